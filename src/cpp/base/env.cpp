@@ -1,0 +1,24 @@
+#include "base/env.h"
+
+#include <cstdlib>
+
+namespace gpucomm {
+
+static std::string text(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+static int number(const char* name, int fallback) {
+  const std::string value = text(name);
+  char* end = nullptr;
+  const long parsed = std::strtol(value.c_str(), &end, 10);
+  return value.empty() || *end || parsed < 0 || parsed > 1000000 ? fallback : static_cast<int>(parsed);
+}
+
+const Env& env() {
+  static const Env values{text("GPUCOMM_SIMD"), number("GPUCOMM_SPIN_US", -1)};
+  return values;
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,34 @@
+// Every error of the core: a kind, which the bindings map to a Python class, and a sentence.
+#pragma once
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace gpucomm {
+
+enum class ErrorKind { invalid_argument, unsupported_type, mismatch, timeout, peer_lost, closed, unavailable };
+
+struct Error : std::runtime_error {
+  Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind(kind) {}
+  ErrorKind kind;
+};
+
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+template <class... Parts>
+[[noreturn]] void fail(ErrorKind kind, const Parts&... parts) {
+  throw Error(kind, concat(parts...));
+}
+
+// For what only a fault of gpucomm itself can break; never for a user's argument.
+#define GPUCOMM_CHECK(condition)                                                                        \
+  do {                                                                                                  \
+    if (!(condition)) throw std::logic_error(gpucomm::concat(__FILE__, ":", __LINE__, ": broken: " #condition)); \
+  } while (0)
+
+}  // namespace gpucomm

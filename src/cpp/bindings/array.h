@@ -1,0 +1,44 @@
+// A caller's array as a span: borrowed through DLPack, never copied.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include <vector>
+
+#include "base/dlpack.h"
+#include "base/dtype.h"
+
+namespace gpucomm {
+
+class Array {
+ public:
+  // Throws unsupported_type, in a sentence with `what` ("x", "out"), for what is no array, not on the CPU, not
+  // C-contiguous, or of a dtype that is unknown.
+  Array(pybind11::handle object, const char* what);
+  ~Array();
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t count() const { return count_; }
+  size_t bytes() const { return count_ * size_of(dtype_); }
+  Dtype dtype() const { return dtype_; }
+  bool read_only() const { return read_only_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
+  bool overlaps(const Array& other) const {
+    return bytes() && other.bytes() && data_ < other.data_ + other.bytes() && other.data_ < data_ + bytes();
+  }
+
+ private:
+  void from_protocol(pybind11::handle object, const char* what);
+  void read(const dlpack::Tensor& tensor, const char* what);
+
+  dlpack::Managed* managed_ = nullptr;
+  dlpack::ManagedVersioned* versioned_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t count_ = 1;
+  Dtype dtype_ = Dtype::float32;
+  bool read_only_ = false;
+  std::vector<int64_t> shape_;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,10 @@
+// What module.cpp calls. The bindings are the only files that include pybind11.
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace gpucomm {
+void bind_errors(pybind11::module_& m);
+void bind_plans(pybind11::module_& m);
+void bind_reduce(pybind11::module_& m);
+void bind_communicator(pybind11::module_& m);
+}  // namespace gpucomm

@@ -1,0 +1,240 @@
+#include "bindings/collectives.h"
+
+#include <pybind11/stl.h>
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cmath>
+
+#include "bindings/names.h"
+
+namespace py = pybind11;
+
+namespace gpucomm {
+namespace {
+
+std::atomic<bool> is_child{false};
+
+Seconds seconds(double value, const std::string& where) {
+  if (!(value > 0) || !std::isfinite(value)) fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value, where);
+  return Seconds(value);
+}
+
+std::string text(const std::vector<int64_t>& shape) {
+  std::string out = "(";
+  for (int64_t n : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(n);
+  return out + ")";
+}
+
+}  // namespace
+
+bool forked() {
+  [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] { is_child.store(true); });
+  return is_child.load(std::memory_order_relaxed);
+}
+
+py::object PyWork::wait(std::optional<double> timeout_s) {
+  if (!done()) {
+    std::optional<Seconds> timeout;
+    if (timeout_s) timeout = seconds(*timeout_s, "");
+    py::gil_scoped_release released;
+    communicator_->wait(work_, timeout);
+  }
+  return result();
+}
+
+py::object PyWork::result() const {
+  if (!done()) fail(ErrorKind::invalid_argument, "the call is not done yet: wait() first");
+  if (work_->error) throw *work_->error;
+  return result_;
+}
+
+PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region, double timeout_s) {
+  forked();
+  const TransportEntry& entry = Registry<TransportEntry>::find(transport);
+  const Seconds timeout = seconds(timeout_s, "");
+  if (world < 1) fail(ErrorKind::invalid_argument, "world must be at least 1, got ", world);
+  if (rank < 0 || rank >= world) fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
+  core_ = std::make_shared<Communicator>(entry.open({rank, world, fd, std::move(region)}), transport, rank, world, timeout);
+}
+
+std::string PyCommunicator::where() const { return concat(" (rank ", core_->rank(), " of ", core_->world(), ")"); }
+
+Seconds PyCommunicator::timeout(std::optional<double> timeout_s) const {
+  return timeout_s ? seconds(*timeout_s, where()) : core_->timeout();
+}
+
+void PyCommunicator::check_root(int root) const {
+  if (root < 0 || root >= core_->world()) fail(ErrorKind::invalid_argument, "root must be in [0, ", core_->world(), "), got ", root, where());
+}
+
+void PyCommunicator::check_reducible(const Array& x, const std::string& op) const {
+  if (!reducible(x.dtype()))
+    fail(ErrorKind::unsupported_type, name_of(x.dtype()), " arrays can not be reduced, only moved (broadcast, all_gather)", where());
+  if (parse_op(op) == Op::mean && x.dtype() == Dtype::boolean)
+    fail(ErrorKind::unsupported_type, "op 'mean' is not defined for bool arrays; 'min' is their \"and\", 'max' their \"or\"", where());
+}
+
+void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
+  if (array.read_only()) fail(ErrorKind::unsupported_type, what, " is read-only", advice, where());
+}
+
+// `out` must not overlap x but where they share the `shared_bytes` at `shared` in full (in place).
+void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, const std::byte* shared, size_t shared_bytes) const {
+  check_writable(out, "out", "");
+  if (out.dtype() != x.dtype() || out.count() != count)
+    fail(ErrorKind::invalid_argument, "out must hold ", count, " elements of ", name_of(x.dtype()), ", got ", out.count(), " of ", name_of(out.dtype()), where());
+  const std::byte* begin = shared_bytes < out.bytes() ? x.data() : out.data();
+  if (x.overlaps(out) && begin != shared)
+    fail(ErrorKind::invalid_argument, "x and out overlap, but not as one call in place would: pass arrays apart", where());
+}
+
+Shape PyCommunicator::shape(Collective collective, const Array& x, const Options& options) const {
+  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run", where());
+  if (options.segments && (*options.segments < 1 || *options.segments > 4096))
+    fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments, where());
+  if (options.algorithm != "auto" && !Registry<Algorithm>::find(options.algorithm).offers(collective)) build_plan(options.algorithm, {collective});
+  Shape shape;
+  shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
+  shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
+  return shape;
+}
+
+py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x, py::object result, const Options& options) {
+  const Seconds limit = timeout(options.timeout_s);
+  if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links();
+  std::erase_if(kept_, [](const Kept& kept) { return kept.work->done.load(std::memory_order_acquire); });
+  if (!options.async_op) {
+    py::gil_scoped_release released;
+    core_->run(shape, arrays, limit);
+    return result;
+  }
+  std::shared_ptr<Work> work;
+  {
+    py::gil_scoped_release released;
+    work = core_->start(shape, arrays, limit);
+  }
+  kept_.push_back({work, std::move(x), result});
+  return py::cast(PyWork(core_, std::move(work), std::move(result)));
+}
+
+// Once, before the first call that leaves the choice to us; every rank gets here at the same call.
+void PyCommunicator::measure_links() {
+  if (measuring_ || core_->closed()) return;
+  measuring_ = true;
+  try {
+    py::module_::import("gpucomm.probe").attr("measure")(py::cast(this));
+  } catch (...) {
+    measuring_ = false;
+    throw;
+  }
+  measuring_ = false;
+}
+
+py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::object out, const Options& options) {
+  const Array in(x, "x");
+  check_reducible(in, op);
+  Shape call = shape(Collective::all_reduce, in, options);
+  call.op = parse_op(op);
+  if (out.is_none()) {
+    check_writable(in, "x", ": pass out= to leave it as it is");
+    return issue(call, {in.data(), in.data()}, x, x, options);
+  }
+  const Array to(out, "out");
+  check_out(in, to, in.count(), in.data(), in.bytes());
+  call.in_place = in.data() == to.data();
+  return issue(call, {in.data(), to.data()}, x, out, options);
+}
+
+py::object PyCommunicator::reduce(py::object x, int root, const std::string& op, py::object out, const Options& options) {
+  const Array in(x, "x");
+  check_root(root);
+  check_reducible(in, op);
+  Shape call = shape(Collective::reduce, in, options);
+  call.op = parse_op(op), call.root = root;
+  auto* data = in.data();
+  if (core_->rank() != root) {
+    call.in_place = false;  // x is only read here
+    return issue(call, {data, nullptr}, x, x, options);
+  }
+  if (out.is_none()) {
+    check_writable(in, "x", ": pass out= to leave it as it is");
+    return issue(call, {data, data}, x, x, options);
+  }
+  const Array to(out, "out");
+  check_out(in, to, in.count(), data, in.bytes());
+  call.in_place = data == to.data();
+  return issue(call, {data, to.data()}, x, out, options);
+}
+
+py::object PyCommunicator::broadcast(py::object x, int root, const Options& options) {
+  const Array in(x, "x");
+  check_root(root);
+  if (core_->rank() != root) check_writable(in, "x", ": broadcast writes it on every rank but the root");
+  Shape call = shape(Collective::broadcast, in, options);
+  call.root = root;
+  return issue(call, {in.data(), in.data()}, x, x, options);
+}
+
+py::object PyCommunicator::allocate(py::object x, const Array& like, bool gather) const {
+  std::vector<int64_t> extents = like.shape();
+  if (extents.empty()) extents = {1};
+  gather ? extents[0] *= core_->world() : extents[0] /= core_->world();
+  return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)));
+}
+
+py::object PyCommunicator::all_gather(py::object x, py::object out, const Options& options) {
+  const Array in(x, "x");
+  Shape call = shape(Collective::all_gather, in, options);
+  call.count = in.count() * core_->world();
+  if (out.is_none()) out = allocate(x, in, true);
+  const Array to(out, "out");
+  const std::byte* own = to.data() + core_->rank() * in.bytes();
+  check_out(in, to, call.count, own, in.bytes());
+  call.in_place = in.data() == own && in.bytes();
+  return issue(call, {in.data(), to.data()}, x, out, options);
+}
+
+py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out, const Options& options) {
+  const Array in(x, "x");
+  check_reducible(in, op);
+  const int64_t first = in.shape().empty() ? 1 : in.shape()[0];
+  if (first % core_->world())
+    fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ", core_->world(), "; got shape ", text(in.shape()), where());
+  Shape call = shape(Collective::reduce_scatter, in, options);
+  call.op = parse_op(op);
+  if (out.is_none()) out = allocate(x, in, false);
+  const Array to(out, "out");
+  std::byte* own = in.data() + core_->rank() * to.bytes();
+  check_out(in, to, in.count() / core_->world(), own, to.bytes());
+  call.in_place = to.data() == own && to.bytes();
+  if (call.in_place) check_writable(in, "x", "");
+  return issue(call, {in.data(), to.data()}, x, out, options);
+}
+
+void PyCommunicator::barrier(std::optional<double> timeout_s) {
+  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()", where());
+  const Seconds limit = timeout(timeout_s);
+  py::gil_scoped_release released;
+  core_->barrier(limit);
+}
+
+void PyCommunicator::close() {
+  if (forked()) return;
+  {
+    py::gil_scoped_release released;
+    core_->close();
+  }
+  kept_.clear();
+}
+
+py::dict PyCommunicator::stats() const {
+  const Transport::Counters c = core_->transport_counters();
+  py::dict table;
+  table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
+  table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls(), table["busy_s"] = core_->busy_s();
+  return table;
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,80 @@
+// A communicator as Python sees it: arguments are validated here, once, and arrays of asynchronous calls kept.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bindings/array.h"
+#include "engine/communicator.h"
+
+namespace gpucomm {
+
+// The keywords that every collective takes.
+struct Options {
+  std::string algorithm;
+  std::optional<int> segments;
+  std::optional<double> timeout_s;
+  bool async_op = false;
+};
+
+class PyCommunicator;
+
+// The handle of an asynchronous call.
+class PyWork {
+ public:
+  PyWork(std::shared_ptr<Communicator> communicator, std::shared_ptr<Work> work, pybind11::object result)
+      : communicator_(std::move(communicator)), work_(std::move(work)), result_(std::move(result)) {}
+  pybind11::object wait(std::optional<double> timeout_s);
+  bool done() const { return work_->done.load(std::memory_order_acquire); }
+  pybind11::object result() const;
+
+ private:
+  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Work> work_;
+  pybind11::object result_;
+};
+
+class PyCommunicator {
+ public:
+  PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region, double timeout_s);
+
+  pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, const Options& options);
+  pybind11::object reduce(pybind11::object x, int root, const std::string& op, pybind11::object out, const Options& options);
+  pybind11::object broadcast(pybind11::object x, int root, const Options& options);
+  pybind11::object all_gather(pybind11::object x, pybind11::object out, const Options& options);
+  pybind11::object reduce_scatter(pybind11::object x, const std::string& op, pybind11::object out, const Options& options);
+  void barrier(std::optional<double> timeout_s);
+  void close();
+  pybind11::dict stats() const;
+
+  Communicator& core() { return *core_; }
+  const Communicator& core() const { return *core_; }
+
+ private:
+  struct Kept {
+    std::shared_ptr<Work> work;
+    pybind11::object x, out;
+  };
+  pybind11::object issue(Shape shape, const Arrays& arrays, pybind11::object x, pybind11::object result, const Options& options);
+  Shape shape(Collective collective, const Array& x, const Options& options) const;
+  void check_root(int root) const;
+  void check_reducible(const Array& x, const std::string& op) const;
+  void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared, size_t shared_bytes) const;
+  void check_writable(const Array& array, const char* what, const char* advice) const;
+  pybind11::object allocate(pybind11::object x, const Array& like, bool gather) const;
+  Seconds timeout(std::optional<double> timeout_s) const;
+  void measure_links();
+  std::string where() const;
+
+  std::shared_ptr<Communicator> core_;
+  std::vector<Kept> kept_;  // arrays of asynchronous calls, until these are done
+  bool measuring_ = false;
+};
+
+// True in a child of fork: a communicator does not survive that.
+bool forked();
+
+}  // namespace gpucomm

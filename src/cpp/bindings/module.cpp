@@ -1,0 +1,10 @@
+#include "bindings/bind.h"
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The C++ core of gpucomm; private: use the names of the package gpucomm.";
+  m.attr("version") = GPUCOMM_VERSION;
+  gpucomm::bind_errors(m);
+  gpucomm::bind_plans(m);
+  gpucomm::bind_reduce(m);
+  gpucomm::bind_communicator(m);
+}

@@ -1,0 +1,43 @@
+// One running call: a state machine over the program's lanes that never blocks.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "engine/program.h"
+
+namespace gpucomm {
+
+class Execution {
+ public:
+  // Prepares to run `program` as the call with this tag. The program, the arrays and the scratch must outlive it.
+  void start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch, uint64_t sequence);
+  // Does all that can be done now; false if nothing could. Throws mismatch on another call's message.
+  bool advance();
+  bool done() const { return remaining_ == 0; }
+  const CallRecord& record() const { return record_; }
+
+ private:
+  enum class Outcome { waiting, moved, finished };
+  struct LaneState {
+    size_t next = 0;
+    SendProgress progress;
+  };
+  Outcome run(const Instruction& in, LaneState& lane);
+  Outcome receive(const Instruction& in, LaneState& lane);
+  Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
+  void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes);
+  bool ready(const Instruction& in) const;
+  const Chunk* expect(int peer);
+  std::byte* at(const Place& place, size_t offset) const;
+
+  const Program* program_ = nullptr;
+  Transport* transport_ = nullptr;
+  std::byte* spaces_[4] = {};
+  CallRecord record_;
+  std::vector<LaneState> lanes_;
+  std::vector<uint8_t> done_;
+  std::vector<const void*> sources_;
+  size_t remaining_ = 0;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,45 @@
+// A plan with its sizes filled in: what the executor runs, cached per shape of call.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/call.h"
+#include "transports/transport.h"
+
+namespace gpucomm {
+
+inline constexpr size_t kMaxScratchBytes = 16u << 20;  // per communicator, whatever the message
+
+struct Instruction {
+  StepKind kind;
+  bool final;
+  int lane;
+  Place source, target;
+  size_t source_offset, target_offset, bytes;
+  std::vector<int> peers;  // of which something comes or goes: empty pieces move only a first header
+  int below = 0;           // recv_reduce: how many peers fold in before this rank's own operand
+  std::vector<int> after;
+};
+
+struct Program {
+  Shape shape;             // algorithm and segments as chosen
+  int world = 1, rank = 0, lanes = 0;
+  std::vector<Instruction> instructions;
+  std::vector<std::vector<int>> lane_steps;
+  size_t input_shift = 0, output_shift = 0;  // bytes from the message's start to the array given
+  size_t scratch_slot_bytes = 0, scratch_bytes = 0;
+  CallRecord record;       // all but sequence and tag
+  uint64_t fingerprint = 0;
+};
+
+// Builds the plan of `shape` (algorithm and segments given) for this rank and fills it in. Raises the segment
+// count until the scratch fits. Throws unavailable for steps that need a codec.
+Program compile(const Shape& shape, int world, int rank);
+
+// Fingerprint of the `sequence`-th call.
+uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
+// "all_reduce #3 (sum of 1000 float32, algorithm ring, 4 segments)".
+std::string describe(const CallRecord& record);
+
+}  // namespace gpucomm

@@ -1,0 +1,87 @@
+#include "engine/progress.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/communicator.h"
+
+namespace gpucomm {
+
+// Never destroyed: its thread may run until the process ends.
+Progress& Progress::instance() {
+  static Progress* const progress = new Progress;
+  return *progress;
+}
+
+void Progress::add(Communicator& communicator) {
+  std::lock_guard lock(mutex_);
+  if (std::find(communicators_.begin(), communicators_.end(), &communicator) == communicators_.end())
+    communicators_.push_back(&communicator);
+  if (!running_) {
+    running_ = true;
+    std::thread([this] { loop(); }).detach();
+  }
+  work_.notify_one();
+  communicators_.front()->transport().wake_self();  // the thread may be asleep on that bell
+}
+
+void Progress::forget(Communicator& communicator) {
+  std::lock_guard lock(mutex_);
+  std::erase(communicators_, &communicator);
+}
+
+void Progress::loop() {
+  pthread_setname_np(pthread_self(), "gpucomm");
+  int idle = 0;
+  while (true) {
+    if (drive_all()) {
+      idle = 0;
+    } else if (++idle < 64) {
+      sched_yield();
+    } else {
+      rest();
+    }
+  }
+}
+
+// True if anything moved.
+bool Progress::drive_all() {
+  std::unique_lock lock(mutex_);
+  work_.wait(lock, [this] { return !communicators_.empty(); });
+  bool moved = false;
+  for (Communicator* c : std::vector(communicators_)) {
+    if (!c->busy())
+      std::erase(communicators_, c);
+    else if (!c->has_waiter())
+      moved |= c->drive_once();
+  }
+  return moved;
+}
+
+// Asleep on the first communicator's bell. With several the sleep is short, for their bells are not heard.
+void Progress::rest() {
+  using namespace std::chrono_literals;
+  std::unique_lock lock(mutex_);
+  if (communicators_.empty()) return;
+  for (Communicator* c : communicators_) c->check();
+  Communicator& first = *communicators_.front();
+  const auto nap = communicators_.size() == 1 ? 20ms : 1ms;
+  if (first.has_waiter()) {  // it is driven by its waiter
+    work_.wait_for(lock, nap);
+    return;
+  }
+  const uint32_t ticket = first.transport().begin_sleep();
+  if (!first.drive_once()) {
+    auto keep = first.shared_transport();
+    lock.unlock();
+    keep->sleep(ticket, nap);
+    keep->end_sleep();
+    return;
+  }
+  first.transport().end_sleep();
+}
+
+}  // namespace gpucomm

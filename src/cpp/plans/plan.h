@@ -1,0 +1,119 @@
+// A collective as data: what one rank does, over numbered pieces of the message. Values only, no IO.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/registry.h"
+
+namespace gpucomm {
+
+enum class Collective : uint8_t { all_reduce, reduce, broadcast, all_gather, reduce_scatter };
+inline constexpr int kCollectives = 5;
+inline constexpr std::string_view kCollectiveNames[kCollectives] = {"all_reduce", "reduce", "broadcast",
+                                                                    "all_gather", "reduce_scatter"};
+inline constexpr std::string_view name_of(Collective c) { return kCollectiveNames[static_cast<int>(c)]; }
+inline constexpr bool reduces(Collective c) {
+  return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
+}
+// Chunk r of the message belongs to rank r: its size is the caller's, not a cut of ours.
+inline constexpr bool by_rank(Collective c) {
+  return c == Collective::all_gather || c == Collective::reduce_scatter;
+}
+
+enum class StepKind : uint8_t { send, recv, recv_reduce, reduce, encode, decode, decode_reduce, copy, native };
+inline constexpr std::string_view kStepNames[] = {"send",   "recv",          "recv_reduce", "reduce", "encode",
+                                                  "decode", "decode_reduce", "copy",        "native"};
+inline constexpr std::string_view name_of(StepKind k) { return kStepNames[static_cast<int>(k)]; }
+
+// Where a run of pieces lies on this rank. input and output are the caller's arrays (one and the same in
+// place); scratch and coded are numbered slots of the communicator's own memory.
+enum class Space : uint8_t { input, output, scratch, coded };
+inline constexpr std::string_view kSpaceNames[] = {"input", "output", "scratch", "coded"};
+inline constexpr std::string_view name_of(Space s) { return kSpaceNames[static_cast<int>(s)]; }
+
+struct Place {
+  Space space = Space::output;
+  int slot = 0;    // of scratch and coded
+  int base = -1;   // the piece at the slot's start; -1: the step's own first piece
+  bool operator==(const Place&) const = default;
+};
+
+struct Step {
+  StepKind kind = StepKind::copy;
+  int piece = 0;           // the first piece
+  int pieces = 1;          // of a run of consecutive pieces
+  Place source;            // send, encode, decode, copy: what is read. Reducing steps: the own operand
+  Place target;            // what is written (not by send). Its space tells the form: coded, or dense elements
+  std::vector<int> peers;  // send, recv: one; recv_reduce: k, ascending, the own operand folded in at its rank
+  int lane = 0;            // steps of one lane run in order, lanes at once
+  int round = 0;           // of a message: equal at both ends
+  std::vector<int> after;  // indices of steps that must be done before
+  bool final = false;      // of a reducing step: the fold is complete here (a mean divides now)
+};
+
+struct Plan {
+  Collective collective = Collective::all_reduce;
+  std::string algorithm;
+  int world = 1, rank = 0, root = 0;
+  int chunks = 1;              // the message is cut into chunks ...
+  int segments = 1;            // ... and those into segments; pieces = chunks * segments
+  bool segment_major = false;  // piece = segment * chunks + chunk instead of chunk * segments + segment
+  bool in_place = true;
+  int scratch_slots = 0, coded_slots = 0;
+  std::vector<Step> steps;
+
+  int pieces() const { return chunks * segments; }
+  int piece(int chunk, int segment) const {
+    return segment_major ? segment * chunks + chunk : chunk * segments + segment;
+  }
+  int chunk_of(int piece) const { return segment_major ? piece % chunks : piece / segments; }
+  int add(Step step) {
+    steps.push_back(std::move(step));
+    return static_cast<int>(steps.size()) - 1;
+  }
+};
+
+// What a builder is asked for. `root` is 0 where the collective has none.
+struct PlanRequest {
+  Collective collective = Collective::all_reduce;
+  int world = 1, rank = 0, root = 0, segments = 1;
+  bool in_place = true;
+};
+
+// An algorithm: one file that builds plans. `lossless` builders only; codecs join as traits later.
+struct Algorithm {
+  static constexpr const char* kKind = "algorithm";
+  std::string summary;                  // one line, for tables
+  std::string source;                   // the paper, or "ours"
+  std::vector<Collective> collectives;  // what it offers
+  bool segmented;                       // whether cutting finer than its chunks can pay
+  void (*build)(const PlanRequest&, Plan&);
+
+  bool offers(Collective c) const;
+};
+
+// Builds one rank's plan; throws invalid_argument for an unknown algorithm or one without the collective.
+Plan build_plan(std::string_view algorithm, const PlanRequest& request);
+// Every rank's plan of the same call.
+std::vector<Plan> build_plans(std::string_view algorithm, PlanRequest request);
+
+// Sizes of the pieces: offsets in elements, pieces + 1 of them.
+struct Layout {
+  std::vector<size_t> offset;
+  size_t begin(int piece) const { return offset[piece]; }
+  size_t count(int piece, int pieces = 1) const { return offset[piece + pieces] - offset[piece]; }
+  size_t total() const { return offset.back(); }
+};
+
+// Cuts `count` elements for the plan. Cuts fall on multiples of `align` elements, except that the chunks of
+// all_gather and reduce_scatter are exactly count / world. `counts` (one per chunk) overrides the chunks.
+Layout cut(const Plan& plan, size_t count, size_t align, const std::vector<size_t>& counts = {});
+
+// Elements that a slot of `space` (scratch or coded) must hold for any step of the plan.
+size_t slot_elements(const Plan& plan, const Layout& layout, Space space);
+
+}  // namespace gpucomm

@@ -1,0 +1,33 @@
+// local: ranks are threads of one process; mailboxes in its own memory.
+#include <sys/mman.h>
+
+#include "transports/mailbox.h"
+#include "transports/regions.h"
+
+namespace gpucomm {
+
+struct AnonymousRegion : Region {
+  explicit AnonymousRegion(size_t bytes) {
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) fail(ErrorKind::unavailable, "no memory for a region of ", bytes, " bytes");
+    base = static_cast<std::byte*>(p), size = bytes;
+  }
+  ~AnonymousRegion() override { munmap(base, size); }
+};
+
+std::shared_ptr<Region> make_local_region(int world) {
+  const MailboxLayout layout(world);
+  auto region = std::make_shared<AnonymousRegion>(layout.total);
+  format_region(region->base, layout);
+  return region;
+}
+
+static std::unique_ptr<Transport> open_local(const Endpoint& endpoint) {
+  if (!endpoint.region) fail(ErrorKind::invalid_argument, "transport 'local' needs a region shared by its ranks");
+  return std::make_unique<Mailbox>(endpoint.region, endpoint.rank, endpoint.world);
+}
+
+static const Registry<TransportEntry>::Add add{
+    "local", {"ranks are threads of one process: tests, notebooks, several ranks on one device", "nothing", open_local}};
+
+}  // namespace gpucomm

@@ -1,0 +1,263 @@
+#include "transports/mailbox.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "base/futex.h"
+
+namespace gpucomm {
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+struct Entry {  // of kEntryBytes; the payload of a short message follows the header in the same line
+  std::atomic<uint64_t> full;  // 0: the sender's to fill; else the receiver's to read
+  uint64_t tag;
+  uint32_t bytes;
+  int32_t slot;  // -1: the payload is here
+  uint64_t reserved;
+  std::byte payload[];
+};
+static_assert(sizeof(Entry) == 32);
+static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
+static constexpr int kRecords = 8;
+
+struct RegionHeader {
+  uint64_t magic, world, slots, slot_bytes;
+  std::atomic<uint32_t> poison_state;  // 0 none, 1 being written, 2 readable
+  int32_t poison_rank;
+  uint32_t poison_kind;
+  char poison_text[1500];
+};
+
+struct RankArea {
+  alignas(64) std::atomic<uint32_t> bell;
+  std::atomic<uint32_t> sleepers;
+  alignas(64) std::atomic<uint64_t> arrived;
+  std::atomic<uint64_t> completed;
+  std::atomic<uint32_t> left, reserved;
+  std::atomic<int64_t> pid, started;
+  alignas(64) std::atomic<uint64_t> records[kRecords][16];
+};
+
+static constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"
+
+MailboxLayout::MailboxLayout(int world) : world(world) {
+  if (world < 1 || world > kMaxWorld)
+    fail(ErrorKind::invalid_argument, "world must be in [1, ", kMaxWorld, "] for shared memory, got ", world);
+  const size_t pairs = static_cast<size_t>(world) * (world - 1) / 2;
+  while (pairs * slots * slot_bytes > (14u << 20) && slot_bytes > 4096) slots > 8 ? slots = 8 : slot_bytes /= 2;
+  auto page = [](size_t n) { return (n + 4095) / 4096 * 4096; };
+  rank_area = page(sizeof(RegionHeader));
+  ring_area = rank_area + page(sizeof(RankArea)) * world;
+  const size_t ring = page(kEntryBytes * kRingEntries + slots * sizeof(std::atomic<uint32_t>));
+  slot_area = ring_area + ring * 2 * pairs;
+  total = slot_area + pairs * slots * slot_bytes;
+}
+
+void format_region(std::byte* base, const MailboxLayout& layout) {
+  auto* header = reinterpret_cast<RegionHeader*>(base);
+  header->magic = kMagic, header->world = layout.world;
+  header->slots = layout.slots, header->slot_bytes = layout.slot_bytes;
+}
+
+Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world)
+    : region_(std::move(region)), layout_(world), rank_(rank), world_(world) {
+  if (rank < 0 || rank >= world) fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
+  const auto* header = reinterpret_cast<const RegionHeader*>(region_->base);
+  if (region_->size < layout_.total || header->magic != kMagic || header->world != static_cast<uint64_t>(world))
+    fail(ErrorKind::mismatch, "the shared memory handed to rank ", rank, " was not made for a world of ", world);
+  for (int peer = 0; peer < world; ++peer) boxes_.push_back(peer == rank ? Box{} : open_box(peer));
+}
+
+// Pairs (low, high) are numbered row by row.
+static size_t pair_index(int a, int b) {
+  const size_t low = std::min(a, b), high = std::max(a, b);
+  return high * (high - 1) / 2 + low;
+}
+
+Mailbox::Box Mailbox::open_box(int peer) const {
+  const size_t pair = pair_index(rank_, peer);
+  const size_t pairs = static_cast<size_t>(world_) * (world_ - 1) / 2;
+  const size_t ring = (layout_.slot_area - layout_.ring_area) / (2 * pairs);
+  std::byte* rings = region_->base + layout_.ring_area + 2 * pair * ring;
+  const bool low = rank_ < peer;
+  std::byte *out = rings + (low ? 0 : ring), *in = rings + (low ? ring : 0);
+  Box box;
+  box.out = reinterpret_cast<Entry*>(out), box.in = reinterpret_cast<Entry*>(in);
+  box.give = reinterpret_cast<std::atomic<uint32_t>*>(out + kEntryBytes * kRingEntries);
+  box.take = reinterpret_cast<std::atomic<uint32_t>*>(in + kEntryBytes * kRingEntries);
+  box.slots = region_->base + layout_.slot_area + pair * layout_.slots * layout_.slot_bytes;
+  const int half = layout_.slots / 2;
+  for (int i = half - 1; i >= 0; --i) box.owned.push_back(low ? i : half + i);
+  return box;
+}
+
+Entry& Mailbox::entry(Entry* ring, uint32_t index) const {
+  return *reinterpret_cast<Entry*>(reinterpret_cast<std::byte*>(ring) + (index % kRingEntries) * kEntryBytes);
+}
+
+RankArea& Mailbox::area(int rank) const {
+  const size_t each = (layout_.ring_area - layout_.rank_area) / world_;
+  return *reinterpret_cast<RankArea*>(region_->base + layout_.rank_area + rank * each);
+}
+
+bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
+  Box& box = boxes_[peer];
+  while (!progress.begun || progress.moved < bytes) {
+    Entry& e = entry(box.out, box.out_next);
+    if (e.full.load(std::memory_order_acquire)) return false;
+    std::byte* to = e.payload;
+    size_t n = bytes;
+    e.slot = -1;
+    if (bytes > kInlineBytes) {
+      if (box.owned.empty() && !take_back(box)) return false;
+      e.slot = box.owned.back();
+      box.owned.pop_back();
+      to = box.slots + e.slot * layout_.slot_bytes;
+      n = std::min(bytes - progress.moved, layout_.slot_bytes);
+    }
+    if (n) std::memcpy(to, data + progress.moved, n);
+    e.tag = tag, e.bytes = static_cast<uint32_t>(n);
+    e.full.store(1, std::memory_order_release);
+    ++box.out_next;
+    progress.moved += n, progress.begun = true;
+    bytes_sent_.fetch_add(n, std::memory_order_relaxed);
+    messages_sent_.fetch_add(1, std::memory_order_relaxed);
+    ring_bell(peer);
+  }
+  return true;
+}
+
+bool Mailbox::take_back(Box& box) {
+  std::atomic<uint32_t>& cell = box.take[box.take_next % layout_.slots];
+  const uint32_t slot = cell.load(std::memory_order_acquire);
+  if (!slot) return false;
+  cell.store(0, std::memory_order_release);
+  ++box.take_next;
+  box.owned.push_back(static_cast<int>(slot) - 1);
+  return true;
+}
+
+const Chunk* Mailbox::peek(int peer) {
+  Box& box = boxes_[peer];
+  Entry& e = entry(box.in, box.in_next);
+  if (!e.full.load(std::memory_order_acquire)) return nullptr;
+  box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag};
+  return &box.chunk;
+}
+
+void Mailbox::consume(int peer) {
+  Box& box = boxes_[peer];
+  Entry& e = entry(box.in, box.in_next++);
+  const int slot = e.slot;
+  bytes_received_.fetch_add(e.bytes, std::memory_order_relaxed);
+  e.full.store(0, std::memory_order_release);
+  if (slot >= 0) settle(box, slot);
+  ring_bell(peer);
+}
+
+// Takes over a consumed slot. No rank keeps more than three quarters of a pair's, its unconsumed messages and
+// what lies in its return ring included: so its peer can always have a quarter on the way, whatever this rank
+// waits for, and a plan that needs no buffering can not lock up for want of slots.
+void Mailbox::settle(Box& box, int slot) {
+  box.owned.push_back(slot);
+  while (take_back(box)) {}
+  while (box.out_seen != box.out_next && !entry(box.out, box.out_seen).full.load(std::memory_order_relaxed)) ++box.out_seen;
+  const size_t under_way = box.out_next - box.out_seen;
+  while (!box.owned.empty() && (box.owned.size() + under_way) * 4 > static_cast<size_t>(layout_.slots) * 3) {
+    // The one held longest: the last is still warm here and will carry the next reply.
+    box.give[box.give_next++ % layout_.slots].store(box.owned.front() + 1, std::memory_order_release);
+    box.owned.erase(box.owned.begin());
+  }
+}
+
+// A sleeper counts itself, then looks once more; we publish, then look whether it sleeps: one of the two sees.
+void Mailbox::ring_bell(int rank) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  RankArea& a = area(rank);
+  if (!a.sleepers.load(std::memory_order_relaxed)) return;
+  a.bell.fetch_add(1, std::memory_order_release);
+  futex_wake(a.bell);
+}
+
+uint32_t Mailbox::begin_sleep() {
+  RankArea& a = area(rank_);
+  a.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return a.bell.load(std::memory_order_acquire);
+}
+
+void Mailbox::sleep(uint32_t ticket, std::chrono::microseconds at_most) { futex_wait(area(rank_).bell, ticket, at_most); }
+void Mailbox::end_sleep() { area(rank_).sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+void Mailbox::wake_self() { ring_bell(rank_); }
+
+void Mailbox::announce(const CallRecord& record) {
+  uint64_t words[CallRecord::kWords] = {};
+  std::memcpy(words, &record, sizeof record);
+  auto& cells = area(rank_).records[record.sequence % kRecords];
+  for (int i = 0; i < CallRecord::kWords; ++i) cells[i].store(words[i], std::memory_order_relaxed);
+  area(rank_).arrived.store(record.sequence, std::memory_order_release);
+}
+
+void Mailbox::complete(uint64_t sequence) { area(rank_).completed.store(sequence, std::memory_order_release); }
+
+CallRecord Mailbox::call(int rank, uint64_t sequence) const {
+  uint64_t words[CallRecord::kWords];
+  auto& cells = area(rank).records[sequence % kRecords];
+  for (int i = 0; i < CallRecord::kWords; ++i) words[i] = cells[i].load(std::memory_order_relaxed);
+  CallRecord record;
+  std::memcpy(&record, words, sizeof record);
+  if (record.sequence != sequence) record.in_use = 0;
+  return record;
+}
+
+uint64_t Mailbox::arrived(int rank) const { return area(rank).arrived.load(std::memory_order_acquire); }
+uint64_t Mailbox::completed(int rank) const { return area(rank).completed.load(std::memory_order_acquire); }
+
+void Mailbox::leave() {
+  area(rank_).left.store(1, std::memory_order_release);
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_) ring_bell(peer);
+}
+
+std::string Mailbox::gone(int rank) const {
+  return area(rank).left.load(std::memory_order_acquire) ? "has closed its communicator" : "";
+}
+
+std::pair<int64_t, int64_t> Mailbox::who(int rank) const {
+  return {area(rank).pid.load(std::memory_order_acquire), area(rank).started.load(std::memory_order_acquire)};
+}
+
+void Mailbox::set_process(int rank, int64_t pid, int64_t started) const {
+  area(rank).started.store(started, std::memory_order_release);
+  area(rank).pid.store(pid, std::memory_order_release);
+}
+
+std::string Mailbox::describe(int) const { return ""; }
+
+void Mailbox::poison(const Poison& poison) {
+  auto* header = reinterpret_cast<RegionHeader*>(region_->base);
+  uint32_t none = 0;
+  if (header->poison_state.compare_exchange_strong(none, 1)) {
+    header->poison_rank = poison.rank, header->poison_kind = static_cast<uint32_t>(poison.kind);
+    std::strncpy(header->poison_text, poison.text.c_str(), sizeof header->poison_text - 1);
+    header->poison_state.store(2, std::memory_order_release);
+  }
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_) ring_bell(peer);
+}
+
+bool Mailbox::poisoned() const {
+  return reinterpret_cast<RegionHeader*>(region_->base)->poison_state.load(std::memory_order_acquire) == 2;
+}
+
+Poison Mailbox::poison() const {
+  const auto* header = reinterpret_cast<RegionHeader*>(region_->base);
+  if (!poisoned()) return {};
+  return {header->poison_rank, static_cast<ErrorKind>(header->poison_kind), header->poison_text};
+}
+
+Transport::Counters Mailbox::counters() const { return {bytes_sent_.load(), bytes_received_.load(), messages_sent_.load()}; }
+
+}  // namespace gpucomm

@@ -1,0 +1,86 @@
+// Mailboxes in memory that all ranks map: what the transports local and shm share.
+//
+// Per ordered pair of ranks a ring of entries: a header and up to kInlineBytes of payload. Longer messages pass
+// through slots, which belong to the unordered pair and change hands with the message: who has consumed a slot
+// owns it and sends its next message in it, so a reply is written to lines just read from the peer, which
+// costs much less than to lines that the peer has only read. Who holds too many gives one back by a second ring.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "transports/transport.h"
+
+namespace gpucomm {
+
+inline constexpr size_t kInlineBytes = 1024;
+inline constexpr int kRingEntries = 16;
+inline constexpr int kMaxWorld = 64;
+
+struct MailboxLayout {
+  int world = 1, slots = 16;
+  size_t slot_bytes = 128 << 10;
+  size_t rank_area = 0, ring_area = 0, slot_area = 0, total = 0;  // offsets, and the size of all
+  explicit MailboxLayout(int world);
+};
+
+struct Entry;
+struct RegionHeader;
+struct RankArea;
+
+// Writes the header of a fresh, zeroed region.
+void format_region(std::byte* base, const MailboxLayout& layout);
+
+class Mailbox : public Transport {
+ public:
+  Mailbox(std::shared_ptr<Region> region, int rank, int world);
+
+  bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override;
+  const Chunk* peek(int peer) override;
+  void consume(int peer) override;
+  uint32_t begin_sleep() override;
+  void sleep(uint32_t ticket, std::chrono::microseconds at_most) override;
+  void end_sleep() override;
+  void wake_self() override;
+  void announce(const CallRecord& record) override;
+  void complete(uint64_t sequence) override;
+  CallRecord call(int rank, uint64_t sequence) const override;
+  uint64_t arrived(int rank) const override;
+  uint64_t completed(int rank) const override;
+  void leave() override;
+  std::string gone(int rank) const override;
+  std::string describe(int rank) const override;
+  void poison(const Poison& poison) override;
+  bool poisoned() const override;
+  Poison poison() const override;
+  Counters counters() const override;
+
+ protected:
+  // The process behind a rank: pid (0: not yet known) and when it started.
+  std::pair<int64_t, int64_t> who(int rank) const;
+  void set_process(int rank, int64_t pid, int64_t started) const;
+
+ private:
+  RankArea& area(int rank) const;
+  struct Box {  // this rank's view of one peer
+    Entry *out = nullptr, *in = nullptr;                       // rings
+    std::atomic<uint32_t>*give = nullptr, *take = nullptr;     // slots given back, to and by the peer
+    std::byte* slots = nullptr;
+    std::vector<int> owned;
+    uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
+    Chunk chunk;
+  };
+  Box open_box(int peer) const;
+  Entry& entry(Entry* ring, uint32_t index) const;
+  bool take_back(Box& box);
+  void settle(Box& box, int slot);
+  void ring_bell(int rank);
+
+  std::shared_ptr<Region> region_;
+  MailboxLayout layout_;
+  int rank_, world_;
+  std::vector<Box> boxes_;
+  std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, messages_sent_{0};
+};
+
+}  // namespace gpucomm

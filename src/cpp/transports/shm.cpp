@@ -1,0 +1,100 @@
+// shm: processes of one node; mailboxes in a memfd, which has no name and ends with its last process.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "transports/mailbox.h"
+#include "transports/regions.h"
+
+namespace gpucomm {
+namespace {
+
+struct FileRegion : Region {
+  FileRegion(int fd, size_t bytes) {
+    struct stat status {};
+    if (fstat(fd, &status) || static_cast<size_t>(status.st_size) < bytes)
+      fail(ErrorKind::mismatch, "the shared memory is ", status.st_size, " bytes long, a region of this world needs ", bytes,
+           ": do all ranks run the same version of gpucomm?");
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) fail(ErrorKind::unavailable, "could not map ", bytes, " bytes of shared memory: ", std::strerror(errno));
+    base = static_cast<std::byte*>(p), size = bytes;
+  }
+  ~FileRegion() override { munmap(base, size); }
+};
+
+struct ProcessState {
+  char state = 'X';      // as /proc says: R S D T Z X
+  long long started = 0; // in clock ticks since boot: tells a process from a later one of the same pid
+};
+
+ProcessState process_state(long long pid) {
+  std::ifstream file(concat("/proc/", pid, "/stat"));
+  std::string line;
+  ProcessState result;
+  if (!std::getline(file, line)) return result;
+  std::istringstream rest(line.substr(line.rfind(')') + 2));  // the name before may hold anything
+  rest >> result.state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) rest >> skipped;
+  rest >> result.started;
+  return result;
+}
+
+class Shm : public Mailbox {
+ public:
+  Shm(std::shared_ptr<Region> region, int rank, int world) : Mailbox(std::move(region), rank, world) { join(rank); }
+
+  std::string gone(int rank) const override {
+    const auto [pid, started] = who(rank);
+    if (std::string left = Mailbox::gone(rank); !left.empty()) return left;
+    if (!pid) return "";
+    const ProcessState now = process_state(pid);
+    const bool dead = now.state == 'X' || now.state == 'Z' || now.started != started;
+    return dead ? concat("is gone (pid ", pid, " has ended)") : "";
+  }
+
+  std::string describe(int rank) const override {
+    const auto [pid, started] = who(rank);
+    if (!pid) return "never attached";
+    const char state = process_state(pid).state;
+    return concat("pid ", pid, state == 'T' || state == 't' ? ", stopped" : "");
+  }
+
+ private:
+  void join(int rank) const {
+    const auto now = process_state(getpid());
+    set_process(rank, getpid(), now.started);
+  }
+};
+
+std::unique_ptr<Transport> open_shm(const Endpoint& endpoint) {
+  if (endpoint.fd < 0) fail(ErrorKind::invalid_argument, "transport 'shm' needs the file descriptor of its memory");
+  auto region = std::make_shared<FileRegion>(endpoint.fd, MailboxLayout(endpoint.world).total);
+  return std::make_unique<Shm>(region, endpoint.rank, endpoint.world);
+}
+
+const Registry<TransportEntry>::Add add{
+    "shm", {"processes of one node, through shared memory", "Linux: memfd and abstract unix sockets", open_shm}};
+
+}  // namespace
+
+int make_shm_fd(int world) {
+  const MailboxLayout layout(world);
+  const int fd = memfd_create("gpucomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) fail(ErrorKind::unavailable, "memfd_create failed: ", std::strerror(errno));
+  if (ftruncate(fd, static_cast<off_t>(layout.total)) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
+    const int error = errno;
+    close(fd);
+    fail(ErrorKind::unavailable, "could not size shared memory of ", layout.total, " bytes: ", std::strerror(error));
+  }
+  format_region(FileRegion(fd, layout.total).base, layout);
+  return fd;
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,107 @@
+// A transport moves bytes between ranks and knows no algorithm. It also carries the communicator's control
+// channel: what each rank is calling, who is gone, and poison.
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/registry.h"
+
+namespace gpucomm {
+
+// What a rank calls, as the others can read it. Words, so that a record can be shared without locks.
+struct CallRecord {
+  static constexpr int kWords = 12;
+  uint64_t sequence = 0;  // 1 for the first call
+  uint64_t tag = 0;       // fingerprint of all below and the sequence; rides in every message of the call
+  uint64_t count = 0;     // elements of the whole message
+  int32_t root = 0, segments = 0;
+  uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
+  uint32_t reserved = 0;
+  std::array<char, 32> algorithm{};
+};
+static_assert(sizeof(CallRecord) <= CallRecord::kWords * 8);
+
+struct Poison {
+  int rank = -1;  // who found the fault; -1: none
+  ErrorKind kind = ErrorKind::closed;
+  std::string text;
+};
+
+// A part of a message that has arrived, valid until consumed.
+struct Chunk {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  uint64_t tag = 0;
+};
+
+struct SendProgress {
+  size_t moved = 0;
+  bool begun = false;
+};
+
+// Nothing here blocks but `sleep`. Messages between two ranks arrive in order. Both ends cut a message of the
+// same size into the same chunks, whose sizes are multiples of 64 bytes but for the last.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Moves what can be moved now; true when all `bytes` (0 too: a bare header) are on their way and the memory
+  // may be reused. `progress` starts as {} for each message.
+  virtual bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) = 0;
+  // The next chunk from a peer, or nullptr while there is none.
+  virtual const Chunk* peek(int peer) = 0;
+  virtual void consume(int peer) = 0;
+
+  // begin_sleep announces that this rank is about to sleep and returns a ticket; look for work once more, then
+  // sleep(ticket) returns when anything happened since, or the time is up; end_sleep in any case.
+  virtual uint32_t begin_sleep() = 0;
+  virtual void sleep(uint32_t ticket, std::chrono::microseconds at_most) = 0;
+  virtual void end_sleep() = 0;
+  // Wakes this rank's own sleepers: another thread of it has something to do.
+  virtual void wake_self() = 0;
+
+  virtual void announce(const CallRecord& record) = 0;              // this rank starts a call
+  virtual void complete(uint64_t sequence) = 0;                     // ... and has finished it
+  virtual CallRecord call(int rank, uint64_t sequence) const = 0;   // in_use 0: not that one (any more)
+  virtual uint64_t arrived(int rank) const = 0;                     // the last sequence a rank announced
+  virtual uint64_t completed(int rank) const = 0;
+  virtual void leave() = 0;                                         // this rank closes its communicator
+  // Why a rank can not take part any more ("has closed its communicator", "pid 12 is gone"); empty: it can.
+  virtual std::string gone(int rank) const = 0;
+  // What is known of a live but silent rank, for error texts ("pid 12, stopped").
+  virtual std::string describe(int rank) const = 0;
+  virtual void poison(const Poison& poison) = 0;                    // the first one stays
+  virtual bool poisoned() const = 0;
+  virtual Poison poison() const = 0;
+
+  struct Counters {
+    uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0;  // messages: chunks as they travel
+  };
+  virtual Counters counters() const = 0;
+};
+
+// Memory that all ranks of a communicator map. The transport that made it knows what is in it.
+struct Region {
+  virtual ~Region() = default;
+  std::byte* base = nullptr;
+  size_t size = 0;
+};
+
+struct Endpoint {
+  int rank = 0, world = 1;
+  int fd = -1;                     // shm: the region's memfd
+  std::shared_ptr<Region> region;  // local: shared by the threads
+};
+
+struct TransportEntry {
+  static constexpr const char* kKind = "transport";
+  std::string summary, needs;
+  std::unique_ptr<Transport> (*open)(const Endpoint&);
+};
+
+}  // namespace gpucomm

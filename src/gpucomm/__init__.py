@@ -1,0 +1,38 @@
+"""Collectives for training over links slower than the processors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucomm import errors
+from gpucomm._core import Plan, algorithms, transports
+from gpucomm._core import version as __version__
+from gpucomm.comm import Communicator, Work
+
+__all__ = [
+    "Communicator",
+    "Plan",
+    "Work",
+    "__version__",
+    "algorithms",
+    "errors",
+    "init",
+    "local",
+    "transports",
+]
+
+_LATE = {"init": "gpucomm.launch", "local": "gpucomm.launch"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'gpucomm' has no attribute '{name}'")
+    import importlib
+
+    value = getattr(importlib.import_module(_LATE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,174 @@
+"""Which rank this process is, read from what its launcher left in the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpucomm.errors import InvalidArgumentError, UnavailableError
+
+__all__ = ["Ranks", "detect"]
+
+Environ = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Who this process is in its job.
+
+    Attributes:
+        rank: from 0 to `world` - 1.
+        world: number of ranks of the job.
+        local_rank: rank among the processes of this node.
+        local_world: number of ranks on this node.
+        job: a key that the ranks of one job share and that no other job on the node has.
+        source: what told: gpucomm, torchrun, environment, openmpi, mpich, slurm or alone.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    job: str
+    source: str
+
+
+def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ranks:
+    """Find the rank of this process.
+
+    Args:
+        environ: the environment, usually `os.environ`.
+        ancestor: makes the job key where the launcher sets none, from the name of a variable that it
+            sets; the default identifies the launcher's process.
+
+    Returns:
+        The first of: GPUCOMM_RANK, RANK (torchrun, accelerate, by hand), Open MPI, MPICH and its kin,
+        a SLURM step of several tasks, else one rank alone.
+
+    Raises:
+        InvalidArgumentError: a variable is missing, is not a number or is out of range.
+        UnavailableError: the ranks are on several nodes.
+    """
+    ancestor = ancestor or _launcher_process
+    for reader in (_gpucomm, _torchrun, _openmpi, _mpich, _slurm):
+        ranks = reader(environ, ancestor)
+        if ranks is not None:
+            return ranks
+    return Ranks(0, 1, 0, 1, "alone", "alone")
+
+
+def _gpucomm(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
+    if not _has_any(environ, "GPUCOMM_RANK", "GPUCOMM_WORLD"):
+        return None
+    if not environ.get("GPUCOMM_JOB"):
+        raise InvalidArgumentError(
+            "GPUCOMM_JOB is not set but GPUCOMM_RANK or GPUCOMM_WORLD is: the three belong together;"
+            " GPUCOMM_JOB is any text that the ranks of one job share"
+        )
+    return _ranks(environ, ("GPUCOMM_RANK", "GPUCOMM_WORLD", "", ""), environ["GPUCOMM_JOB"], "gpucomm")
+
+
+def _torchrun(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
+    if not _has_any(environ, "RANK", "WORLD_SIZE"):
+        return None
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    job = ":".join(environ.get(name, "") for name in names)
+    source = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment"
+    return _ranks(environ, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), job, source)
+
+
+def _openmpi(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
+    prefix = "OMPI_COMM_WORLD_"
+    if not _has_any(environ, prefix + "RANK", prefix + "SIZE"):
+        return None
+    job = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ancestor(prefix + "RANK")
+    names = (prefix + "RANK", prefix + "SIZE", prefix + "LOCAL_RANK", prefix + "LOCAL_SIZE")
+    return _ranks(environ, names, job, "openmpi")
+
+
+def _mpich(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
+    if not _has_any(environ, "PMI_RANK", "PMI_SIZE"):
+        return None
+    names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+    return _ranks(environ, names, ancestor("PMI_RANK"), "mpich")
+
+
+def _slurm(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
+    # The shells of salloc and sbatch carry SLURM_NTASKS too, but only srun's tasks are in a step.
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID")
+    if not step or not environ.get("SLURM_PROCID"):
+        return None
+    tasks = "SLURM_STEP_NUM_TASKS" if environ.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+    if _number(environ, tasks, "SLURM_PROCID") == 1:
+        return None
+    nodes = "SLURM_STEP_NUM_NODES" if environ.get("SLURM_STEP_NUM_NODES") else "SLURM_NNODES"
+    if environ.get(nodes) and _number(environ, nodes) > 1:
+        raise _several_nodes(f"{nodes}={environ[nodes]}")
+    job = f"{environ.get('SLURM_JOB_ID', '')}.{step}"
+    return _ranks(environ, ("SLURM_PROCID", tasks, "SLURM_LOCALID", ""), job, "slurm")
+
+
+def _ranks(environ: Environ, names: tuple[str, str, str, str], job: str, source: str) -> Ranks:
+    """Read and check; local variables that are not there mean that all ranks are on this node."""
+    rank_name, world_name, local_name, local_world_name = names
+    rank = _number(environ, rank_name, world_name)
+    world = _number(environ, world_name, rank_name)
+    if not rank < world:
+        raise InvalidArgumentError(f"{rank_name}={rank} must be below {world_name}={world}")
+    local_world = _number(environ, local_world_name) if environ.get(local_world_name) else world
+    local_rank = _number(environ, local_name) if environ.get(local_name) else rank
+    if local_world < world:
+        raise _several_nodes(f"{local_world_name}={local_world} is less than {world_name}={world}")
+    if local_world > world or not local_rank < local_world:
+        raise InvalidArgumentError(
+            f"local rank {local_rank} of {local_world} does not fit rank {rank} of {world}"
+            f" ({local_name or rank_name}, {local_world_name or world_name})"
+        )
+    return Ranks(rank, world, local_rank, local_world, job, source)
+
+
+def _has_any(environ: Environ, *names: str) -> bool:
+    return any(environ.get(name) for name in names)
+
+
+def _number(environ: Environ, name: str, partner: str = "") -> int:
+    text = environ.get(name, "").strip()
+    if not text:
+        raise InvalidArgumentError(f"{name} is not set but {partner} is: the two belong together")
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidArgumentError(f"{name}={text!r} must be a whole number of at least 0")
+    return int(text)
+
+
+def _several_nodes(found: str) -> UnavailableError:
+    return UnavailableError(
+        f"the ranks are on several nodes ({found}); this version connects the processes of one node:"
+        " start all ranks on one node"
+    )
+
+
+def _launcher_process(variable: str) -> str:
+    """Identify the nearest ancestor that does not carry `variable`: it set it, for all ranks of this node.
+
+    A wrapper script between launcher and rank carries the variable, so it is passed over.
+    """
+    pid = os.getppid()
+    while pid > 1 and _carries(pid, variable):
+        pid = int(_stat(pid)[1])
+    # The start time tells a launcher from a later process with the same pid.
+    return f"{pid}:{_stat(pid)[19]}"
+
+
+def _carries(pid: int, variable: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(entry.startswith(f"{variable}=".encode()) for entry in file.read().split(b"\0"))
+    except OSError:
+        return False
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the state on: 1 is the parent, 19 the start time."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()

@@ -1,0 +1,150 @@
+"""The side of every rank but 0 in the rendezvous: find rank 0, take the memory, wait for the word."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from gpucomm import errors
+from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError, UnavailableError
+from gpucomm.launch import wire
+from gpucomm.launch.environment import Ranks
+from gpucomm.launch.host import Attached
+
+__all__ = ["attempts", "connect", "join", "try_connect"]
+
+# Seconds beyond the own deadline in which rank 0 may still say which ranks are missing.
+_LAST_WORD = 0.5
+
+
+def connect(name: str, ranks: Ranks, deadline: float, timeout: float) -> socket.socket:
+    """Connect to rank 0, which may come later than we."""
+    for _ in attempts(deadline):
+        connection = try_connect(name, ranks)
+        if connection is not None:
+            return connection
+    raise CollectiveTimeoutError(
+        f"rank {ranks.rank} of {ranks.world} waited {timeout:g} s for rank 0, which did not come"
+        f" (job {ranks.job!r}, told by {ranks.source})"
+    )
+
+
+def attempts(deadline: float) -> Iterator[None]:
+    """Yield at least once, then ever more slowly until the deadline."""
+    pause = 0.0005
+    while True:
+        yield
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, 0.02)
+
+
+def try_connect(name: str, ranks: Ranks) -> socket.socket | None:
+    """Connect once; None where nobody listens."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)  # a full queue must not hold us beyond the deadline
+        connection.connect(name)
+    except (ConnectionError, FileNotFoundError, BlockingIOError):
+        connection.close()
+        return None
+    pid, uid = wire.peer(connection)
+    if not wire.is_ours(connection):
+        connection.close()
+        raise UnavailableError(
+            f"rank {ranks.rank}: the address of this job is held by process {pid} of user {uid},"
+            " not by rank 0"
+        )
+    return connection
+
+
+def join(
+    connection: socket.socket,
+    ranks: Ranks,
+    deadline: float,
+    timeout: float,
+    attach: Callable[[int], Attached],
+) -> Attached:
+    """Take part in the meeting; see `rendezvous.meet`."""
+    with connection:
+        guest = _Guest(connection, ranks, deadline, timeout)
+        guest.say(wire.hello(ranks.rank, ranks.world, max(0.0, deadline - time.monotonic())))
+        memory = guest.await_memory()
+        try:
+            attached = attach(memory)
+        except BaseException as error:
+            guest.say({"gpucomm": "failed", "text": repr(error)})
+            raise
+        finally:
+            os.close(memory)
+        try:
+            guest.say({"gpucomm": "ready"})
+            guest.expect("go")
+        except BaseException:
+            attached.close()
+            raise
+        return attached
+
+
+class _Guest:
+    def __init__(self, connection: socket.socket, ranks: Ranks, deadline: float, timeout: float) -> None:
+        self._connection = connection
+        self._ranks = ranks
+        self._end = deadline + _LAST_WORD
+        self._timeout = timeout
+        self._inbox = wire.Inbox()
+        self._descriptors: list[int] = []
+
+    def say(self, message: wire.Message) -> None:
+        try:
+            self._connection.settimeout(max(0.001, self._end - time.monotonic()))
+            self._connection.sendall(wire.frame(message))
+        except OSError:
+            return  # the reason comes with the next message, or its end does
+
+    def await_memory(self) -> int:
+        """The descriptor of the shared memory, owned by the caller."""
+        self.expect("memory")
+        if not self._descriptors:
+            raise UnavailableError(
+                f"rank {self._ranks.rank}: the memory of rank 0 did not arrive;"
+                " this process may have too many open files (ulimit -n)"
+            )
+        return self._descriptors.pop()
+
+    def expect(self, kind: str) -> None:
+        """Wait for one message of rank 0."""
+        message = self._inbox.take()
+        while message is None:
+            self._receive()
+            message = self._inbox.take()
+        if message["gpucomm"] != kind:
+            self._fail(message)
+
+    def _receive(self) -> None:
+        try:
+            self._connection.settimeout(max(0.001, self._end - time.monotonic()))
+            flags = socket.MSG_CMSG_CLOEXEC
+            data, descriptors, _, _ = socket.recv_fds(self._connection, 4096, 1, flags)
+        except TimeoutError:
+            raise CollectiveTimeoutError(
+                f"rank {self._ranks.rank} of {self._ranks.world} waited {self._timeout:g} s for the others:"
+                " rank 0 came, but stopped answering"
+            ) from None
+        except OSError:
+            data, descriptors = b"", []
+        self._descriptors += descriptors
+        if not data:
+            raise PeerLostError(f"rank 0 of {self._ranks.world} ended while the job started")
+        self._inbox.feed(data)
+
+    def _fail(self, message: wire.Message) -> NoReturn:
+        kind = getattr(errors, str(message.get("kind")), None)
+        if not (isinstance(kind, type) and issubclass(kind, Error)):
+            kind = UnavailableError
+        raise kind(str(message.get("text", message)))

@@ -1,0 +1,189 @@
+"""Rank 0's side of the rendezvous: wait for all, hand out the memory, let all go at once."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol, TypeVar
+
+from gpucomm import _core
+from gpucomm.errors import CollectiveTimeoutError, Error, MismatchError, PeerLostError, UnavailableError
+from gpucomm.launch import wire
+from gpucomm.launch.environment import Ranks
+
+__all__ = ["Attached", "Host"]
+
+_HELLO_PATIENCE = 5.0  # seconds in which a connection must say who it is
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Attached = TypeVar("Attached", bound=_Closable)
+
+
+@dataclass
+class _Caller:
+    """One connection; its rank is -1 until it has said who it is."""
+
+    connection: socket.socket
+    give_up: float
+    rank: int = -1
+    pid: int = 0
+    ready: bool = False
+    inbox: wire.Inbox = field(default_factory=wire.Inbox)
+
+
+class Host:
+    """The meeting, seen from rank 0."""
+
+    def __init__(self, listener: socket.socket, ranks: Ranks, deadline: float, timeout: float) -> None:
+        self._listener = listener
+        self._world = ranks.world
+        self._deadline = deadline
+        self._timeout = timeout
+        self._guests: dict[int, _Caller] = {}
+        self._strangers: list[_Caller] = []
+        self._refused: list[_Caller] = []
+        self._version = _core.version
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def gather(self) -> None:
+        """Return when every rank has said hello."""
+        while len(self._guests) < self._world - 1:
+            self._step()
+
+    def share(self, memory: int) -> None:
+        """Send the descriptor to every guest."""
+        for guest in self._guests.values():
+            try:
+                socket.send_fds(guest.connection, [wire.frame({"gpucomm": "memory"})], [memory])
+            except OSError:
+                self._lost(guest)
+
+    def collect(self) -> None:
+        """Return when every guest has attached."""
+        while not all(guest.ready for guest in self._guests.values()):
+            self._step()
+
+    def release(self) -> None:
+        """Let all go; who ends from now on is noticed by the communicator."""
+        self._tell({"gpucomm": "go"})
+
+    def refuse(self, error: BaseException) -> None:
+        """Tell every connection why the job does not start."""
+        while self._accept():
+            pass  # they connected, but were not looked at yet
+        text = str(error) if isinstance(error, Error) else f"rank 0 could not start the job: {error!r}"
+        kind = type(error).__name__ if isinstance(error, Error) else UnavailableError.__name__
+        self._tell({"gpucomm": "error", "kind": kind, "text": text})
+
+    def close(self) -> None:
+        """Close every connection."""
+        for caller in [*self._guests.values(), *self._refused, *self._strangers]:
+            caller.connection.close()
+        self._selector.close()
+        self._listener.close()
+
+    def _tell(self, message: wire.Message) -> None:
+        data = wire.frame(message)
+        for caller in [*self._guests.values(), *self._refused, *self._strangers]:
+            try:
+                caller.connection.send(data)
+            except OSError:
+                continue  # it has ended; the others must hear all the same
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        if now >= self._deadline:
+            self._late()
+        for stranger in [caller for caller in self._strangers if now >= caller.give_up]:
+            self._forget(stranger)
+        end = min([self._deadline, *(caller.give_up for caller in self._strangers)])
+        for key, _ in self._selector.select(max(0.0, end - now)):
+            if key.data is None:
+                self._accept()
+            else:
+                self._read(key.data)
+
+    def _accept(self) -> bool:
+        """Take one connection; False when there is none."""
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return False
+        if not wire.is_ours(connection):
+            connection.close()
+            return True
+        connection.setblocking(False)
+        caller = _Caller(connection, time.monotonic() + _HELLO_PATIENCE)
+        self._strangers.append(caller)
+        self._selector.register(connection, selectors.EVENT_READ, caller)
+        return True
+
+    def _forget(self, stranger: _Caller) -> None:
+        self._strangers.remove(stranger)
+        self._selector.unregister(stranger.connection)
+        stranger.connection.close()
+
+    def _read(self, caller: _Caller) -> None:
+        try:
+            data = caller.connection.recv(4096)
+            caller.inbox.feed(data)
+            message = caller.inbox.take()
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, RecursionError):
+            data, message = b"", None
+        if message is not None and caller.rank < 0:
+            self._welcome(caller, message)
+        elif message is not None:
+            self._answered(caller, message)
+        elif not data and caller.rank < 0:
+            self._forget(caller)
+        elif not data:
+            self._lost(caller)
+
+    def _welcome(self, caller: _Caller, message: wire.Message) -> None:
+        """Admit a rank, or end the start of the job because it does not fit."""
+        wrong = wire.unfit(message, self._world, self._version)
+        if wrong is None:
+            self._forget(caller)
+            return
+        self._strangers.remove(caller)
+        self._refused.append(caller)  # until it fits: it must hear the reason too
+        if wrong:
+            raise MismatchError(wrong)
+        caller.rank, caller.pid = message["rank"], wire.peer(caller.connection)[0]
+        if caller.rank == 0 or caller.rank in self._guests:
+            other = self._guests[caller.rank].pid if caller.rank else os.getpid()
+            raise MismatchError(
+                f"two processes say that they are rank {caller.rank}: pids {other} and {caller.pid}"
+            )
+        self._refused.remove(caller)
+        self._guests[caller.rank] = caller
+        self._deadline = min(self._deadline, time.monotonic() + message["patience"])
+
+    def _answered(self, guest: _Caller, message: wire.Message) -> None:
+        if message["gpucomm"] == "failed":
+            raise UnavailableError(f"rank {guest.rank} could not join: {message.get('text', '')}")
+        guest.ready = message["gpucomm"] == "ready"
+
+    def _lost(self, guest: _Caller) -> NoReturn:
+        raise PeerLostError(
+            f"rank {guest.rank} (pid {guest.pid}) of {self._world} ended while the job started"
+        )
+
+    def _late(self) -> NoReturn:
+        here = sorted([0, *self._guests])
+        missing = sorted(set(range(self._world)) - set(here))
+        waited = f"the {self._world} ranks did not start within {self._timeout:g} s"
+        if missing:
+            raise CollectiveTimeoutError(f"{waited}: ranks {here} came, ranks {missing} did not")
+        silent = [guest.rank for guest in self._guests.values() if not guest.ready]
+        raise CollectiveTimeoutError(f"{waited}: all came, but ranks {sorted(silent)} stopped answering")

@@ -1,0 +1,107 @@
+"""How the ranks of one node get the one memory that they share: rank 0 hosts, the others are guests."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from gpucomm.errors import CollectiveTimeoutError
+from gpucomm.launch import guest, wire
+from gpucomm.launch.environment import Ranks
+from gpucomm.launch.host import Attached, Host
+
+__all__ = ["meet"]
+
+
+def meet(
+    ranks: Ranks,
+    count: int,
+    timeout: float,
+    create: Callable[[int], int],
+    attach: Callable[[int], Attached],
+) -> Attached:
+    """Meet the other ranks of this node and attach the memory that rank 0 makes.
+
+    Either every rank returns or every rank raises, and says what was wrong.
+
+    Args:
+        ranks: who this process is.
+        count: how many times this job has met before, the same on every rank.
+        timeout: seconds until all ranks must have come; the shortest of all ranks counts.
+        create: called on rank 0 with the world size; returns a file descriptor of the memory.
+        attach: called on every rank with its descriptor of that memory, which is closed afterwards.
+
+    Returns:
+        What `attach` returned.
+
+    Raises:
+        CollectiveTimeoutError: some ranks did not come, or stopped answering, by the deadline.
+        MismatchError: two processes have one rank, or world sizes or versions differ.
+        PeerLostError: a rank ended meanwhile.
+        UnavailableError: another user's process holds the address, or a rank could not attach.
+    """
+    name = wire.address(ranks.job, count)
+    deadline = time.monotonic() + timeout
+    if ranks.rank != 0:
+        return guest.join(guest.connect(name, ranks, deadline, timeout), ranks, deadline, timeout, attach)
+    for _ in guest.attempts(deadline):
+        listener = _listen(name, ranks.world)
+        if listener is not None:
+            return _serve(listener, ranks, deadline, timeout, create, attach)
+        # Someone else is rank 0 already: going there as a guest tells all ranks of the duplicate.
+        connection = guest.try_connect(name, ranks)
+        if connection is not None:
+            return guest.join(connection, ranks, deadline, timeout, attach)
+    raise CollectiveTimeoutError(
+        f"rank 0 of {ranks.world} waited {timeout:g} s for the address of job {ranks.job!r},"
+        " which another process holds"
+    )
+
+
+def _serve(
+    listener: socket.socket,
+    ranks: Ranks,
+    deadline: float,
+    timeout: float,
+    create: Callable[[int], int],
+    attach: Callable[[int], Attached],
+) -> Attached:
+    host = Host(listener, ranks, deadline, timeout)
+    try:
+        host.gather()
+        memory = create(ranks.world)
+        try:
+            host.share(memory)
+            attached = attach(memory)
+        finally:
+            os.close(memory)
+        try:
+            host.collect()
+        except BaseException:
+            attached.close()
+            raise
+        host.release()
+        return attached
+    except BaseException as error:
+        host.refuse(error)
+        raise
+    finally:
+        host.close()
+
+
+def _listen(name: str, world: int) -> socket.socket | None:
+    """A listening socket, or None where the name is taken."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(name)
+        listener.listen(world + 16)  # some room for strangers
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return listener

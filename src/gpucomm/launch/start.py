@@ -1,0 +1,114 @@
+"""`gpucomm.init()`: this process's communicator, made once."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import threading
+from collections.abc import Iterator
+
+from gpucomm import _core
+from gpucomm.comm import Communicator
+from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
+from gpucomm.launch.environment import detect
+from gpucomm.launch.rendezvous import meet
+
+__all__ = ["adopt", "bound", "check_timeout", "init"]
+
+
+class _Process:
+    """What this process remembers of its inits."""
+
+    lock = threading.Lock()
+    comm: Communicator | None = None
+    pid = 0  # of the process that made it: a forked child must not use its parent's
+    count = 0  # of successful inits, part of the meeting's address
+
+
+_thread = threading.local()
+
+
+def init(timeout: float = 60.0) -> Communicator:
+    """The communicator of this process and all others of its job.
+
+    The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun,
+    or a world of one where there was none. A second call returns the same communicator while it is open.
+    Inside `gpucomm.local(...).run(fn)` it is the one that `fn` was given.
+
+    Args:
+        timeout: seconds that all ranks have to come, and the communicator's default for its calls.
+
+    Returns:
+        An open communicator; it is closed at the end of the process.
+
+    Raises:
+        InvalidArgumentError: the timeout or a launcher's variable is broken.
+        UnavailableError: the ranks are on several nodes, or the process was forked after its init.
+        CollectiveTimeoutError: some ranks did not come; the text names them.
+        MismatchError: two processes have one rank, or world sizes or versions differ.
+        PeerLostError: a rank ended meanwhile.
+    """
+    check_timeout(timeout)
+    if (own := getattr(_thread, "comm", None)) is not None:
+        return own  # type: ignore[no-any-return]
+    with _Process.lock:
+        comm = _Process.comm
+        if comm is not None and not comm.closed:
+            if _Process.pid != os.getpid():
+                raise UnavailableError(
+                    f"process {os.getpid()} was forked from rank {comm.rank}, it cannot use its communicator:"
+                    " start ranks as fresh processes (gpucomm run, gpucomm.local)"
+                )
+            return comm
+        comm = _make(timeout)
+        _remember(comm)
+        return comm
+
+
+def adopt(comm: Communicator) -> None:
+    """Make `comm` what `init` returns in this process."""
+    with _Process.lock:
+        _remember(comm)
+
+
+@contextlib.contextmanager
+def bound(comm: Communicator) -> Iterator[None]:
+    """Make `comm` what `init` returns in this thread."""
+    _thread.comm = comm
+    try:
+        yield
+    finally:
+        del _thread.comm
+
+
+def check_timeout(timeout: float) -> None:
+    """Raise InvalidArgumentError unless `timeout` is a positive number of seconds."""
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+        raise InvalidArgumentError(f"timeout={timeout!r} must be a positive, finite number of seconds")
+
+
+def _make(timeout: float) -> Communicator:
+    ranks = detect(os.environ)
+    if ranks.world == 1:
+        return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout)
+
+    def attach(memory: int) -> Communicator:
+        return Communicator("shm", ranks.rank, ranks.world, fd=memory, timeout=timeout)
+
+    comm = meet(ranks, _Process.count, timeout, _core.shm_create, attach)
+    _Process.count += 1
+    return comm
+
+
+def _remember(comm: Communicator) -> None:
+    if _Process.comm is None:
+        atexit.register(_close)
+    _Process.comm, _Process.pid = comm, os.getpid()
+
+
+def _close() -> None:
+    if _Process.comm is not None and _Process.pid == os.getpid():
+        with contextlib.suppress(Error):
+            _Process.comm.close()

@@ -1,0 +1,118 @@
+"""What travels while ranks find each other: length-checked JSON over an abstract unix socket."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from gpucomm import _core
+
+__all__ = ["PROTOCOL", "Inbox", "Message", "address", "frame", "hello", "is_ours", "peer", "unfit"]
+
+PROTOCOL = 1
+LIMIT = 64 * 1024  # bytes; a stranger's length field must not make us wait for more
+_LENGTH = struct.Struct("!I")
+_CREDENTIALS = struct.Struct("3i")
+
+Message = dict[str, Any]
+
+
+def address(job: str, count: int) -> str:
+    """Name the abstract socket of the `count`-th init of `job`: no file, so nothing is ever left behind."""
+    digest = hashlib.sha256(f"{job}/{count}".encode()).hexdigest()[:24]
+    return f"\0gpucomm-{os.geteuid()}-{digest}"
+
+
+def hello(rank: int, world: int, patience: float) -> Message:
+    """The first message of a rank.
+
+    Args:
+        rank: of the sender.
+        world: number of ranks that the sender expects.
+        patience: seconds until the sender gives up.
+    """
+    return {
+        "gpucomm": "hello",
+        "protocol": PROTOCOL,
+        "version": _core.version,
+        "rank": rank,
+        "world": world,
+        "pid": os.getpid(),
+        "patience": patience,
+    }
+
+
+def unfit(message: Message, world: int, our_version: str) -> str | None:
+    """Why the sender of a first message cannot join: "" if it can, None if it is a stranger.
+
+    Args:
+        message: what came first on a connection.
+        world: number of ranks that rank 0 expects.
+        our_version: of rank 0's gpucomm.
+    """
+    if message["gpucomm"] != "hello":
+        return None
+    who = f"rank {message.get('rank')} (pid {message.get('pid')})"
+    theirs = (message.get("protocol"), message.get("version"))
+    if theirs != (PROTOCOL, our_version):
+        ours = f"{our_version} (protocol {PROTOCOL})"
+        return f"{who} runs gpucomm {theirs[1]} (protocol {theirs[0]}), rank 0 runs {ours}"
+    if not (type(message.get("rank")) is int and isinstance(message.get("patience"), (int, float))):
+        return None
+    if message.get("world") != world:
+        return f"{who} expects {message.get('world')} ranks, rank 0 expects {world}"
+    if not 0 <= message["rank"] < world:
+        return f"{who} must have a rank below {world}"
+    return ""
+
+
+def frame(message: Mapping[str, object]) -> bytes:
+    """The bytes of one message: four of length, then JSON; an overlong text is cut."""
+    body = json.dumps(message).encode()
+    if len(body) > LIMIT:
+        body = json.dumps({**message, "text": str(message.get("text", ""))[: LIMIT // 8]}).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+class Inbox:
+    """Collects bytes into messages; whatever is not one of ours is a ValueError."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Add what was received."""
+        self._bytes += data
+
+    def take(self) -> Message | None:
+        """The next whole message, or None."""
+        if len(self._bytes) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._bytes)
+        if not 2 <= length <= LIMIT:
+            raise ValueError(f"a message of {length} bytes")
+        end = _LENGTH.size + length
+        if len(self._bytes) < end:
+            return None
+        message = json.loads(bytes(self._bytes[_LENGTH.size : end]))
+        del self._bytes[:end]
+        if not isinstance(message, dict) or "gpucomm" not in message:
+            raise ValueError("not a message of gpucomm")
+        return message
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process at the other end, told by the kernel."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Whether the other end runs as our own user."""
+    return peer(connection)[1] == os.geteuid()

@@ -1,0 +1,125 @@
+"""`gpucomm.local(n)`: ranks from inside a program or a notebook cell."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from gpucomm.comm import Communicator
+from gpucomm.errors import ClosedError, InvalidArgumentError
+from gpucomm.launch.start import check_timeout
+
+__all__ = ["World", "local"]
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+class World(ABC):
+    """Some ranks that stay alive between calls; made by `local`, a context manager.
+
+    Attributes:
+        ranks: number of ranks.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self._closed = ""  # why, once it is
+        self._busy = threading.Lock()
+
+    def run(
+        self,
+        fn: Callable[Concatenate[Communicator, Params], Result],
+        /,
+        *args: Params.args,
+        **kwargs: Params.kwargs,
+    ) -> list[Result]:
+        """Call `fn(comm, *args, **kwargs)` on every rank and wait for all.
+
+        There is no deadline for what `fn` computes; its collectives have the timeout of the world.
+
+        Args:
+            fn: any function, also a closure or one typed into a notebook cell.
+            args: passed to every rank.
+            kwargs: passed to every rank.
+
+        Returns:
+            The results, by rank.
+
+        Raises:
+            RankFailedError: `fn` raised on a rank, or the rank's process ended; the text has its traceback.
+                Where other ranks are still busy shortly after, the world is closed.
+            ClosedError: the world was closed; the text says why.
+            InvalidArgumentError: a call is running already, or `fn` cannot be sent to another process.
+        """
+        if self._closed:
+            raise ClosedError(
+                f"this local world is closed: {self._closed}; make a new one with gpucomm.local"
+            )
+        if not self._busy.acquire(blocking=False):
+            raise InvalidArgumentError("run was called while another call of this world is running")
+        try:
+            return self._call(fn, args, kwargs)
+        finally:
+            self._busy.release()
+
+    def close(self) -> None:
+        """End the ranks; nothing happens where they have ended already."""
+        self._end("its close() was called")
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def _call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]: ...
+
+    @abstractmethod
+    def _end(self, why: str) -> None: ...
+
+
+def local(
+    ranks: int,
+    *,
+    threads: bool = False,
+    timeout: float = 60.0,
+    env: Mapping[str, str] | None = None,
+) -> World:
+    """Start ranks on this machine, from a script or a notebook cell.
+
+    Args:
+        ranks: how many, at least 1.
+        threads: False starts a fresh interpreter per rank: functions and results travel by cloudpickle, and
+            what a rank prints appears here with "[rank] " before each line. True makes the ranks threads of
+            this process, which share its objects and its GIL: quick to start, good for tests.
+        timeout: seconds that the ranks have to start, and the default of their communicators.
+        env: variables for the ranks' processes, on top of this process's.
+
+    Returns:
+        A world, to be used in a `with` statement or closed by `close()`.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range, or `env` is given for threads.
+        UnavailableError: cloudpickle is not installed.
+        RankFailedError: a rank's process ended before it was ready.
+        CollectiveTimeoutError: some ranks were not ready by the timeout.
+    """
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise InvalidArgumentError(f"ranks={ranks!r} must be a whole number of at least 1")
+    check_timeout(timeout)
+    if threads and env is not None:
+        raise InvalidArgumentError("env= needs processes: threads share the environment of this process")
+    if threads:
+        from gpucomm.launch.thread_world import ThreadWorld
+
+        return ThreadWorld(ranks, timeout)
+    from gpucomm.launch.process_world import ProcessWorld
+
+    return ProcessWorld(ranks, timeout, env or {})

@@ -1,0 +1,66 @@
+"""Compares what the ranks are about to do, before they do it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucomm.errors import MismatchError
+from gpucomm.optim.members import Member
+
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
+__all__ = ["require_same_layout"]
+
+_DIGEST_BYTES = 32
+
+
+def _record(members: Sequence[Member], buckets: Sequence[Sequence[Member]], settings: str) -> bytes:
+    rows = [
+        (name, str(param.dtype), tuple(param.shape), param.stride(), param.requires_grad)
+        for name, param in members
+    ]
+    layout = [[member.name for member in bucket] for bucket in buckets]
+    digest = hashlib.blake2b(repr((settings, rows, layout)).encode(), digest_size=_DIGEST_BYTES).digest()
+    elements = sum(member.param.numel() for member in members)
+    return digest + np.array([len(buckets), len(members), elements], np.int64).tobytes()
+
+
+def _in_words(rank: int, record: bytes) -> str:
+    buckets, tensors, elements = np.frombuffer(record[_DIGEST_BYTES:], np.int64)
+    return f"rank {rank} has {tensors} parameters of {elements} elements in {buckets} buckets"
+
+
+def require_same_layout(
+    comm: Communicator, members: Sequence[Member], buckets: Sequence[Sequence[Member]], settings: str
+) -> None:
+    """Checks that all ranks wrap the same model in the same way, by one small all-gather.
+
+    Args:
+        comm: the ranks.
+        members: this rank's parameters, frozen ones too.
+        buckets: the trainable ones, bucket by bucket.
+        settings: everything else that must be the same, as text.
+
+    Raises:
+        MismatchError: on every rank, naming those that differ from most.
+    """
+    mine = _record(members, buckets, settings)
+    gathered = comm.all_gather(np.frombuffer(mine, np.uint8).copy()).tobytes()
+    records = [gathered[begin : begin + len(mine)] for begin in range(0, len(gathered), len(mine))]
+    common, _ = Counter(records).most_common(1)[0]
+    odd = [rank for rank, record in enumerate(records) if record != common]
+    if odd:
+        # most_common keeps the order of first sight, so that of two equal parties rank 0's is the measure.
+        pair = [_in_words(odd[0], records[odd[0]]), _in_words(records.index(common), common)]
+        raise MismatchError(
+            "[optim] all ranks must wrap the same parameters (names, shapes, dtypes, strides, frozen or not) "
+            "with the same merge, exchange, algorithm and segments, but "
+            f"rank {', '.join(map(str, odd))} differs: {' and '.join(pair)}, "
+            f"wrapping with {settings} here (rank {comm.rank} of {comm.world})"
+        )

@@ -1,0 +1,123 @@
+"""A bucket: the gradients of several parameters in one flat buffer, which travels as one message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.exchange import Handle, Part
+from gpucomm.optim.members import Member
+
+__all__ = ["Bucket"]
+
+
+def _dense_view(buffer: Any, offset: int, param: Any) -> Any:
+    """Returns a view shaped like the parameter, with its strides where they leave no gap (channels last)."""
+    return buffer.as_strided(param.shape, torch.empty_like(param, device="meta").stride(), offset)
+
+
+class Bucket:
+    """Gradients that travel together, and how far they have come in the running backward.
+
+    Behind the gradients lies one mark per parameter: 1 where this rank has a gradient. Their mean tells every
+    rank which parameters no rank has used, so that these keep no gradient, as they would with one process.
+
+    Args:
+        members: the parameters, all of one dtype and device.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        counts = [param.numel() for _, param in members]
+        ends = [sum(counts[: slot + 1]) for slot in range(len(counts))]
+        first = members[0].param
+        self.buffer = torch.zeros(ends[-1] + len(counts), dtype=first.dtype, device=first.device)
+        self.parts = [
+            Part(member.name, end - count, count)
+            for member, end, count in zip(members, ends, counts, strict=True)
+        ]
+        self._views = [
+            _dense_view(self.buffer, part.offset, member.param)
+            for part, member in zip(self.parts, members, strict=True)
+        ]
+        self._marks = self.buffer[ends[-1] :]
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the round: nothing is there, nothing is under way."""
+        self.work: Handle | None = None
+        self._used: list[bool | None] = [None] * len(self.members)
+        self._awaited = len(self.members)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every parameter has been dealt with in this round."""
+        return self._awaited == 0
+
+    def take(self, slot: int) -> None:
+        """Copies a parameter's gradient into the buffer and makes the gradient a view of it.
+
+        Raises:
+            InvalidArgumentError: the bucket has been sent already, or the gradient carries a graph.
+            UnsupportedTypeError: the gradient is sparse.
+        """
+        name, param = self.members[slot]
+        if self.work is not None:
+            raise InvalidArgumentError(
+                f"[optim] parameter {name!r} got a gradient after its bucket had been sent: an earlier "
+                "backward() ended in an exception (then call zero_grad() of this optimizer first), or "
+                "reentrant checkpointing visits it twice (then use checkpoint(..., use_reentrant=False))"
+            )
+        grad, view = param.grad, self._views[slot]
+        if grad is not view:
+            _require_plain(name, grad)
+            view.copy_(grad)
+            param.grad = view
+        self._settle(slot, used=True)
+
+    def fill(self) -> None:
+        """Deals with the parameters that this backward has not reached: what they hold, or zeros."""
+        for slot, (_, param) in enumerate(self.members):
+            if self._used[slot] is not None:
+                continue
+            if param.grad is not None:
+                self.take(slot)
+            else:
+                self._views[slot].zero_()
+                self._settle(slot, used=False)
+
+    def mark(self) -> None:
+        """Writes the marks, just before the bucket is sent."""
+        if all(self._used):
+            self._marks.fill_(1)
+        else:
+            self._marks.copy_(torch.tensor(self._used, dtype=self._marks.dtype))
+
+    def settle_unused(self) -> None:
+        """Gives a gradient to parameters that other ranks have used; to be called once the mean is there."""
+        if all(self._used):
+            return
+        for slot, share in enumerate(self._marks.tolist()):
+            if share > 0 and not self._used[slot]:
+                self.members[slot].param.grad = self._views[slot]
+
+    def _settle(self, slot: int, *, used: bool) -> None:
+        if self._used[slot] is None:
+            self._awaited -= 1
+        self._used[slot] = used
+
+
+def _require_plain(name: str, grad: Any) -> None:
+    if grad.layout is not torch.strided:
+        raise UnsupportedTypeError(
+            f"[optim] the gradient of parameter {name!r} is {grad.layout}, but only dense gradients are "
+            "exchanged; build its layer with sparse=False"
+        )
+    if grad.requires_grad:
+        raise InvalidArgumentError(
+            f"[optim] the gradient of parameter {name!r} carries a graph, which an exchange would cut; "
+            "use torch.autograd.grad(..., create_graph=True) in place of backward(create_graph=True)"
+        )

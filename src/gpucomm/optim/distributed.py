@@ -1,0 +1,201 @@
+"""DistributedOptimizer: data-parallel training by three lines in a loop that already exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpucomm import exchange as exchanges
+from gpucomm import merge as merging
+from gpucomm.errors import InvalidArgumentError
+from gpucomm.optim.agreement import require_same_layout
+from gpucomm.optim.closure import with_global_loss
+from gpucomm.optim.members import Member, find_members, plan_buckets
+from gpucomm.optim.owners import claim
+from gpucomm.optim.reducer import Reducer
+from gpucomm.optim.replicate import broadcast_tensors
+from gpucomm.optim.wrapped import WrappedOptimizer
+
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
+__all__ = ["DistributedOptimizer"]
+
+
+class DistributedOptimizer(WrappedOptimizer):
+    """Averages gradients over the ranks while backward still runs, then lets an optimizer step.
+
+    After backward() every gradient is the mean over the ranks, so clipping, GradScaler, schedulers and
+    closures do what they do with one process. Parameters and buffers are taken from rank 0 here, once; from
+    then on the parameters stay bit-identical on all ranks. Every rank must run the same backward passes.
+    Gradients are views of buffers that the next backward() fills again: clone one to keep it.
+
+    Args:
+        optimizer: any torch optimizer; its groups, state and defaults are shared, not copied.
+        model: whose parameters it trains. Those that only one of the two has are exchanged too.
+        comm: the ranks.
+        merge: which gradients travel together: ``"per_tensor"``, ``"one"``, or a size such as ``"25MB"``.
+        exchange: how a bucket becomes global: ``"dense"``.
+        algorithm: which collective algorithm carries it, ``"auto"`` to choose by cost.
+        segments: into how many pieces it cuts a message, None to choose.
+
+    Raises:
+        InvalidArgumentError: an unknown merge, exchange or algorithm, or not a torch optimizer or model.
+        MismatchError: the ranks wrap different models or settings; the text names who differs.
+        UnsupportedTypeError: a parameter's dtype or device is not one that is exchanged.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        model: Any,
+        comm: Communicator,
+        merge: str = "25MB",
+        exchange: str = "dense",
+        algorithm: str = "auto",
+        segments: int | None = None,
+    ) -> None:
+        super().__init__(optimizer)
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+        merging.parse(merge)
+        self.comm = comm
+        self._model = model
+        self._merge = merge
+        self._settings = (
+            f"merge={merge!r}, exchange={exchange!r}, algorithm={algorithm!r}, segments={segments!r}"
+        )
+        self._members: list[Member] = []
+        self._steps = 0
+        self._taken = False
+        planned = self._plan()
+        self._exchange = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
+        self._reducer = Reducer(comm, self._exchange)
+        self._adopt(*planned)
+        if comm.world > 1:
+            broadcast_tensors(comm, model.buffers())
+
+    def _plan(self) -> tuple[list[Member], list[list[Member]]]:
+        members = claim(self, find_members(self._model, self.param_groups))
+        buckets = plan_buckets(members, self._merge)
+        if self.comm.world > 1:
+            require_same_layout(self.comm, members, buckets, self._settings)
+        return members, buckets
+
+    def _adopt(self, members: list[Member], buckets: list[list[Member]]) -> None:
+        known = {id(member.param) for member in self._members}
+        if self.comm.world > 1:
+            broadcast_tensors(self.comm, [param for _, param in members if id(param) not in known])
+        self._members = members
+        self._trainable = [member.param.requires_grad for member in members]
+        self._frozen = [member for member in members if not member.param.requires_grad]
+        self.buckets = [[member.name for member in bucket] for bucket in buckets]
+        self._reducer.attach(buckets)
+
+    def trains(self, param: Any) -> bool:
+        """Tells whether a parameter is in one of the groups."""
+        return any(param is mine for group in self.param_groups for mine in group["params"])
+
+    def release(self, param: Any) -> None:
+        """Stops exchanging a parameter that another wrapped optimizer trains from now on."""
+        members = [member for member in self._members if member.param is not param]
+        self._taken = self._taken or self.trains(param)
+        self._adopt(members, plan_buckets(members, self._merge))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Lets the inner optimizer step on the global gradients.
+
+        Args:
+            closure: evaluates the loss and its gradients, for optimizers that ask for it; they are given the
+                mean of all ranks' losses.
+
+        Returns:
+            What the inner optimizer returns.
+
+        Raises:
+            InvalidArgumentError: a gradient is of this rank alone: accumulated under :meth:`no_sync` and
+                never exchanged, of a parameter unfrozen or wrapped again since, or of a failed backward().
+        """
+        self._require_global()
+        self._steps += 1
+        if closure is None:
+            return self.inner.step()
+        return self.inner.step(with_global_loss(closure, self.comm, self._require_global))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients, and the leavings of a backward() that an exception cut short.
+
+        Parameters frozen or unfrozen since are moved out of or into the buckets here, on all ranks at once.
+        """
+        self._reducer.reset()
+        self.inner.zero_grad(set_to_none)
+        if [member.param.requires_grad for member in self._members] != self._trainable:
+            self._adopt(*self._plan())
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, takes its parameters from rank 0 and plans the buckets anew; on all ranks at once."""
+        self.inner.add_param_group(param_group)
+        self._adopt(*self._plan())
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Lets backward() add up gradients on this rank only; the next one outside exchanges the sum."""
+        before, self._reducer.synchronising = self._reducer.synchronising, False
+        try:
+            yield
+        finally:
+            self._reducer.synchronising = before
+
+    def synchronize(self) -> None:
+        """Exchanges what the parameters hold now, for gradients that no synchronised backward() has seen.
+
+        Wanted where gradients are set by hand, or where a rank had no batch while the others ran backward().
+        """
+        self._reducer.synchronise()
+
+    def stats(self) -> dict[str, float]:
+        """Returns what the exchange has cost so far.
+
+        Returns:
+            ``steps`` (calls of step()), ``rounds`` (exchanges of all gradients), ``bytes_per_step`` (sent by
+            this rank per round, from the transport's counters), ``exposed_s`` (seconds that backward() waited
+            at its end), ``hooks_s`` (seconds spent copying gradients and starting messages).
+        """
+        reducer = self._reducer
+        return {
+            "steps": self._steps,
+            "rounds": reducer.rounds,
+            "bytes_per_step": reducer.bytes_sent / max(reducer.rounds, 1),
+            "exposed_s": reducer.exposed_s,
+            "hooks_s": reducer.hooks_s,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the inner optimizer's state and one entry ``gpucomm``; a plain optimizer loads it too."""
+        mine = {"merge": self._merge, "exchange": self._exchange.name, "state": self._exchange.state_dict()}
+        return {**self.inner.state_dict(), "gpucomm": mine}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes back a state, a plain optimizer's too; state of another exchange is left aside."""
+        inner = dict(state_dict)
+        mine = inner.pop("gpucomm", {})
+        self.inner.load_state_dict(inner)
+        if mine.get("exchange") == self._exchange.name:
+            self._exchange.load_state_dict(mine["state"])
+
+    def _require_global(self) -> None:
+        rank = f"rank {self.comm.rank} of {self.comm.world}"
+        self._reducer.require_global(rank)
+        if self._taken:
+            raise InvalidArgumentError(
+                f"[optim] step() of an optimizer whose parameters were wrapped again; use the newer ({rank})"
+            )
+        for name, param in self._frozen:
+            if param.grad is not None and param.requires_grad and self.comm.world > 1:
+                raise InvalidArgumentError(
+                    f"[optim] parameter {name!r} was unfrozen after zero_grad(), so its gradient is of this "
+                    f"rank alone; call zero_grad() between unfreezing and backward() ({rank})"
+                )

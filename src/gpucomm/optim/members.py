@@ -1,0 +1,70 @@
+"""Which parameters are exchanged, what they are called, and in which buckets they travel."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from gpucomm import merge
+from gpucomm.errors import UnsupportedTypeError
+
+__all__ = ["Member", "find_members", "plan_buckets"]
+
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Member(NamedTuple):
+    """A parameter and its name, the same on every rank."""
+
+    name: str
+    param: Any
+
+
+def _named(model: Any, groups: Sequence[dict[str, Any]]) -> Iterator[Member]:
+    yield from itertools.starmap(Member, model.named_parameters())
+    for number, group in enumerate(groups):
+        for place, param in enumerate(group["params"]):
+            yield Member(f"param_groups.{number}.{place}", param)
+
+
+def find_members(model: Any, groups: Sequence[dict[str, Any]]) -> list[Member]:
+    """Lists the parameters of the model and then those that only the optimizer has, each once.
+
+    Those that only the model has are exchanged too: else a gradient norm over the model's parameters, as
+    clipping takes it, would differ between the ranks, and the weights with it.
+    """
+    once: dict[int, Member] = {}
+    for member in _named(model, groups):
+        once.setdefault(id(member.param), member)
+    return list(once.values())
+
+
+def plan_buckets(members: Sequence[Member], policy: str) -> list[list[Member]]:
+    """Groups the trainable parameters into buckets, in the order in which backward completes them.
+
+    Args:
+        members: the parameters in registration order; backward makes gradients in the reverse order.
+        policy: how to merge, see :func:`gpucomm.merge.plan`; it is asked once per dtype and device.
+
+    Returns:
+        The buckets, by the place of the last of their parameters in backward.
+
+    Raises:
+        UnsupportedTypeError: a trainable parameter has a dtype that is not averaged.
+    """
+    backward = [member for member in reversed(members) if member.param.requires_grad]
+    kinds: dict[Any, list[int]] = {}
+    for index, (name, param) in enumerate(backward):
+        if param.dtype not in _DTYPES:
+            known = ", ".join(str(dtype) for dtype in _DTYPES)
+            raise UnsupportedTypeError(f"[optim] parameter {name!r} must be of {known}, got {param.dtype}")
+        kinds.setdefault((param.dtype, param.device), []).append(index)
+    buckets: list[list[int]] = []
+    for indices in kinds.values():
+        sizes = [backward[index].param.numel() * backward[index].param.element_size() for index in indices]
+        buckets += [[indices[place] for place in group] for group in merge.plan(policy, sizes)]
+    buckets.sort(key=lambda bucket: bucket[-1])
+    return [[backward[index] for index in bucket] for bucket in buckets]

@@ -1,0 +1,199 @@
+"""Sends buckets while backward still runs, and waits for them where it ends."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpucomm.errors import Error, InvalidArgumentError
+from gpucomm.exchange import Exchange
+from gpucomm.optim.buckets import Bucket
+from gpucomm.optim.members import Member
+
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
+__all__ = ["Reducer"]
+
+
+def _make_hook(reducer: weakref.ref[Reducer], bucket: int, slot: int) -> Callable[[Any], None]:
+    # Weak: the parameters outlive a discarded optimizer, and must not keep its buffers.
+    def hook(param: Any) -> None:
+        alive = reducer()
+        if alive is not None:
+            alive.on_gradient(bucket, slot)
+
+    return hook
+
+
+def _remove(handles: list[Any]) -> None:
+    while handles:
+        handles.pop().remove()
+
+
+class Reducer:
+    """One round per backward: hooks fill and send buckets, a callback at its end completes it.
+
+    Buckets are sent strictly in their order, so that every rank issues the same calls whatever its graph is.
+    All of it runs in the thread that called backward().
+
+    Args:
+        comm: the ranks; alone, nothing is copied or sent.
+        exchange: makes a bucket global.
+    """
+
+    def __init__(self, comm: Communicator, exchange: Exchange) -> None:
+        self._comm = comm
+        self._exchange = exchange
+        self._buckets: list[Bucket] = []
+        self._handles: list[Any] = []
+        self._tasks: set[int] = set()  # autograd tasks at whose end this round is completed
+        self._sent = 0  # how many buckets of this round are under way
+        self._bytes_before = 0
+        self.synchronising = True
+        self.has_local = False  # gradients were made that no exchange has seen
+        self.rounds = 0
+        self.bytes_sent = 0
+        self.exposed_s = 0.0
+        self.hooks_s = 0.0
+        weakref.finalize(self, _remove, self._handles)
+
+    def attach(self, buckets: Sequence[Sequence[Member]]) -> None:
+        """Takes over these buckets in place of the present ones."""
+        self.reset()
+        _remove(self._handles)
+        self._buckets = [Bucket(members) for members in buckets] if self._comm.world > 1 else []
+        me = weakref.ref(self)
+        for index, members in enumerate(buckets):
+            for slot, (_, param) in enumerate(members):
+                self._handles.append(param.register_post_accumulate_grad_hook(_make_hook(me, index, slot)))
+
+    @property
+    def running(self) -> bool:
+        """Whether a round has begun and not ended."""
+        return bool(self._tasks)
+
+    def on_gradient(self, bucket: int, slot: int) -> None:
+        """Takes a gradient that autograd has just finished."""
+        if not self.synchronising or self._comm.world == 1:
+            self.has_local = not self.synchronising
+            return
+        begin = perf_counter()
+        with self._clearing_when_closed():
+            self._join_task()
+            self._buckets[bucket].take(slot)
+            self._send(filling=False)
+        self.hooks_s += perf_counter() - begin
+
+    def synchronise(self) -> None:
+        """Completes the round: sends what is left and returns when every gradient is global."""
+        if self._comm.world > 1:
+            with self._clearing_when_closed():
+                self._begin()
+                self._complete()
+        self.has_local = False
+
+    def reset(self) -> None:
+        """Gives up a round that an exception has cut short, once nothing writes into its buckets any more."""
+        with self._clearing_when_closed():
+            for bucket in self._buckets:
+                if bucket.work is not None and not self._comm.closed:
+                    bucket.work.wait()
+        self._clear()
+        self.has_local = False
+
+    def _join_task(self) -> None:
+        task = torch._C._current_graph_task_id()
+        if task in self._tasks:
+            return
+        self._begin()
+        self._tasks.add(task)
+        # Every task gets a callback, not only the first: one whose backward failed never runs its own.
+        torch.autograd.Variable._execution_engine.queue_callback(self._on_backward_end)
+
+    def _on_backward_end(self) -> None:
+        if self.running:
+            self.synchronise()
+
+    def _begin(self) -> None:
+        if not self.running:
+            self._bytes_before = self._comm.stats()["bytes_sent"]
+
+    def _send(self, *, filling: bool) -> None:
+        while self._sent < len(self._buckets):
+            bucket = self._buckets[self._sent]
+            if filling:
+                bucket.fill()
+            if not bucket.complete:
+                break
+            bucket.mark()
+            bucket.work = self._exchange.start(bucket.buffer, bucket.parts)
+            self._sent += 1
+
+    def _complete(self) -> None:
+        begin = perf_counter()
+        self._send(filling=True)
+        waiting = perf_counter()
+        for bucket in self._buckets:
+            if bucket.work is not None:
+                bucket.work.wait()
+        done = perf_counter()
+        for bucket in self._buckets:
+            bucket.settle_unused()
+        self._clear()
+        self.rounds += 1
+        self.bytes_sent += self._comm.stats()["bytes_sent"] - self._bytes_before
+        self.exposed_s += done - waiting
+        self.hooks_s += waiting - begin + perf_counter() - done
+
+    def _clear(self) -> None:
+        for bucket in self._buckets:
+            bucket.reset()
+        self._tasks.clear()
+        self._sent = 0
+
+    @contextmanager
+    def _clearing_when_closed(self) -> Iterator[None]:
+        # Only a closed communicator has surely stopped writing into the buckets: else reset() waits first.
+        try:
+            yield
+        except Error as error:
+            if not self._comm.closed:
+                raise
+            cause = self._first_fault() or error
+            self._clear()
+            raise cause from None
+
+    def _first_fault(self) -> Error | None:
+        """Returns why the communicator was closed, where one of our messages knows more than "closed"."""
+        for bucket in self._buckets:
+            if bucket.work is not None:
+                try:
+                    bucket.work.wait()
+                except Error as error:
+                    return error
+        return None
+
+    def require_global(self, rank: str) -> None:
+        """Checks that what the parameters hold is global.
+
+        Args:
+            rank: which rank this is, for the text.
+
+        Raises:
+            InvalidArgumentError: a gradient was made that no exchange has seen, or a backward() failed.
+        """
+        if self.running:
+            raise InvalidArgumentError(
+                f"[optim] step() after a backward() that failed half-way; call zero_grad() first ({rank})"
+            )
+        if self.has_local:
+            raise InvalidArgumentError(
+                "[optim] step() with gradients of this rank alone: run the last backward() of a step outside "
+                f"no_sync(), or call synchronize() ({rank})"
+            )

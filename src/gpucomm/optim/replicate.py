@@ -1,0 +1,54 @@
+"""Gives every rank the tensors of rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
+__all__ = ["broadcast_tensors"]
+
+_MESSAGE_BYTES = 64 * 2**20
+
+
+def _messages(tensors: Iterable[Any]) -> Iterator[list[Any]]:
+    """Cuts a list of tensors into messages of bounded size, so that a large model is never held twice."""
+    message: list[Any] = []
+    size = 0
+    for tensor in tensors:
+        if message and size + tensor.nbytes > _MESSAGE_BYTES:
+            yield message
+            message, size = [], 0
+        message.append(tensor)
+        size += tensor.nbytes
+    if message:
+        yield message
+
+
+def _as_bytes(tensor: Any) -> Any:
+    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+
+
+def broadcast_tensors(comm: Communicator, tensors: Iterable[Any]) -> None:
+    """Overwrites tensors by those of rank 0, few calls for many tensors.
+
+    They travel as bytes: any dtype, every dtype in one message, bit for bit, whatever their strides.
+
+    Args:
+        comm: the ranks.
+        tensors: the same shapes and dtypes on all ranks, in the same order.
+
+    Raises:
+        UnsupportedTypeError: the communicator does not reach the tensors' device.
+    """
+    with torch.no_grad():
+        for message in _messages(tensor for tensor in tensors if tensor.numel()):
+            flat = torch.cat([_as_bytes(tensor) for tensor in message])
+            comm.broadcast(flat, root=0)
+            for tensor, piece in zip(message, flat.split([tensor.nbytes for tensor in message]), strict=True):
+                # clone: a piece may begin where its dtype could not.
+                tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))

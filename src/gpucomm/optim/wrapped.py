@@ -1,0 +1,86 @@
+"""An optimizer around an optimizer: to schedulers, scalers and checkpoints it is the inner one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NoReturn
+
+import torch
+
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+
+__all__ = ["WrappedOptimizer"]
+
+_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_STATE_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+def _forwarded(name: str) -> property:
+    """Returns a property that reads, writes and deletes the inner optimizer's attribute."""
+    return property(
+        lambda self: getattr(self.inner, name),
+        lambda self, value: setattr(self.inner, name, value),
+        lambda self: delattr(self.inner, name),
+    )
+
+
+class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
+    """Is an Optimizer, because schedulers insist, but groups, state and defaults are the inner's.
+
+    Args:
+        inner: the optimizer that does the work.
+
+    Raises:
+        InvalidArgumentError: `inner` is not a torch optimizer.
+    """
+
+    param_groups = _forwarded("param_groups")
+    state = _forwarded("state")
+    defaults = _forwarded("defaults")
+    # GradScaler sets these two around step() of a fused optimizer, which reads them from itself.
+    grad_scale = _forwarded("grad_scale")
+    found_inf = _forwarded("found_inf")
+
+    def __init__(self, inner: Any) -> None:
+        if not isinstance(inner, torch.optim.Optimizer):
+            raise InvalidArgumentError(
+                f"[optim] optimizer must be a torch.optim.Optimizer, got {type(inner).__name__}"
+            )
+        # Not Optimizer.__init__: it would make groups and state of its own.
+        self.inner = inner
+        self._patch_step_function()
+        for name in _STEP_HOOKS:
+            setattr(self, name, OrderedDict())
+        for name in _STATE_HOOKS:
+            setattr(self, name, getattr(inner, name))
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        return bool(getattr(self.inner, "_step_supports_amp_scaling", False))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients of the optimizer's parameters, as torch does."""
+        self.inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group to the inner optimizer."""
+        self.inner.add_param_group(param_group)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not set yet: looking it up in itself would never end
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __getstate__(self) -> NoReturn:
+        raise UnsupportedTypeError(
+            f"[optim] a {type(self).__name__} holds a communicator, so it can neither be pickled nor copied; "
+            "save state_dict() and wrap again"
+        )

@@ -1,0 +1,66 @@
+"""`gpucomm doctor` tells what is on, off and why, whatever is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from gpucomm import _core, cli, doctor
+
+
+def test_every_line_has_a_name_a_state_and_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    findings = doctor.examine()
+    assert len(lines) == len(findings)
+    column = max(len(finding.name) for finding in findings) + 2
+    for line, finding in zip(lines, findings, strict=True):
+        assert line[:column].rstrip() == finding.name
+        assert line[column : column + 5].strip() == ("on" if finding.on else "off")
+        assert line[column + 5 :].strip()
+
+
+def test_json_has_what_the_core_registers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    names = [f"transport {name}" for name in _core.transports()]
+    names += [f"algorithm {name}" for name in _core.algorithms()]
+    assert names and all(rows[name]["on"] for name in names)
+    assert _core.simd_level() in rows["SIMD"]["why"]
+    assert rows["shared memory"]["on"] is True
+
+
+def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> Iterator[doctor.Finding]:
+        raise OSError("no such thing here")
+
+    monkeypatch.setattr(doctor, "_LOOKS", {"SIMD": broken})
+    (finding,) = doctor.examine()
+    assert (finding.name, finding.on) == ("SIMD", False)
+    assert "no such thing here" in finding.why
+
+
+def test_missing_packages_come_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_find", lambda module: None)
+    findings = {finding.name: finding for finding in doctor.examine()}
+    for name, advice in (
+        ("MPI", "gpucomm[mpi]"),
+        ("torch", "gpucomm[torch]"),
+        ("cloudpickle", "gpucomm[local]"),
+    ):
+        assert not findings[name].on
+        assert advice in findings[name].why
+
+
+@pytest.mark.processes
+def test_doctor_imports_nothing_big() -> None:
+    code = (
+        "import sys; from gpucomm import doctor; doctor.examine();"
+        "print(sorted({'torch', 'mpi4py', 'cloudpickle'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

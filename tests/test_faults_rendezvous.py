@@ -1,0 +1,333 @@
+"""Ranks that find each other, or all learn why they do not: late, double, foreign, dying, stopped ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpucomm import _core, errors
+from gpucomm.launch import wire
+from gpucomm.launch.environment import Ranks
+from gpucomm.launch.rendezvous import meet
+
+LONG = 30.0  # seconds: a test that reaches it has failed
+QUICK = 5.0  # seconds in which a fault must be told, far below LONG
+
+
+@pytest.fixture
+def job() -> str:
+    return uuid.uuid4().hex
+
+
+class Attached:
+    """What a rank makes of the memory: remembers which memory it was, and whether it was closed."""
+
+    def __init__(self, memory: int) -> None:
+        self.inode = os.fstat(memory).st_ino
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def create(world: int) -> int:
+    return os.memfd_create("test")
+
+
+class Rank(threading.Thread):
+    """One rank in a thread; `outcome` is what meet returned or raised, `took` how long it needed."""
+
+    def __init__(self, job: str, rank: int, world: int, timeout: float = LONG, **changes: Any) -> None:
+        super().__init__(daemon=True)
+        self.ranks = Ranks(rank, world, rank, world, job, "test")
+        self.timeout = timeout
+        self.create: Callable[[int], int] = changes.get("create", create)
+        self.attach: Callable[[int], Any] = changes.get("attach", Attached)
+        self.outcome: Any = None
+        self.start()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        try:
+            self.outcome = meet(self.ranks, 0, self.timeout, self.create, self.attach)
+        except BaseException as error:
+            self.outcome = error
+        self.took = time.monotonic() - began
+
+
+def end(*ranks: Rank) -> list[Any]:
+    for rank in ranks:
+        rank.join(LONG)
+        assert not rank.is_alive()
+    return [rank.outcome for rank in ranks]
+
+
+def check_all_raise(ranks: list[Rank], kind: type[Exception], *words: str) -> None:
+    for outcome in end(*ranks):
+        assert type(outcome) is kind, outcome
+        assert all(word in str(outcome) for word in words), outcome
+    assert max(rank.took for rank in ranks) < QUICK
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("world", [2, 5])
+def test_all_get_the_same_memory_and_no_descriptor_stays(job: str, world: int) -> None:
+    before = open_descriptors()
+    outcomes = end(*[Rank(job, rank, world) for rank in reversed(range(world))])
+    assert {type(outcome) for outcome in outcomes} == {Attached}, outcomes
+    assert len({outcome.inode for outcome in outcomes}) == 1
+    assert not any(outcome.closed for outcome in outcomes)
+    assert open_descriptors() == before
+
+
+def test_missing_ranks_are_named_to_all(job: str) -> None:
+    ranks = [Rank(job, rank, 4, timeout=0.5) for rank in (0, 2)]
+    check_all_raise(
+        ranks, errors.CollectiveTimeoutError, "0.5 s", "ranks [0, 2] came", "ranks [1, 3] did not"
+    )
+
+
+def test_missing_rank_0_is_named(job: str) -> None:
+    check_all_raise(
+        [Rank(job, 1, 2, timeout=0.2)], errors.CollectiveTimeoutError, "rank 1 of 2", "rank 0", job
+    )
+
+
+def test_the_shortest_timeout_counts_for_all(job: str) -> None:
+    ranks = [Rank(job, 0, 3, timeout=LONG), Rank(job, 1, 3, timeout=0.3)]
+    check_all_raise(ranks, errors.CollectiveTimeoutError, "ranks [0, 1] came", "ranks [2] did not")
+
+
+def test_a_job_that_did_not_start_can_be_started_again(job: str) -> None:
+    check_all_raise([Rank(job, 0, 2, timeout=0.2)], errors.CollectiveTimeoutError, "ranks [1] did not")
+    outcomes = end(Rank(job, 0, 2), Rank(job, 1, 2))
+    assert {type(outcome) for outcome in outcomes} == {Attached}, outcomes
+
+
+@pytest.mark.parametrize("double", [0, 1])
+def test_two_processes_with_one_rank(job: str, double: int) -> None:
+    ranks = [Rank(job, rank, 3) for rank in (0, double, double)[: 2 + double]]
+    check_all_raise(
+        ranks, errors.MismatchError, f"two processes say that they are rank {double}", str(os.getpid())
+    )
+
+
+def test_different_world_sizes(job: str) -> None:
+    ranks = [Rank(job, 0, 3), Rank(job, 1, 4)]
+    check_all_raise(ranks, errors.MismatchError, "rank 1", "expects 4 ranks", "rank 0 expects 3")
+
+
+def test_rank_0_that_cannot_make_the_memory(job: str) -> None:
+    def fail(world: int) -> int:
+        raise OSError("no memory left")
+
+    host, guest = Rank(job, 0, 2, create=fail), Rank(job, 1, 2)
+    check_all_raise([guest], errors.UnavailableError, "rank 0 could not start", "no memory left")
+    check_all_raise([host], OSError, "no memory left")
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_rank_that_cannot_attach(job: str, broken: int) -> None:
+    attached: list[Attached] = []
+
+    def succeed(memory: int) -> Attached:
+        attached.append(Attached(memory))
+        return attached[-1]
+
+    def fail(memory: int) -> Attached:
+        raise OSError("cannot map")
+
+    before = open_descriptors()
+    ranks = [Rank(job, rank, 3, attach=fail if rank == broken else succeed) for rank in range(3)]
+    check_all_raise([ranks[broken]], OSError, "cannot map")
+    others = [rank for rank in ranks if rank is not ranks[broken]]
+    check_all_raise(others, errors.UnavailableError, f"rank {broken} could not", "cannot map")
+    assert all(one.closed for one in attached)
+    assert open_descriptors() == before
+
+
+@pytest.fixture
+def visitor(job: str) -> Iterator[Callable[[], socket.socket]]:
+    """Connect to the meeting as something that is no rank."""
+    opened: list[socket.socket] = []
+
+    def visit() -> socket.socket:
+        deadline = time.monotonic() + LONG
+        while time.monotonic() < deadline:
+            connection = socket.socket(socket.AF_UNIX)
+            opened.append(connection)
+            connection.settimeout(LONG)
+            try:
+                connection.connect(wire.address(job, 0))
+            except ConnectionRefusedError:
+                threading.Event().wait(0.001)
+            else:
+                return connection
+        raise TimeoutError
+
+    yield visit
+    for connection in opened:
+        connection.close()
+
+
+Visitor = Callable[[], socket.socket]
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": "999"}, {"protocol": wire.PROTOCOL + 1, "rank": "in another form"}]
+)
+def test_different_versions(job: str, visitor: Visitor, change: dict[str, Any]) -> None:
+    host = Rank(job, 0, 3)
+    good, bad = visitor(), visitor()
+    good.sendall(wire.frame(wire.hello(2, 3, LONG)))
+    hello = {**wire.hello(1, 3, LONG), **change}
+    bad.sendall(wire.frame(hello))
+    theirs, ours = (
+        f"gpucomm {hello['version']} (protocol {hello['protocol']})",
+        f"rank 0 runs {_core.version}",
+    )
+    check_all_raise([host], errors.MismatchError, theirs, ours)
+    for told in (good, bad):
+        check_reply(told, "MismatchError", theirs, ours)
+
+
+def check_reply(guest: socket.socket, kind: str, *words: str) -> None:
+    reply = json.loads(guest.recv(4096)[4:])
+    assert reply["kind"] == kind
+    assert all(word in reply["text"] for word in words), reply
+
+
+def test_a_rank_that_ends_while_others_are_awaited(job: str, visitor: Visitor) -> None:
+    host = Rank(job, 0, 4)
+    staying, leaving = visitor(), visitor()
+    staying.sendall(wire.frame(wire.hello(2, 4, LONG)))
+    leaving.sendall(wire.frame(wire.hello(1, 4, LONG)))
+    leaving.close()
+    check_all_raise([host], errors.PeerLostError, "rank 1 (pid", "of 4 ended")
+    check_reply(staying, "PeerLostError", "rank 1 (pid", "of 4 ended")
+
+
+def test_the_reason_reaches_a_rank_that_was_not_heard_yet(job: str, visitor: Visitor) -> None:
+    host = Rank(job, 0, 3, timeout=0.3)
+    silent = visitor()
+    check_all_raise([host], errors.CollectiveTimeoutError, "ranks [0] came", "ranks [1, 2] did not")
+    check_reply(silent, "CollectiveTimeoutError", "ranks [1, 2] did not")
+
+
+GARBAGE = {
+    "nothing": b"",
+    "half a length": b"\0\0",
+    "a huge length": struct.pack("!I", 2**32 - 1) + b"x",
+    "no length": struct.pack("!I", 0),
+    "text": b"GET / HTTP/1.1\r\n\r\n",
+    "not utf-8": struct.pack("!I", 4) + b"\xff\xfe\xfd\xfc",
+    "no object": struct.pack("!I", 4) + b"[42]",
+    "deep": struct.pack("!I", 60_000) + b"[" * 60_000,
+    "another program": struct.pack("!I", 11) + b'{"hello":1}',
+    "an unknown message": wire.frame({"gpucomm": "bye"}),
+    "no number as rank": wire.frame({**wire.hello(1, 2, LONG), "rank": True}),
+    "no patience": wire.frame({**wire.hello(1, 2, LONG), "patience": None}),
+}
+
+
+@pytest.mark.parametrize("hang_up", [False, True])
+def test_strangers_disturb_nobody(job: str, visitor: Visitor, hang_up: bool) -> None:
+    host = Rank(job, 0, 2)
+    for data in GARBAGE.values():
+        stranger = visitor()
+        stranger.sendall(data)
+        if hang_up:
+            stranger.close()
+    outcomes = end(host, Rank(job, 1, 2))
+    assert {type(outcome) for outcome in outcomes} == {Attached}, outcomes
+    assert host.took < QUICK
+
+
+def test_a_foreign_user_is_turned_away(job: str, visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's answer about the other end is replaced: another uid for the first that comes."""
+    host = Rank(job, 0, 2)
+    monkeypatch.setattr(wire, "peer", lambda connection: (1, os.geteuid() + 1))
+    foreign = visitor()
+    assert foreign.recv(1) == b"", "closed without a word"
+    monkeypatch.undo()
+    outcomes = end(host, Rank(job, 1, 2))
+    assert {type(outcome) for outcome in outcomes} == {Attached}, outcomes
+
+
+def test_a_foreign_host_is_not_trusted(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "peer", lambda connection: (123, os.geteuid() + 1))
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind(wire.address(job, 0))
+        squatter.listen()
+        ranks = [Rank(job, 1, 2), Rank(job, 0, 2)]
+        check_all_raise(ranks, errors.UnavailableError, "held by process 123", f"user {os.geteuid() + 1}")
+
+
+def process(job: str, rank: int, world: int, timeout: float, attach: str) -> subprocess.Popen[str]:
+    """A rank as a process; `attach` is code that runs when it has the memory."""
+    code = f"""
+        import os, signal, time
+        from gpucomm import errors
+        from gpucomm.launch.environment import Ranks
+        from gpucomm.launch.rendezvous import meet
+
+        class Attached:
+            def __init__(self, memory):
+                {attach}
+            def close(self): pass
+
+        create = lambda world: os.memfd_create("test")
+        began = time.monotonic()
+        try:
+            meet(Ranks({rank}, {world}, {rank}, {world}, {job!r}, "test"), 0, {timeout}, create, Attached)
+        except errors.Error as error:
+            print(type(error).__name__, round(time.monotonic() - began, 1), error)
+    """
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_while_it_attaches(job: str, victim: int) -> None:
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    ranks = [process(job, rank, 3, LONG, kill if rank == victim else "pass") for rank in range(3)]
+    said = [rank.communicate(timeout=LONG)[0] for rank in ranks]
+    assert ranks[victim].returncode == -signal.SIGKILL
+    for rank in {0, 1, 2} - {victim}:
+        kind, took, text = said[rank].split(maxsplit=2)
+        assert kind == "PeerLostError" and text.startswith(f"rank {victim} "), said[rank]
+        assert float(took) < QUICK
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_stopped_while_it_attaches(job: str, victim: int) -> None:
+    stop = "os.kill(os.getpid(), signal.SIGSTOP)"
+    ranks = [process(job, rank, 3, 1.5, stop if rank == victim else "pass") for rank in range(3)]
+    others = [ranks[rank] for rank in range(3) if rank != victim]
+    try:
+        said = [rank.communicate(timeout=LONG)[0] for rank in others]
+    finally:
+        ranks[victim].kill()
+        ranks[victim].communicate()
+    expected = "rank 0 came, but stopped answering" if victim == 0 else "ranks [1] stopped answering"
+    for line in said:
+        kind, took, text = line.split(maxsplit=2)
+        assert kind == "CollectiveTimeoutError" and expected in text, line
+        assert 1.0 < float(took) < 1.5 + QUICK

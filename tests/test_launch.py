@@ -1,0 +1,417 @@
+"""Ranks from the environment, `gpucomm.init`, and `gpucomm run`."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpucomm
+from gpucomm import cli, errors
+from gpucomm.launch.cores import cgroup_quota, threads_per_rank, usable_cores
+from gpucomm.launch.environment import Ranks, detect
+from gpucomm.launch.lines import Lines
+
+LAUNCHERS = ("GPUCOMM_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "LOCAL_")
+RUN = [sys.executable, "-m", "gpucomm", "run"]
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+OPENMPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "1"), ("SIZE", "2"))}
+SLURM = {
+    "SLURM_PROCID": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_JOB_ID": "77",
+    "SLURM_LOCALID": "1",
+    "SLURM_NNODES": "1",
+}
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment without what a launcher set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    return {k: v for k, v in kept.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")} | extra
+
+
+def ancestor(variable: str) -> str:
+    return f"ancestor-without-{variable}"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, Ranks(0, 1, 0, 1, "alone", "alone")),
+        (
+            {"GPUCOMM_RANK": "2", "GPUCOMM_WORLD": "3", "GPUCOMM_JOB": "j", **TORCHRUN, **OPENMPI},
+            Ranks(2, 3, 2, 3, "j", "gpucomm"),
+        ),
+        ({**TORCHRUN, **OPENMPI}, Ranks(1, 2, 1, 2, ":::", "environment")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Ranks(1, 2, 1, 2, ":::", "environment")),
+        (
+            {
+                **TORCHRUN,
+                "MASTER_ADDR": "host",
+                "MASTER_PORT": "29500",
+                "TORCHELASTIC_RUN_ID": "run",
+                "TORCHELASTIC_RESTART_COUNT": "3",
+            },
+            Ranks(1, 2, 1, 2, "host:29500:run:3", "torchrun"),
+        ),
+        ({**OPENMPI, "PMIX_NAMESPACE": "ns@1"}, Ranks(1, 2, 1, 2, "ns@1", "openmpi")),
+        (
+            {
+                **OPENMPI,
+                "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+                "OMPI_MCA_ess_base_jobid": "9",
+            },
+            Ranks(1, 2, 0, 2, "9", "openmpi"),
+        ),
+        (OPENMPI, Ranks(1, 2, 1, 2, "ancestor-without-OMPI_COMM_WORLD_RANK", "openmpi")),
+        (
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "3", "MPI_LOCALNRANKS": "4"},
+            Ranks(3, 4, 3, 4, "ancestor-without-PMI_RANK", "mpich"),
+        ),
+        (SLURM, Ranks(1, 2, 1, 2, "77.0", "slurm")),
+        ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_NUM_TASKS"}, Ranks(1, 2, 1, 2, "77.0", "slurm")),
+        # The shells of sbatch and salloc carry the job's task count, but are no task themselves.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Ranks(0, 1, 0, 1, "alone", "alone")),
+        ({**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, Ranks(0, 1, 0, 1, "alone", "alone")),
+        ({**SLURM, **TORCHRUN}, Ranks(1, 2, 1, 2, ":::", "environment")),
+        ({"RANK": "", "WORLD_SIZE": ""}, Ranks(0, 1, 0, 1, "alone", "alone")),
+    ],
+)
+def test_detect(environ: Mapping[str, str], expected: Ranks) -> None:
+    assert detect(environ, ancestor) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"RANK": "1"}, ("WORLD_SIZE is not set", "RANK")),
+        ({"WORLD_SIZE": "2"}, ("RANK is not set", "WORLD_SIZE")),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, ("RANK=2", "below WORLD_SIZE=2")),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, ("below WORLD_SIZE=0",)),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, ("RANK='-1'", "whole number")),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, ("RANK='one'", "whole number")),
+        ({"RANK": "1.0", "WORLD_SIZE": "2"}, ("RANK='1.0'",)),
+        ({**TORCHRUN, "LOCAL_RANK": "x"}, ("LOCAL_RANK='x'",)),
+        ({**TORCHRUN, "LOCAL_RANK": "2"}, ("local rank 2 of 2",)),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "3"}, ("local rank 1 of 3", "rank 1 of 2")),
+        ({"GPUCOMM_RANK": "0", "GPUCOMM_WORLD": "1"}, ("GPUCOMM_JOB",)),
+        ({"GPUCOMM_RANK": "0", "GPUCOMM_JOB": "j"}, ("GPUCOMM_WORLD is not set",)),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, ("OMPI_COMM_WORLD_SIZE is not set",)),
+        ({"PMI_SIZE": "2"}, ("PMI_RANK is not set",)),
+        ({**SLURM, "SLURM_PROCID": "2"}, ("SLURM_PROCID=2", "below")),
+    ],
+)
+def test_detect_refuses_broken_variables(environ: Mapping[str, str], words: tuple[str, ...]) -> None:
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        detect(environ, ancestor)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
+        {**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+        {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
+        {**SLURM, "SLURM_STEP_NUM_NODES": "2"},
+        {**SLURM, "SLURM_NNODES": "2"},
+    ],
+)
+def test_detect_refuses_several_nodes(environ: Mapping[str, str]) -> None:
+    with pytest.raises(errors.UnavailableError, match="processes of one node"):
+        detect(environ, ancestor)
+
+
+@pytest.mark.processes
+def test_job_key_is_that_of_the_launcher_also_through_a_wrapper(tmp_path: Path) -> None:
+    """Two ranks as mpiexec starts them, one of them through a shell script that stays its parent."""
+    show = tmp_path / "show.py"
+    show.write_text(
+        "import os\nfrom gpucomm.launch.environment import detect\nprint(detect(os.environ).job)\n"
+    )
+    wrapper = tmp_path / "wrapper.sh"
+    wrapper.write_text(f"{sys.executable} {show}\ntrue\n")
+    jobs = []
+    for rank, command in enumerate(([sys.executable, str(show)], ["sh", str(wrapper)])):
+        env = environment(PMI_RANK=str(rank), PMI_SIZE="2")
+        jobs.append(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout)
+    assert jobs[0] == jobs[1]
+    assert jobs[0].startswith(f"{os.getpid()}:")
+
+
+def test_cgroup_quota(tmp_path: Path) -> None:
+    assert cgroup_quota(tmp_path) is None
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("150000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert cgroup_quota(tmp_path) == 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cgroup_quota(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert cgroup_quota(tmp_path) == 0.5
+
+
+def test_threads_per_rank() -> None:
+    cores = usable_cores()
+    assert 1 <= cores <= len(os.sched_getaffinity(0))
+    assert [threads_per_rank(1), threads_per_rank(10 * cores)] == [cores, 1]
+
+
+def test_lines_are_cut_and_tagged() -> None:
+    lines = Lines(3)
+    assert lines.feed(b"one\ntw") == "[3] one\n"
+    assert lines.feed(b"o\n\nthree \xff") == "[3] two\n[3] \n"
+    assert lines.end() == "[3] three \ufffd\n"
+    assert lines.end() == ""
+    assert lines.feed(b"x" * 100_000).startswith("[3] xxx"), "a line without an end is not kept for ever"
+
+
+@pytest.fixture
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+
+
+def test_init_alone(no_launcher: None) -> None:
+    with gpucomm.init(timeout=5) as comm:
+        assert (comm.rank, comm.world, comm.timeout) == (0, 1, 5)
+        assert gpucomm.init() is comm
+    assert comm.closed
+    again = gpucomm.init()
+    assert again is not comm and not again.closed
+    again.close()
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan, "1", None, True])
+def test_init_refuses_timeout(timeout: Any) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="positive, finite"):
+        gpucomm.init(timeout=timeout)
+
+
+def script(folder: Path, code: str) -> str:
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(code))
+    return str(path)
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a script's text under `gpucomm run` and return what it printed."""
+
+    def start(ranks: int, code: str, *args: str, options: tuple[str, ...] = (), **extra: str) -> Any:
+        command = [*RUN, "-n", str(ranks), *options, script(tmp_path, code), *args]
+        return subprocess.run(command, env=environment(**extra), capture_output=True, text=True, timeout=60)
+
+    return start
+
+
+@pytest.mark.processes
+def test_run_connects_ranks_with_init(run: Run) -> None:
+    """Twice in one process: the second init must meet the second of the other rank."""
+    done = run(
+        3,
+        """
+        import os, sys, numpy, gpucomm
+        for repeat in range(2):
+            with gpucomm.init(timeout=20) as comm:
+                x = numpy.full(3, comm.rank + 1.0)
+                comm.all_reduce(x)
+                names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+                told = [os.environ[name] for name in names]
+                print(comm.rank, comm.world, comm.transport, x[0], told, sys.argv[1:], flush=True)
+        """,
+        "a",
+        "--tag-output",
+        options=("--tag-output",),
+    )
+    lines = [
+        f"[{rank}] {rank} 3 shm 6.0 ['{rank}', '3', '{rank}', '3'] ['a', '--tag-output']"
+        for rank in range(3)
+        for _ in "12"
+    ]
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, lines), done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "variables", [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")]
+)
+def test_init_with_another_launchers_variables(tmp_path: Path, variables: tuple[str, str]) -> None:
+    code = "import gpucomm; comm = gpucomm.init(20); comm.barrier(); print(comm.rank, comm.world)"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=environment(**{variables[0]: str(rank), variables[1]: "2", "MASTER_PORT": tmp_path.name}),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["0 2\n", "1 2\n"]
+
+
+@pytest.mark.processes
+def test_init_in_a_forked_child_is_refused(tmp_path: Path) -> None:
+    code = """
+        import os, gpucomm
+        from gpucomm import errors
+        comm = gpucomm.init()
+        child = os.fork()
+        if not child:
+            try:
+                gpucomm.init()
+            except errors.UnavailableError as error:
+                os._exit(7 if "was forked from rank 0" in str(error) else 8)
+            os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert not comm.closed
+    """
+    subprocess.run([sys.executable, script(tmp_path, code)], env=environment(), check=True, timeout=60)
+
+
+@pytest.mark.processes
+def test_run_tags_output(run: Run) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); sys.stdout.write('no newline')"
+    done = run(2, code, options=("--tag-output",))
+    assert sorted(done.stdout.splitlines()) == ["[0] no newline", "[0] out", "[1] no newline", "[1] out"]
+    assert sorted(done.stderr.splitlines()) == ["[0] err", "[1] err"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("given", "seen"), [({}, str(threads_per_rank(2))), ({"OMP_NUM_THREADS": "7"}, "7")])
+def test_run_sets_threads(run: Run, given: dict[str, str], seen: str) -> None:
+    assert run(2, "import os; os.write(1, os.environb[b'OMP_NUM_THREADS'])", **given).stdout == 2 * seen
+
+
+@pytest.mark.processes
+def test_run_module_and_executable(tmp_path: Path) -> None:
+    (tmp_path / "mod.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    for options, expected in (
+        (["-m", "mod", "-x"], "__main__ ['-x']\n"),
+        (["--no-python", "sh", "-c", "echo $GPUCOMM_WORLD"], "2\n"),
+    ):
+        command = [*RUN, "-n", "2", *options]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, 2 * expected), done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("failure", "code", "words"),
+    [
+        ("sys.exit(3)", 3, "ended with exit code 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL"),
+        ("1 / 0", 1, "ended with exit code 1"),
+    ],
+)
+def test_run_ends_the_others_when_a_rank_fails(run: Run, failure: str, code: int, words: str) -> None:
+    done = run(
+        3,
+        f"""
+        import os, signal, sys
+        if os.environ["GPUCOMM_RANK"] == "2":
+            {failure}
+        signal.pause()
+        """,
+    )
+    (report,) = [line for line in done.stderr.splitlines() if line.startswith("gpucomm run:")]
+    assert done.returncode == code
+    assert report.startswith("gpucomm run: rank 2 (pid ") and report.endswith(words)
+
+
+@pytest.mark.processes
+def test_run_lets_the_others_finish_when_a_rank_ends_well(run: Run, tmp_path: Path) -> None:
+    """Rank 1 works on only after rank 0 has ended, which it sees at the end of the FIFO."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    code = f"""
+        import os
+        if os.environ["GPUCOMM_RANK"] == "0":
+            open({str(fifo)!r}, "w")
+        else:
+            assert open({str(fifo)!r}).read() == ""
+            print("finished")
+    """
+    done = run(2, code)
+    assert (done.returncode, done.stdout) == (0, "finished\n"), done.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_run_passes_signals_on(tmp_path: Path, signum: signal.Signals) -> None:
+    code = f"""
+        import os, signal
+        signal.signal({int(signum)}, lambda *_: (os.write(1, b"told\\n"), os._exit(0)))
+        os.write(1, b"ready\\n")
+        while True:
+            signal.pause()
+    """
+    with launcher(2, script(tmp_path, code)) as job:
+        assert [job.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
+        job.send_signal(signum)
+        assert job.stdout.read() == "told\ntold\n"
+        assert job.wait(60) == 128 + signum
+
+
+@pytest.mark.processes
+def test_run_leaves_no_orphan_after_a_kill_of_the_launcher(tmp_path: Path) -> None:
+    """The ranks hold the launcher's output, so its end is theirs."""
+    code = "import os, signal; os.write(1, b'%d\\n' % os.getpid()); signal.pause()"
+    with launcher(3, script(tmp_path, code)) as job:
+        pids = [int(job.stdout.readline()) for _ in range(3)]
+        job.kill()
+        assert job.stdout.read() == ""
+        assert len(set(pids)) == 3
+
+
+def launcher(ranks: int, target: str) -> Any:
+    command = [*RUN, "-n", str(ranks), target]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["run", "-n", "0", "x.py"], "at least one rank"),
+        (["run", "-n", "2", "no-such.py"], "there is no script 'no-such.py'"),
+    ],
+)
+def test_cli_explains_wrong_arguments(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(argv) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["no-such-command"], ["run", "x.py"], ["run", "-n", "2", "--tag", "x.py"]]
+)
+def test_cli_refuses(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(argv)
+    assert ended.value.code == 2
+    assert "usage: gpucomm" in capsys.readouterr().err
+
+
+def test_cli_help_lists_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(name in shown and summary in shown for name, (_, summary) in cli.COMMANDS.items())
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gpucomm ")
