@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import subprocess
 import sys
@@ -54,6 +55,18 @@ def test_missing_packages_come_with_advice(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         assert not findings[name].on
         assert advice in findings[name].why
+
+
+@pytest.mark.parametrize("name", ["MPI", "NCCL"])
+def test_what_no_transport_uses_is_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.machinery.ModuleSpec("found", None, is_package=True)
+    monkeypatch.setattr(doctor, "_find", lambda module: spec)
+    monkeypatch.setattr(doctor, "_load_error", lambda library: "")
+    for transports, on in (({}, False), ({name.lower(): {"summary": ""}}, True)):
+        monkeypatch.setattr(_core, "transports", lambda transports=transports: transports)
+        (finding,) = (finding for finding in doctor.examine() if finding.name == name)
+        assert finding.on is on
+        assert on or f"no transport '{name.lower()}'" in finding.why
 
 
 @pytest.mark.processes

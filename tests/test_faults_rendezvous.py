@@ -224,10 +224,19 @@ def test_a_rank_that_ends_while_others_are_awaited(job: str, visitor: Visitor) -
 
 
 def test_the_reason_reaches_a_rank_that_was_not_heard_yet(job: str, visitor: Visitor) -> None:
-    host = Rank(job, 0, 3, timeout=0.3)
+    """One has said nothing, another connects while rank 0 does not look."""
+    late: list[socket.socket] = []
+
+    def fail(world: int) -> int:
+        late.append(visitor())
+        raise OSError("no memory left")
+
+    host = Rank(job, 0, 2, create=fail)
     silent = visitor()
-    check_all_raise([host], errors.CollectiveTimeoutError, "ranks [0] came", "ranks [1, 2] did not")
-    check_reply(silent, "CollectiveTimeoutError", "ranks [1, 2] did not")
+    check_all_raise([Rank(job, 1, 2)], errors.UnavailableError, "no memory left")
+    check_all_raise([host], OSError, "no memory left")
+    for told in (silent, *late):
+        check_reply(told, "UnavailableError", "no memory left")
 
 
 GARBAGE = {

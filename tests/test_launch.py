@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 import gpucomm
-from gpucomm import cli, errors
+from gpucomm import _core, cli, errors
+from gpucomm.launch import start, wire
 from gpucomm.launch.cores import cgroup_quota, threads_per_rank, usable_cores
 from gpucomm.launch.environment import Ranks, detect
 from gpucomm.launch.lines import Lines
@@ -194,6 +196,25 @@ def test_init_alone(no_launcher: None) -> None:
     again.close()
 
 
+def test_every_init_of_a_job_meets_at_an_address_of_its_own(
+    no_launcher: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that is quick with its second init must not meet another's first."""
+    counts: list[int] = []
+
+    def meet(ranks: Ranks, count: int, *_: Any) -> gpucomm.Communicator:
+        counts.append(count)
+        return gpucomm.Communicator("local", 0, 1, region=_core.Region(1))
+
+    monkeypatch.setattr(start, "meet", meet)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for _ in range(2):
+        gpucomm.init().close()
+    assert counts[1] == counts[0] + 1
+    assert wire.address("job", 0) != wire.address("job", 1)
+
+
 @pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan, "1", None, True])
 def test_init_refuses_timeout(timeout: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="positive, finite"):
@@ -335,6 +356,56 @@ def test_run_ends_the_others_when_a_rank_fails(run: Run, failure: str, code: int
 
 
 @pytest.mark.processes
+def test_run_terminates_first_and_kills_later(tmp_path: Path) -> None:
+    code = """
+        import os, signal
+        rank = os.environ["GPUCOMM_RANK"]
+        signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"told\\n"))  # and live on
+        fifo = os.environ["FIFO"]
+        if rank == "1":
+            open(fifo).read()  # until rank 0 is prepared
+            os._exit(4)
+        open(fifo, "w").close()
+        while True:
+            signal.pause()
+    """
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    short = (
+        "import sys; from gpucomm import cli; from gpucomm.launch import run; run.GRACE = 0.3;"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", short, "run", "-n", "2", script(tmp_path, code)]
+    done = subprocess.run(
+        command, env=environment(FIFO=str(fifo)), capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (4, "told\n"), done.stderr
+
+
+@pytest.mark.processes
+def test_run_blames_the_killed_rank_when_another_fails_at_the_same_time(tmp_path: Path) -> None:
+    """The launcher is stopped until both have ended: rank 0 in consequence of rank 1's kill, say."""
+    code = """
+        import os, signal
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+        os.write(1, f"{os.environ['GPUCOMM_RANK']} {os.getpid()}\\n".encode())
+        while True:
+            signal.pause()
+    """
+    with launcher(2, script(tmp_path, code), stderr=subprocess.PIPE) as job:
+        pids = dict(job.stdout.readline().split() for _ in range(2))
+        job.send_signal(signal.SIGSTOP)
+        for rank, signum in (("1", signal.SIGKILL), ("0", signal.SIGTERM)):
+            ended = os.pidfd_open(int(pids[rank]))
+            os.kill(int(pids[rank]), signum)
+            assert select.select([ended], [], [], 10)[0]
+            os.close(ended)
+        job.send_signal(signal.SIGCONT)
+        assert f"rank 1 (pid {pids['1']}) was killed by SIGKILL" in job.stderr.read()
+        assert job.wait(60) == 137
+
+
+@pytest.mark.processes
 def test_run_lets_the_others_finish_when_a_rank_ends_well(run: Run, tmp_path: Path) -> None:
     """Rank 1 works on only after rank 0 has ended, which it sees at the end of the FIFO."""
     fifo = tmp_path / "fifo"
@@ -375,13 +446,16 @@ def test_run_leaves_no_orphan_after_a_kill_of_the_launcher(tmp_path: Path) -> No
     with launcher(3, script(tmp_path, code)) as job:
         pids = [int(job.stdout.readline()) for _ in range(3)]
         job.kill()
-        assert job.stdout.read() == ""
-        assert len(set(pids)) == 3
+        ended = bool(select.select([job.stdout], [], [], 10)[0])
+        if not ended:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        assert ended and job.stdout.read() == "", f"ranks {pids} live on"
 
 
-def launcher(ranks: int, target: str) -> Any:
+def launcher(ranks: int, target: str, **options: Any) -> Any:
     command = [*RUN, "-n", str(ranks), target]
-    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True, **options)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -134,17 +135,29 @@ def test_buckets_follow_the_merge_policy_per_dtype():
 
 
 class Spy(exchange.Dense):
-    """Tells when buckets leave."""
+    """Tells when buckets leave and which are waited for, and keeps a state."""
 
     name = "spy"
 
     def __init__(self, comm, **options):
         super().__init__(comm, **options)
-        self.log = []
+        self.log, self.waited, self.state = [], [], {}
 
     def start(self, buffer, parts):
-        self.log.append([part.name for part in parts])
-        return super().start(buffer, parts)
+        work, names = super().start(buffer, parts), [part.name for part in parts]
+        self.log.append(names)
+
+        def wait(timeout=None):
+            self.waited.append(names)
+            return work.wait(timeout)
+
+        return SimpleNamespace(wait=wait, done=work.done)
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
 
 
 @pytest.fixture
@@ -375,12 +388,28 @@ def test_lbfgs_decides_by_the_global_loss(search):
     assert_same(on_ranks(4, body), body(None), atol=1e-4)
 
 
+def test_a_closure_must_make_global_gradients():
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+
+        def closure():
+            loss_of(model, comm, 0).backward()
+
+        with opt.no_sync(), pytest.raises(InvalidArgumentError, match="no_sync"):
+            opt.step(closure)
+        assert opt.step(closure) is None
+
+    on_ranks(2, body)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("clip", [False, True])
 def test_an_overflow_on_one_rank_makes_all_skip(fused, clip):
     def body(comm):
         model = copy.deepcopy(MLP)
         opt = wrap(torch.optim.AdamW(model.parameters(), 0.01, fused=fused), model, comm, merge="200B")
+        assert getattr(opt, "_step_supports_amp_scaling", False) == fused
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
         scales = []
         for step in range(4):
@@ -444,6 +473,24 @@ def test_checkpoints_are_exchangeable_with_a_plain_optimizer():
     assert_same(on_ranks(2, body), body(None), atol=1e-5)
 
 
+def test_the_state_of_an_exchange_is_saved_and_loaded(spy):
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        one, other, dense = (
+            DistributedOptimizer(SGD(model.parameters()), model, comm, exchange=name)
+            for name in ("spy", "spy", "dense")
+        )
+        one._exchange.state = {"0.weight": comm.rank}
+        saved = copy.deepcopy(one.state_dict())
+        other.load_state_dict(saved)
+        dense.load_state_dict(saved)  # left aside: it is another exchange's
+        assert other._exchange.state == {"0.weight": comm.rank}
+        with pytest.raises(InvalidArgumentError, match=r"dense.*keeps no state.*0\.weight"):
+            dense._exchange.load_state_dict({"0.weight": 1})
+
+    on_ranks(2, body)
+
+
 def test_add_param_group_takes_the_new_parameters_from_rank_0():
     template = seeded(lambda: nn.Linear(3, 3), 5)
 
@@ -455,7 +502,10 @@ def test_add_param_group_takes_the_new_parameters_from_rank_0():
                 model.append(copy.deepcopy(template))
                 with torch.no_grad():
                     model[5].weight += 0 if comm is None else comm.rank
+                before = 0 if comm is None else comm.stats()["bytes_sent"]
                 opt.add_param_group({"params": list(model[5].parameters()), "lr": 0.05})
+                # Only the new ones travel: the old ones are the same everywhere already.
+                assert comm is None or comm.stats()["bytes_sent"] - before < weights(MLP).numel() * 4
             opt.zero_grad()
             loss_of(model, comm, step).backward()
             opt.step()
@@ -534,6 +584,33 @@ def test_training_goes_on_after_a_backward_that_failed_half_way():
         with pytest.raises(InvalidArgumentError, match=r"an earlier backward\(\) ended in an exception"):
             loss_of(model, comm, 0).backward()
         opt.zero_grad()
+        loss_of(model, comm, 0).backward()
+        opt.step()
+        return weights(model)
+
+    assert_same(on_ranks(2, body), train(None, steps=1))
+
+
+def test_zero_grad_waits_for_what_a_failed_backward_has_sent(spy):
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="per_tensor", exchange="spy")
+        with pytest.raises(ZeroDivisionError):
+            model[4](Fault.apply(model[:4](share(comm, INPUTS[0])))).sum().backward()
+        assert (opt._exchange.log, opt._exchange.waited) == ([["4.bias"], ["4.weight"]], [])
+        opt.zero_grad()
+        return opt._exchange.waited
+
+    assert on_ranks(2, body) == [[["4.bias"], ["4.weight"]]] * 2
+
+
+def test_a_failed_backward_that_had_sent_nothing_needs_no_care():
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="one")
+        with pytest.raises(ZeroDivisionError):
+            model[4](Fault.apply(model[:4](share(comm, INPUTS[0])))).sum().backward()
+        model.zero_grad()
         loss_of(model, comm, 0).backward()
         opt.step()
         return weights(model)

@@ -15,6 +15,8 @@ __all__ = ["main"]
 
 # name: (module with add_arguments(parser) and main(args) -> exit code, what it does)
 COMMANDS = {
+    "plan": ("gpucomm.plan_command", "draw or list the plan of a collective, verified"),
+    "bench": ("gpucomm.bench.command", "time a collective beside other libraries"),
     "run": ("gpucomm.launch.run", "start N processes of this node as the ranks of one job"),
     "doctor": ("gpucomm.doctor", "show what is on, what is off and why"),
 }

@@ -45,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the report."""
     findings = examine()
+    width = max(len(finding.name) for finding in findings)
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
         return 0
-    width = max(len(finding.name) for finding in findings)
     for finding in findings:
         print(f"{finding.name:<{width}}  {'on ' if finding.on else 'off'}  {finding.why}")
     return 0
@@ -65,23 +65,15 @@ def examine() -> list[Finding]:
     return findings
 
 
-def _software(name: str) -> Iterator[Finding]:
+def _basics(name: str) -> Iterator[Finding]:
     yield Finding("gpucomm", True, f"{_core.version} in {Path(__file__).parent}")
     yield Finding("Python", True, f"{platform.python_version()} ({sys.executable}) on {platform.machine()}")
-
-
-def _cores(name: str) -> Iterator[Finding]:
     quota = cgroup_quota()
     limit = "no quota" if quota is None else f"quota {quota:g}"
-    affinity = len(os.sched_getaffinity(0))
-    why = f"{usable_cores()} usable ({os.cpu_count()} in the machine, affinity {affinity}, {limit})"
-    yield Finding(name, True, why)
-
-
-def _simd(name: str) -> Iterator[Finding]:
-    yield Finding(
-        name, True, f"{_core.simd_level()} of {', '.join(_core.simd_levels())}; GPUCOMM_SIMD forces one"
-    )
+    seen = f"{os.cpu_count()} in the machine, affinity {len(os.sched_getaffinity(0))}, {limit}"
+    yield Finding("cores", True, f"{usable_cores()} usable ({seen})")
+    levels = ", ".join(_core.simd_levels())
+    yield Finding("SIMD", True, f"{_core.simd_level()} of {levels}; GPUCOMM_SIMD forces one")
 
 
 def _registered(name: str) -> Iterator[Finding]:
@@ -107,21 +99,18 @@ def _dev_shm(name: str) -> Iterator[Finding]:
 
 def _huge_pages(name: str) -> Iterator[Finding]:
     folder = Path("/sys/kernel/mm/transparent_hugepage")
-    chosen = {}
-    for kind, file in (("private", "enabled"), ("shared", "shmem_enabled")):
-        try:
-            chosen[kind] = (folder / file).read_text().partition("[")[2].partition("]")[0]
-        except OSError:
-            chosen[kind] = "unknown"
-    on = chosen["shared"] not in ("never", "deny", "unknown")
-    yield Finding(name, on, f"shared memory: {chosen['shared']}, private memory: {chosen['private']}")
+    shared, private = (
+        (folder / file).read_text().partition("[")[2].partition("]")[0]
+        for file in ("shmem_enabled", "enabled")
+    )
+    on = shared not in ("never", "deny")
+    yield Finding(name, on, f"shared memory: {shared}, private memory: {private}")
 
 
 def _limits(name: str) -> Iterator[Finding]:
     for what, number, unit in (
         ("locked memory", resource.RLIMIT_MEMLOCK, "bytes"),
         ("open files", resource.RLIMIT_NOFILE, "files"),
-        ("processes", resource.RLIMIT_NPROC, "processes"),
     ):
         soft, hard = (
             "no limit" if n == resource.RLIM_INFINITY else str(n) for n in resource.getrlimit(number)
@@ -130,27 +119,33 @@ def _limits(name: str) -> Iterator[Finding]:
 
 
 def _nccl(name: str) -> Iterator[Finding]:
-    spec = _find("nvidia.nccl")
-    if spec is not None:
-        places = list(spec.submodule_search_locations or [])
-        yield Finding(name, True, f"wheel in {places[0] if places else spec.origin}")
-    elif error := _load_error("libnccl.so.2"):
-        yield Finding(
-            name, False, f"neither a wheel (nvidia-nccl-cu12, nvidia-nccl-cu13) nor a library: {error}"
-        )
+    wheel = list(getattr(_find("nvidia.nccl"), "submodule_search_locations", None) or [])
+    missing = "" if wheel else _load_error("libnccl.so.2")
+    if missing:
+        yield Finding(name, False, f"neither a wheel (pip install nvidia-nccl-cu12) nor a library: {missing}")
     else:
-        yield Finding(name, True, "libnccl.so.2 on the library path")
+        yield _for_transport("nccl", Finding(name, True, f"found {wheel[0] if wheel else 'libnccl.so.2'}"))
+
+
+def _mpi(name: str) -> Iterator[Finding]:
+    for finding in _package(name):
+        yield _for_transport("mpi", finding)
+
+
+def _for_transport(transport: str, finding: Finding) -> Finding:
+    """What only a transport uses is on only where the build has it."""
+    if not finding.on or transport in _core.transports():
+        return finding
+    return Finding(finding.name, False, f"{finding.why}, but this build has no transport {transport!r}")
 
 
 def _cuda(name: str) -> Iterator[Finding]:
-    error = _load_error("libcuda.so.1")
-    device = Path("/dev/nvidia0").exists()
-    if error or not device:
-        yield Finding(f"{name} driver", False, error or "libcuda.so.1 is there, but no /dev/nvidia0")
-    else:
-        yield Finding(f"{name} driver", True, "libcuda.so.1 and /dev/nvidia0 are there")
+    missing = _load_error("libcuda.so.1")
+    if not missing and not Path("/dev/nvidia0").exists():
+        missing = "libcuda.so.1 is there, but no /dev/nvidia0"
+    yield Finding(f"{name} driver", not missing, missing or "libcuda.so.1 and /dev/nvidia0 are there")
     built = _find("gpucomm._cuda") is not None
-    yield Finding(f"{name} extension", built, "gpucomm._cuda is built" if built else "not part of this build")
+    yield Finding(f"{name} extension", built, f"gpucomm._cuda is {'' if built else 'not '}part of this build")
 
 
 def _package(name: str) -> Iterator[Finding]:
@@ -187,16 +182,14 @@ _PACKAGES = {
 }
 
 _LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
-    "software": _software,
-    "cores": _cores,
-    "SIMD": _simd,
+    "basics": _basics,
     "transport": _registered,
     "algorithm": _registered,
     "shared memory": _shared_memory,
     "/dev/shm": _dev_shm,
     "huge pages": _huge_pages,
     "limit:": _limits,
-    "MPI": _package,
+    "MPI": _mpi,
     "NCCL": _nccl,
     "CUDA": _cuda,
     "torch": _package,

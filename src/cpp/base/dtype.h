@@ -7,8 +7,23 @@
 namespace gpucomm {
 
 enum class Dtype : uint8_t {
-  float64, float32, float16, bfloat16, int8, int16, int32, int64, uint8, boolean,
-  uint16, uint32, uint64, complex64, complex128, float8_e4m3fn, float8_e5m2,
+  float64,
+  float32,
+  float16,
+  bfloat16,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  boolean,
+  uint16,
+  uint32,
+  uint64,
+  complex64,
+  complex128,
+  float8_e4m3fn,
+  float8_e5m2,
 };
 inline constexpr int kReducibleDtypes = 10;
 inline constexpr int kDtypes = 17;
@@ -19,9 +34,10 @@ struct DtypeInfo {
 };
 
 inline constexpr DtypeInfo kDtypeInfo[kDtypes] = {
-    {"float64", 8}, {"float32", 4}, {"float16", 2},   {"bfloat16", 2},   {"int8", 1},          {"int16", 2},
-    {"int32", 4},   {"int64", 8},   {"uint8", 1},     {"bool", 1},       {"uint16", 2},        {"uint32", 4},
-    {"uint64", 8},  {"complex64", 8}, {"complex128", 16}, {"float8_e4m3fn", 1}, {"float8_e5m2", 1},
+    {"float64", 8},       {"float32", 4},     {"float16", 2}, {"bfloat16", 2},  {"int8", 1},
+    {"int16", 2},         {"int32", 4},       {"int64", 8},   {"uint8", 1},     {"bool", 1},
+    {"uint16", 2},        {"uint32", 4},      {"uint64", 8},  {"complex64", 8}, {"complex128", 16},
+    {"float8_e4m3fn", 1}, {"float8_e5m2", 1},
 };
 
 inline constexpr size_t size_of(Dtype dtype) { return kDtypeInfo[static_cast<int>(dtype)].size_bytes; }

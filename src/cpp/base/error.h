@@ -6,7 +6,15 @@
 
 namespace gpucomm {
 
-enum class ErrorKind { invalid_argument, unsupported_type, mismatch, timeout, peer_lost, closed, unavailable };
+enum class ErrorKind {
+  invalid_argument,
+  unsupported_type,
+  mismatch,
+  timeout,
+  peer_lost,
+  closed,
+  unavailable
+};
 
 struct Error : std::runtime_error {
   Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind(kind) {}
@@ -26,9 +34,10 @@ template <class... Parts>
 }
 
 // For what only a fault of gpucomm itself can break; never for a user's argument.
-#define GPUCOMM_CHECK(condition)                                                                        \
-  do {                                                                                                  \
-    if (!(condition)) throw std::logic_error(gpucomm::concat(__FILE__, ":", __LINE__, ": broken: " #condition)); \
+#define GPUCOMM_CHECK(condition)                                                                 \
+  do {                                                                                           \
+    if (!(condition))                                                                            \
+      throw std::logic_error(gpucomm::concat(__FILE__, ":", __LINE__, ": broken: " #condition)); \
   } while (0)
 
 }  // namespace gpucomm

@@ -1,4 +1,5 @@
-// Plug-ins by name: an algorithm, transport or SIMD level is one file with one Registry<T>::Add at file scope.
+// Plug-ins by name: an algorithm, transport or SIMD level is one file with one Registry<T>::Add at file
+// scope.
 #pragma once
 #include <map>
 #include <string>

@@ -18,11 +18,13 @@ struct TypeFacts {
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
 const TypeFacts& facts_of(PyTypeObject* type) {
-  static auto* known = new std::unordered_map<PyTypeObject*, TypeFacts>;  // types are kept alive: few, and for good
+  static auto* known =
+      new std::unordered_map<PyTypeObject*, TypeFacts>;  // types are kept alive: few, and for good
   if (auto found = known->find(type); found != known->end()) return found->second;
   TypeFacts facts;
   py::handle object(reinterpret_cast<PyObject*>(type));
-  if (py::object api = py::getattr(object, "__dlpack_c_exchange_api__", py::none()); PyCapsule_CheckExact(api.ptr()))
+  if (py::object api = py::getattr(object, "__dlpack_c_exchange_api__", py::none());
+      PyCapsule_CheckExact(api.ptr()))
     facts.api = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(api.ptr(), "dlpack_exchange_api"));
   PyErr_Clear();
   if (facts.api && facts.api->version.major != 1) facts.api = nullptr;
@@ -34,14 +36,19 @@ const TypeFacts& facts_of(PyTypeObject* type) {
 
 Dtype dtype_of(dlpack::DataType t, const char* what) {
   static const std::unordered_map<int, Dtype> table = {
-      {2 << 8 | 64, Dtype::float64},  {2 << 8 | 32, Dtype::float32},   {2 << 8 | 16, Dtype::float16}, {4 << 8 | 16, Dtype::bfloat16},
-      {0 << 8 | 8, Dtype::int8},      {0 << 8 | 16, Dtype::int16},     {0 << 8 | 32, Dtype::int32},   {0 << 8 | 64, Dtype::int64},
-      {1 << 8 | 8, Dtype::uint8},     {1 << 8 | 16, Dtype::uint16},    {1 << 8 | 32, Dtype::uint32},  {1 << 8 | 64, Dtype::uint64},
-      {6 << 8 | 8, Dtype::boolean},   {5 << 8 | 64, Dtype::complex64}, {5 << 8 | 128, Dtype::complex128},
-      {10 << 8 | 8, Dtype::float8_e4m3fn}, {12 << 8 | 8, Dtype::float8_e5m2}};
+      {2 << 8 | 64, Dtype::float64},     {2 << 8 | 32, Dtype::float32},
+      {2 << 8 | 16, Dtype::float16},     {4 << 8 | 16, Dtype::bfloat16},
+      {0 << 8 | 8, Dtype::int8},         {0 << 8 | 16, Dtype::int16},
+      {0 << 8 | 32, Dtype::int32},       {0 << 8 | 64, Dtype::int64},
+      {1 << 8 | 8, Dtype::uint8},        {1 << 8 | 16, Dtype::uint16},
+      {1 << 8 | 32, Dtype::uint32},      {1 << 8 | 64, Dtype::uint64},
+      {6 << 8 | 8, Dtype::boolean},      {5 << 8 | 64, Dtype::complex64},
+      {5 << 8 | 128, Dtype::complex128}, {10 << 8 | 8, Dtype::float8_e4m3fn},
+      {12 << 8 | 8, Dtype::float8_e5m2}};
   auto found = table.find(t.code << 8 | t.bits);
   if (found == table.end() || t.lanes != 1)
-    fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ", int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
+    fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ",
+         int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
   return found->second;
 }
 
@@ -84,9 +91,11 @@ void Array::from_protocol(py::handle object, const char* what) {
   static PyObject* const keywords = py::make_tuple("max_version").release().ptr();
   static PyObject* const version = py::make_tuple(1, 1).release().ptr();
   if (!PyObject_HasAttr(object.ptr(), name))
-    fail(ErrorKind::unsupported_type, what, " must be an array that speaks DLPack (NumPy, PyTorch, CuPy, JAX, ...), got ", type_name(object));
+    fail(ErrorKind::unsupported_type, what,
+         " must be an array that speaks DLPack (NumPy, PyTorch, CuPy, JAX, ...), got ", type_name(object));
   PyObject* arguments[] = {object.ptr(), version};
-  PyObject* capsule = PyObject_VectorcallMethod(name, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
+  PyObject* capsule =
+      PyObject_VectorcallMethod(name, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
   if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {  // a producer older than DLPack 1.0
     PyErr_Clear();
     capsule = PyObject_VectorcallMethod(name, arguments, 1, nullptr);
@@ -99,7 +108,9 @@ void Array::from_protocol(py::handle object, const char* what) {
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     versioned_ = static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
     PyCapsule_SetName(capsule, "used_dltensor_versioned");
-    if (versioned_->version.major != 1) fail(ErrorKind::unsupported_type, what, " speaks DLPack ", versioned_->version.major, ", gpucomm speaks 1");
+    if (versioned_->version.major != 1)
+      fail(ErrorKind::unsupported_type, what, " speaks DLPack ", versioned_->version.major,
+           ", gpucomm speaks 1");
     read_only_ = read_only_ || versioned_->flags & dlpack::kReadOnly;
     read(versioned_->tensor, what);
   } else if (PyCapsule_IsValid(capsule, "dltensor")) {
@@ -113,13 +124,16 @@ void Array::from_protocol(py::handle object, const char* what) {
 
 void Array::read(const dlpack::Tensor& tensor, const char* what) {
   if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost)
-    fail(ErrorKind::unsupported_type, what, " is on a device of DLPack type ", tensor.device.type, "; this build moves arrays in host memory only");
-  if (!contiguous(tensor)) fail(ErrorKind::unsupported_type, what, " must be C-contiguous: pass a contiguous copy of it");
+    fail(ErrorKind::unsupported_type, what, " is on a device of DLPack type ", tensor.device.type,
+         "; this build moves arrays in host memory only");
+  if (!contiguous(tensor))
+    fail(ErrorKind::unsupported_type, what, " must be C-contiguous: pass a contiguous copy of it");
   dtype_ = dtype_of(tensor.dtype, what);
   shape_.assign(tensor.shape, tensor.shape + tensor.ndim);
   for (int64_t extent : shape_) count_ *= extent;
   data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
-  if (count_ && !tensor.data) fail(ErrorKind::unsupported_type, what, " has no memory behind it (a fake or meta tensor)");
+  if (count_ && !tensor.data)
+    fail(ErrorKind::unsupported_type, what, " has no memory behind it (a fake or meta tensor)");
 }
 
 }  // namespace gpucomm

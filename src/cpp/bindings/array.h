@@ -11,8 +11,8 @@ namespace gpucomm {
 
 class Array {
  public:
-  // Throws unsupported_type, in a sentence with `what` ("x", "out"), for what is no array, not on the CPU, not
-  // C-contiguous, or of a dtype that is unknown.
+  // Throws unsupported_type, in a sentence with `what` ("x", "out"), for what is no array, not on the CPU,
+  // not C-contiguous, or of a dtype that is unknown.
   Array(pybind11::handle object, const char* what);
   ~Array();
   Array(const Array&) = delete;

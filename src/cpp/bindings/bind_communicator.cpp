@@ -15,7 +15,8 @@ using Text = const std::string&;
 using Maybe = std::optional<double>;
 using Object = py::object;
 
-constexpr const char* kAllReduce = R"(Reduces x over all ranks; every rank gets the result, the same bits everywhere.
+constexpr const char* kAllReduce =
+    R"(Reduces x over all ranks; every rank gets the result, the same bits everywhere.
 
 Args:
     x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
@@ -62,7 +63,8 @@ Returns:
 Raises:
     As all_reduce.)";
 
-constexpr const char* kAllGather = R"(Concatenates every rank's x along the first dimension, in rank order, on all ranks.
+constexpr const char* kAllGather =
+    R"(Concatenates every rank's x along the first dimension, in rank order, on all ranks.
 
 Args:
     x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,).
@@ -76,7 +78,8 @@ Returns:
 Raises:
     As all_reduce.)";
 
-constexpr const char* kReduceScatter = R"(Reduces x over all ranks and leaves the rank-th part of the result on each.
+constexpr const char* kReduceScatter =
+    R"(Reduces x over all ranks and leaves the rank-th part of the result on each.
 
 Args:
     x: an array of shape (world * n, ...), alike on all ranks; left as it is.
@@ -94,21 +97,29 @@ Raises:
 void bind_work(py::module_& m) {
   py::class_<PyWork>(m, "Work", "The handle of an asynchronous call.")
       .def("wait", &PyWork::wait, "timeout"_a = py::none(),
-           "Waits for the end and returns the result; raises the call's error. After `timeout` seconds the call, and\n"
+           "Waits for the end and returns the result; raises the call's error. After `timeout` seconds the "
+           "call, and\n"
            "with it the communicator, fails on every rank.")
       .def("done", &PyWork::done, "Whether the call has ended, well or not.")
-      .def_property_readonly("result", &PyWork::result, "The result of a call that is done; raises its error.");
+      .def_property_readonly("result", &PyWork::result,
+                             "The result of a call that is done; raises its error.");
 }
 
 void bind_regions(py::module_& m) {
-  py::class_<Region, std::shared_ptr<Region>>(m, "Region", "The memory that ranks which are threads of one process share.")
+  py::class_<Region, std::shared_ptr<Region>>(m, "Region",
+                                              "The memory that ranks which are threads of one process share.")
       .def(py::init(&make_local_region), "world"_a);
-  m.def("shm_create", &make_shm_fd, "world"_a, "A memfd for the communicator of `world` processes; the caller closes it.");
-  m.def("transports", [] {
-    py::dict table;
-    for (const auto& [name, t] : Registry<TransportEntry>::all()) table[py::str(name)] = py::dict("summary"_a = t.summary, "needs"_a = t.needs);
-    return table;
-  }, "The registered transports: name -> summary, needs.");
+  m.def("shm_create", &make_shm_fd, "world"_a,
+        "A memfd for the communicator of `world` processes; the caller closes it.");
+  m.def(
+      "transports",
+      [] {
+        py::dict table;
+        for (const auto& [name, t] : Registry<TransportEntry>::all())
+          table[py::str(name)] = py::dict("summary"_a = t.summary, "needs"_a = t.needs);
+        return table;
+      },
+      "The registered transports: name -> summary, needs.");
 }
 
 }  // namespace
@@ -116,34 +127,73 @@ void bind_regions(py::module_& m) {
 void bind_communicator(py::module_& m) {
   bind_work(m);
   bind_regions(m);
-  py::class_<PyCommunicator>(m, "Communicator", py::dynamic_attr(), "The ranks of a job and their collectives.")
-      .def(py::init<Text, int, int, int, std::shared_ptr<Region>, double>(), "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1,
-           "region"_a = nullptr, "timeout"_a = 60.0)
-      .def("all_reduce", [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
-             return c.all_reduce(x, op, out, {algorithm, segments, timeout, async_op});
-           }, "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllReduce)
-      .def("reduce", [](PyCommunicator& c, Object x, int root, Text op, Object out, Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
-             return c.reduce(x, root, op, out, {algorithm, segments, timeout, async_op});
-           }, "x"_a, "root"_a = 0, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduce)
-      .def("broadcast", [](PyCommunicator& c, Object x, int root, Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
-             return c.broadcast(x, root, {algorithm, segments, timeout, async_op});
-           }, "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kBroadcast)
-      .def("all_gather", [](PyCommunicator& c, Object x, Object out, Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
-             return c.all_gather(x, out, {algorithm, segments, timeout, async_op});
-           }, "x"_a, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllGather)
-      .def("reduce_scatter", [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
-             return c.reduce_scatter(x, op, out, {algorithm, segments, timeout, async_op});
-           }, "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduceScatter)
-      .def("barrier", &PyCommunicator::barrier, "timeout"_a = py::none(), "Returns when every rank has called it.")
-      .def("close", &PyCommunicator::close, "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
-      .def("stats", &PyCommunicator::stats, "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls, busy_s (from start to end, summed).")
-      .def("set_links", [](PyCommunicator& c, const Links& links) { c.core().set_links(links); }, "links"_a, "What \"auto\" computes with; must be the same on every rank.")
-      .def_property_readonly("links", [](const PyCommunicator& c) { return c.core().links(); }, "The model of the links that \"auto\" computes with.")
-      .def_property_readonly("rank", [](const PyCommunicator& c) { return c.core().rank(); }, "This process's number, 0 to world - 1.")
-      .def_property_readonly("world", [](const PyCommunicator& c) { return c.core().world(); }, "How many ranks there are.")
-      .def_property_readonly("transport", [](const PyCommunicator& c) { return c.core().transport_name(); }, "The transport's name.")
-      .def_property_readonly("timeout", [](const PyCommunicator& c) { return c.core().timeout().count(); }, "Seconds that a call may take unless it says otherwise.")
-      .def_property_readonly("closed", [](const PyCommunicator& c) { return c.core().closed(); }, "Whether it was closed, by close() or by a fault.");
+  py::class_<PyCommunicator>(m, "Communicator", py::dynamic_attr(),
+                             "The ranks of a job and their collectives.")
+      .def(py::init<Text, int, int, int, std::shared_ptr<Region>, double>(), "transport"_a, "rank"_a,
+           "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = nullptr, "timeout"_a = 60.0)
+      .def(
+          "all_reduce",
+          [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
+             Maybe timeout,
+             bool async_op) { return c.all_reduce(x, op, out, {algorithm, segments, timeout, async_op}); },
+          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllReduce)
+      .def(
+          "reduce",
+          [](PyCommunicator& c, Object x, int root, Text op, Object out, Text algorithm,
+             std::optional<int> segments, Maybe timeout,
+             bool async_op) { return c.reduce(x, root, op, out, {algorithm, segments, timeout, async_op}); },
+          "x"_a, "root"_a = 0, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduce)
+      .def(
+          "broadcast",
+          [](PyCommunicator& c, Object x, int root, Text algorithm, std::optional<int> segments,
+             Maybe timeout,
+             bool async_op) { return c.broadcast(x, root, {algorithm, segments, timeout, async_op}); },
+          "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(),
+          "timeout"_a = py::none(), "async_op"_a = false, kBroadcast)
+      .def(
+          "all_gather",
+          [](PyCommunicator& c, Object x, Object out, Text algorithm, std::optional<int> segments,
+             Maybe timeout,
+             bool async_op) { return c.all_gather(x, out, {algorithm, segments, timeout, async_op}); },
+          "x"_a, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
+          "timeout"_a = py::none(), "async_op"_a = false, kAllGather)
+      .def(
+          "reduce_scatter",
+          [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
+             Maybe timeout, bool async_op) {
+            return c.reduce_scatter(x, op, out, {algorithm, segments, timeout, async_op});
+          },
+          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduceScatter)
+      .def("barrier", &PyCommunicator::barrier, "timeout"_a = py::none(),
+           "Returns when every rank has called it.")
+      .def("close", &PyCommunicator::close,
+           "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
+      .def("stats", &PyCommunicator::stats,
+           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls, busy_s (from start "
+           "to end, summed).")
+      .def(
+          "set_links", [](PyCommunicator& c, const Links& links) { c.core().set_links(links); }, "links"_a,
+          "What \"auto\" computes with; must be the same on every rank.")
+      .def_property_readonly(
+          "links", [](const PyCommunicator& c) { return c.core().links(); },
+          "The model of the links that \"auto\" computes with.")
+      .def_property_readonly(
+          "rank", [](const PyCommunicator& c) { return c.core().rank(); },
+          "This process's number, 0 to world - 1.")
+      .def_property_readonly(
+          "world", [](const PyCommunicator& c) { return c.core().world(); }, "How many ranks there are.")
+      .def_property_readonly(
+          "transport", [](const PyCommunicator& c) { return c.core().transport_name(); },
+          "The transport's name.")
+      .def_property_readonly(
+          "timeout", [](const PyCommunicator& c) { return c.core().timeout().count(); },
+          "Seconds that a call may take unless it says otherwise.")
+      .def_property_readonly(
+          "closed", [](const PyCommunicator& c) { return c.core().closed(); },
+          "Whether it was closed, by close() or by a fault.");
 }
 
 }  // namespace gpucomm

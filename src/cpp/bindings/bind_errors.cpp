@@ -1,6 +1,5 @@
 // C++ errors become the classes of gpucomm.errors, looked up when first needed.
 #include "base/error.h"
-
 #include "bindings/bind.h"
 
 namespace py = pybind11;
@@ -9,13 +8,20 @@ namespace gpucomm {
 
 static const char* class_of(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::invalid_argument: return "InvalidArgumentError";
-    case ErrorKind::unsupported_type: return "UnsupportedTypeError";
-    case ErrorKind::mismatch: return "MismatchError";
-    case ErrorKind::timeout: return "CollectiveTimeoutError";
-    case ErrorKind::peer_lost: return "PeerLostError";
-    case ErrorKind::closed: return "ClosedError";
-    case ErrorKind::unavailable: return "UnavailableError";
+    case ErrorKind::invalid_argument:
+      return "InvalidArgumentError";
+    case ErrorKind::unsupported_type:
+      return "UnsupportedTypeError";
+    case ErrorKind::mismatch:
+      return "MismatchError";
+    case ErrorKind::timeout:
+      return "CollectiveTimeoutError";
+    case ErrorKind::peer_lost:
+      return "PeerLostError";
+    case ErrorKind::closed:
+      return "ClosedError";
+    case ErrorKind::unavailable:
+      return "UnavailableError";
   }
   return "Error";
 }

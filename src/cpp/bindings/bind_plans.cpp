@@ -13,25 +13,38 @@ using namespace py::literals;
 
 namespace gpucomm {
 
-static PlanRequest request(const std::string& collective, int world, int rank, int root, int segments, bool in_place) {
-  return {parse<Collective>("collective", collective, kCollectiveNames), world, rank, root, segments, in_place};
+static PlanRequest request(const std::string& collective, int world, int rank, int root, int segments,
+                           bool in_place) {
+  return {
+      parse<Collective>("collective", collective, kCollectiveNames), world, rank, root, segments, in_place};
 }
 
 static void bind_values(py::module_& m) {
   py::class_<Place>(m, "Place", "Where a run of pieces lies on a rank.")
       .def(py::init([](const std::string& space, int slot, int base) {
              return Place{parse<Space>("space", space, kSpaceNames), slot, base};
-           }), "space"_a = "output", "slot"_a = 0, "base"_a = -1)
+           }),
+           "space"_a = "output", "slot"_a = 0, "base"_a = -1)
       .def_property_readonly("space", [](const Place& p) { return name_of(p.space); })
       .def_readonly("slot", &Place::slot)
       .def_readonly("base", &Place::base);
   py::class_<Step>(m, "Step", "One step of a plan.")
-      .def(py::init([](const std::string& kind, int piece, int pieces, Place source, Place target, std::vector<int> peers,
-                       int lane, int round, std::vector<int> after, bool final) {
-             return Step{parse<StepKind>("step", kind, kStepNames), piece, pieces, source, target, std::move(peers), lane,
-                         round, std::move(after), final};
-           }), "kind"_a, "piece"_a = 0, "pieces"_a = 1, "source"_a = Place{}, "target"_a = Place{},
-           "peers"_a = std::vector<int>{}, "lane"_a = 0, "round"_a = 0, "after"_a = std::vector<int>{}, "final"_a = false)
+      .def(py::init([](const std::string& kind, int piece, int pieces, Place source, Place target,
+                       std::vector<int> peers, int lane, int round, std::vector<int> after, bool final) {
+             return Step{parse<StepKind>("step", kind, kStepNames),
+                         piece,
+                         pieces,
+                         source,
+                         target,
+                         std::move(peers),
+                         lane,
+                         round,
+                         std::move(after),
+                         final};
+           }),
+           "kind"_a, "piece"_a = 0, "pieces"_a = 1, py::arg_v("source", Place{}, "..."),
+           py::arg_v("target", Place{}, "..."), "peers"_a = std::vector<int>{}, "lane"_a = 0, "round"_a = 0,
+           "after"_a = std::vector<int>{}, "final"_a = false)
       .def_property_readonly("kind", [](const Step& s) { return name_of(s.kind); })
       .def_readonly("piece", &Step::piece)
       .def_readonly("pieces", &Step::pieces)
@@ -42,33 +55,52 @@ static void bind_values(py::module_& m) {
       .def_readonly("round", &Step::round)
       .def_readonly("after", &Step::after)
       .def_readonly("final", &Step::final);
-  py::class_<Plan>(m, "Plan", "A collective as data: what one rank does, over numbered pieces of the message.")
-      .def(py::init([](const std::string& collective, const std::string& algorithm, int world, int rank, int root, int chunks,
-                       int segments, bool in_place, int scratch_slots, int coded_slots, std::vector<Step> steps) {
-             Plan plan{parse<Collective>("collective", collective, kCollectiveNames), algorithm, world, rank, root, chunks,
-                       segments, false, in_place, scratch_slots, coded_slots, std::move(steps)};
+  py::class_<Plan>(m, "Plan",
+                   "A collective as data: what one rank does, over numbered pieces of the message.")
+      .def(py::init([](const std::string& collective, const std::string& algorithm, int world, int rank,
+                       int root, int chunks, int segments, bool in_place, int scratch_slots, int coded_slots,
+                       std::vector<Step> steps) {
+             Plan plan{parse<Collective>("collective", collective, kCollectiveNames),
+                       algorithm,
+                       world,
+                       rank,
+                       root,
+                       chunks,
+                       segments,
+                       false,
+                       in_place,
+                       scratch_slots,
+                       coded_slots,
+                       std::move(steps)};
              for (const Step& s : plan.steps)
                for (int before : s.after)
                  if (before < 0 || before >= static_cast<int>(plan.steps.size()))
-                   fail(ErrorKind::invalid_argument, "a step is after step ", before, ", which is not in [0, ", plan.steps.size(), ")");
+                   fail(ErrorKind::invalid_argument, "a step is after step ", before,
+                        ", which is not in [0, ", plan.steps.size(), ")");
              return plan;
-           }), "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "chunks"_a = 1, "segments"_a = 1,
+           }),
+           "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "chunks"_a = 1, "segments"_a = 1,
            "in_place"_a = true, "scratch_slots"_a = 0, "coded_slots"_a = 0, "steps"_a = std::vector<Step>{})
-      .def_property_readonly("collective", [](const Plan& p) { return name_of(p.collective); })
-      .def_readonly("algorithm", &Plan::algorithm)
-      .def_readonly("world", &Plan::world)
-      .def_readonly("rank", &Plan::rank)
-      .def_readonly("root", &Plan::root)
-      .def_readonly("chunks", &Plan::chunks)
-      .def_readonly("segments", &Plan::segments)
-      .def_readonly("in_place", &Plan::in_place)
-      .def_readonly("scratch_slots", &Plan::scratch_slots)
-      .def_readonly("steps", &Plan::steps)
-      .def_property_readonly("pieces", &Plan::pieces)
-      .def("layout", [](const Plan& p, size_t count, size_t align, const std::vector<size_t>& counts) {
-             return cut(p, count, align, counts).offset;
-           }, "count"_a, "align"_a = 1, "counts"_a = std::vector<size_t>{},
-           "Offsets of the pieces in elements (pieces + 1 of them) for a message of `count` elements.");
+      .def_property_readonly(
+          "collective", [](const Plan& p) { return name_of(p.collective); }, "The collective's name.")
+      .def_readonly("algorithm", &Plan::algorithm, "The builder's registered name.")
+      .def_readonly("world", &Plan::world, "How many ranks.")
+      .def_readonly("rank", &Plan::rank, "Whose plan this is.")
+      .def_readonly("root", &Plan::root, "The root; 0 where the collective has none.")
+      .def_readonly("chunks", &Plan::chunks, "Into how many chunks the message is cut.")
+      .def_readonly("segments", &Plan::segments, "Into how many segments each chunk is cut.")
+      .def_readonly("in_place", &Plan::in_place, "Whether input and output are one array.")
+      .def_readonly("scratch_slots", &Plan::scratch_slots,
+                    "Slots of the communicator's own memory that it needs.")
+      .def_readonly("steps", &Plan::steps, "The steps, of all lanes.")
+      .def_property_readonly("pieces", &Plan::pieces, "Pieces of the message: chunks times segments.")
+      .def(
+          "layout",
+          [](const Plan& p, size_t count, size_t align, const std::vector<size_t>& counts) {
+            return cut(p, count, align, counts).offset;
+          },
+          "count"_a, "align"_a = 1, "counts"_a = std::vector<size_t>{},
+          "Offsets of the pieces in elements (pieces + 1 of them) for a message of `count` elements.");
 }
 
 static void bind_verify(py::module_& m) {
@@ -78,18 +110,25 @@ static void bind_verify(py::module_& m) {
       .def_readonly("lossy_passes", &Verified::lossy_passes)
       .def_readonly("scratch_slots", &Verified::scratch_slots)
       .def_readonly("sent", &Verified::sent);
-  m.def("verify", &verify, "plans"_a, "Executes the plans of all ranks symbolically; raises MismatchError on any fault.");
+  m.def("verify", &verify, "plans"_a,
+        "Executes the plans of all ranks symbolically; raises MismatchError on any fault.");
 }
 
 static void bind_cost(py::module_& m) {
-  py::class_<Links>(m, "Links", "A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced (gamma).")
+  py::class_<Links>(m, "Links",
+                    "A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a "
+                    "byte reduced (gamma).")
       .def(py::init([](const std::string& kind, double alpha, double beta, double lambda, double gamma) {
              const std::string_view kinds[] = {"switch", "chain"};
              for (double v : {alpha, beta, lambda, gamma})
-               if (!(v >= 0)) fail(ErrorKind::invalid_argument, "alpha, beta, lambda_ and gamma must not be negative, got ", v);
+               if (!(v >= 0))
+                 fail(ErrorKind::invalid_argument,
+                      "alpha, beta, lambda_ and gamma must not be negative, got ", v);
              return Links{parse<Links::Kind>("link model", kind, kinds), alpha, lambda, beta, gamma};
-           }), "kind"_a = "switch", "alpha"_a = 5e-6, "beta"_a = 1e-9, "lambda_"_a = 0.0, "gamma"_a = 0.0)
-      .def_property_readonly("kind", [](const Links& l) { return l.kind == Links::Kind::chain ? "chain" : "switch"; })
+           }),
+           "kind"_a = "switch", "alpha"_a = 5e-6, "beta"_a = 1e-9, "lambda_"_a = 0.0, "gamma"_a = 0.0)
+      .def_property_readonly("kind",
+                             [](const Links& l) { return l.kind == Links::Kind::chain ? "chain" : "switch"; })
       .def_readonly("alpha", &Links::alpha)
       .def_readonly("beta", &Links::beta)
       .def_readonly("lambda_", &Links::lambda)
@@ -103,33 +142,51 @@ static void bind_cost(py::module_& m) {
   py::class_<Schedule>(m, "Schedule", "When each step runs on a model of the links.")
       .def_readonly("total_s", &Schedule::total_s)
       .def_readonly("events", &Schedule::events);
-  m.def("schedule", [](const std::vector<Plan>& plans, const std::vector<size_t>& offsets, const Links& links) {
-          for (const Plan& plan : plans)
-            if (offsets.size() != static_cast<size_t>(plan.pieces()) + 1)
-              fail(ErrorKind::invalid_argument, "offset_bytes must have pieces + 1 = ", plan.pieces() + 1, " entries, got ", offsets.size());
-          return schedule(plans, offsets, links);
-        }, "plans"_a, "offset_bytes"_a, "links"_a, "List-schedules the plans of all ranks on a link model.");
+  m.def(
+      "schedule",
+      [](const std::vector<Plan>& plans, const std::vector<size_t>& offsets, const Links& links) {
+        for (const Plan& plan : plans)
+          if (offsets.size() != static_cast<size_t>(plan.pieces()) + 1)
+            fail(ErrorKind::invalid_argument, "offset_bytes must have pieces + 1 = ", plan.pieces() + 1,
+                 " entries, got ", offsets.size());
+        return schedule(plans, offsets, links);
+      },
+      "plans"_a, "offset_bytes"_a, "links"_a, "List-schedules the plans of all ranks on a link model.");
 }
 
 void bind_plans(py::module_& m) {
   bind_values(m);
   bind_verify(m);
   bind_cost(m);
-  m.def("algorithms", [] {
-    py::dict table;
-    for (const auto& [name, a] : Registry<Algorithm>::all()) {
-      py::list collectives;
-      for (Collective c : a.collectives) collectives.append(name_of(c));
-      table[py::str(name)] = py::dict("summary"_a = a.summary, "source"_a = a.source, "collectives"_a = collectives, "segmented"_a = a.segmented);
-    }
-    return table;
-  }, "The registered algorithms: name -> summary, source, collectives, segmented.");
-  m.def("build_plan", [](const std::string& collective, const std::string& algorithm, int world, int rank, int root, int segments, bool in_place) {
-          return build_plan(algorithm, request(collective, world, rank, root, segments, in_place));
-        }, "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true, "One rank's plan.");
-  m.def("build_plans", [](const std::string& collective, const std::string& algorithm, int world, int root, int segments, bool in_place) {
-          return build_plans(algorithm, request(collective, world, 0, root, segments, in_place));
-        }, "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true, "Every rank's plan of the same call.");
+  m.def(
+      "algorithms",
+      [] {
+        py::dict table;
+        for (const auto& [name, a] : Registry<Algorithm>::all()) {
+          py::list collectives;
+          for (Collective c : a.collectives) collectives.append(name_of(c));
+          table[py::str(name)] = py::dict("summary"_a = a.summary, "source"_a = a.source,
+                                          "collectives"_a = collectives, "segmented"_a = a.segmented);
+        }
+        return table;
+      },
+      "The registered algorithms: name -> summary, source, collectives, segmented.");
+  m.def(
+      "build_plan",
+      [](const std::string& collective, const std::string& algorithm, int world, int rank, int root,
+         int segments, bool in_place) {
+        return build_plan(algorithm, request(collective, world, rank, root, segments, in_place));
+      },
+      "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
+      "One rank's plan.");
+  m.def(
+      "build_plans",
+      [](const std::string& collective, const std::string& algorithm, int world, int root, int segments,
+         bool in_place) {
+        return build_plans(algorithm, request(collective, world, 0, root, segments, in_place));
+      },
+      "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
+      "Every rank's plan of the same call.");
 }
 
 }  // namespace gpucomm

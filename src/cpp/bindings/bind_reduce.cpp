@@ -12,22 +12,26 @@ using namespace py::literals;
 
 namespace gpucomm {
 
-static py::array fold(const std::string& dtype, const std::string& op, const std::vector<py::array>& sources, int divisor) {
+static py::array fold(const std::string& dtype, const std::string& op, const std::vector<py::array>& sources,
+                      int divisor) {
   const Dtype type = parse_dtype(dtype);
   if (sources.empty()) fail(ErrorKind::invalid_argument, "reduce needs at least one source");
   std::vector<const void*> pointers;
   for (const py::array& source : sources) {
     if (source.size() != sources[0].size() || source.itemsize() != static_cast<py::ssize_t>(size_of(type)))
-      fail(ErrorKind::invalid_argument, "all sources must have the same size and elements of ", size_of(type), " bytes");
+      fail(ErrorKind::invalid_argument, "all sources must have the same size and elements of ", size_of(type),
+           " bytes");
     pointers.push_back(source.data());
   }
   py::array result(sources[0].dtype(), sources[0].size());
-  reduce(type, parse_op(op), result.mutable_data(), pointers.data(), static_cast<int>(pointers.size()), result.size(), divisor);
+  reduce(type, parse_op(op), result.mutable_data(), pointers.data(), static_cast<int>(pointers.size()),
+         result.size(), divisor);
   return result;
 }
 
 void bind_reduce(py::module_& m) {
-  m.def("reduce", &fold, "dtype"_a, "op"_a, "sources"_a, "divisor"_a = 1, "Folds 1-D contiguous arrays in their order; for tests.");
+  m.def("reduce", &fold, "dtype"_a, "op"_a, "sources"_a, "divisor"_a = 1,
+        "Folds 1-D contiguous arrays in their order; for tests.");
   m.def("simd_level", &simd_level, "The SIMD level of the host reductions.");
   m.def("simd_levels", &simd_levels, "The SIMD levels that this CPU can run.");
   m.def("set_simd_level", &set_simd_level, "level"_a, "Forces a SIMD level.");

@@ -1,8 +1,7 @@
 #include "bindings/collectives.h"
 
-#include <pybind11/stl.h>
-
 #include <pthread.h>
+#include <pybind11/stl.h>
 
 #include <atomic>
 #include <cmath>
@@ -17,7 +16,8 @@ namespace {
 std::atomic<bool> is_child{false};
 
 Seconds seconds(double value, const std::string& where) {
-  if (!(value > 0) || !std::isfinite(value)) fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value, where);
+  if (!(value > 0) || !std::isfinite(value))
+    fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value, where);
   return Seconds(value);
 }
 
@@ -50,30 +50,38 @@ py::object PyWork::result() const {
   return result_;
 }
 
-PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region, double timeout_s) {
+PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world, int fd,
+                               std::shared_ptr<Region> region, double timeout_s) {
   forked();
   const TransportEntry& entry = Registry<TransportEntry>::find(transport);
   const Seconds timeout = seconds(timeout_s, "");
   if (world < 1) fail(ErrorKind::invalid_argument, "world must be at least 1, got ", world);
-  if (rank < 0 || rank >= world) fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
-  core_ = std::make_shared<Communicator>(entry.open({rank, world, fd, std::move(region)}), transport, rank, world, timeout);
+  if (rank < 0 || rank >= world)
+    fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
+  core_ = std::make_shared<Communicator>(entry.open({rank, world, fd, std::move(region)}), transport, rank,
+                                         world, timeout);
 }
 
-std::string PyCommunicator::where() const { return concat(" (rank ", core_->rank(), " of ", core_->world(), ")"); }
+std::string PyCommunicator::where() const {
+  return concat(" (rank ", core_->rank(), " of ", core_->world(), ")");
+}
 
 Seconds PyCommunicator::timeout(std::optional<double> timeout_s) const {
   return timeout_s ? seconds(*timeout_s, where()) : core_->timeout();
 }
 
 void PyCommunicator::check_root(int root) const {
-  if (root < 0 || root >= core_->world()) fail(ErrorKind::invalid_argument, "root must be in [0, ", core_->world(), "), got ", root, where());
+  if (root < 0 || root >= core_->world())
+    fail(ErrorKind::invalid_argument, "root must be in [0, ", core_->world(), "), got ", root, where());
 }
 
 void PyCommunicator::check_reducible(const Array& x, const std::string& op) const {
   if (!reducible(x.dtype()))
-    fail(ErrorKind::unsupported_type, name_of(x.dtype()), " arrays can not be reduced, only moved (broadcast, all_gather)", where());
+    fail(ErrorKind::unsupported_type, name_of(x.dtype()),
+         " arrays can not be reduced, only moved (broadcast, all_gather)", where());
   if (parse_op(op) == Op::mean && x.dtype() == Dtype::boolean)
-    fail(ErrorKind::unsupported_type, "op 'mean' is not defined for bool arrays; 'min' is their \"and\", 'max' their \"or\"", where());
+    fail(ErrorKind::unsupported_type,
+         "op 'mean' is not defined for bool arrays; 'min' is their \"and\", 'max' their \"or\"", where());
 }
 
 void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
@@ -81,27 +89,34 @@ void PyCommunicator::check_writable(const Array& array, const char* what, const 
 }
 
 // `out` must not overlap x but where they share the `shared_bytes` at `shared` in full (in place).
-void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, const std::byte* shared, size_t shared_bytes) const {
+void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
+                               size_t shared_bytes) const {
   check_writable(out, "out", "");
   if (out.dtype() != x.dtype() || out.count() != count)
-    fail(ErrorKind::invalid_argument, "out must hold ", count, " elements of ", name_of(x.dtype()), ", got ", out.count(), " of ", name_of(out.dtype()), where());
+    fail(ErrorKind::invalid_argument, "out must hold ", count, " elements of ", name_of(x.dtype()), ", got ",
+         out.count(), " of ", name_of(out.dtype()), where());
   const std::byte* begin = shared_bytes < out.bytes() ? x.data() : out.data();
   if (x.overlaps(out) && begin != shared)
-    fail(ErrorKind::invalid_argument, "x and out overlap, but not as one call in place would: pass arrays apart", where());
+    fail(ErrorKind::invalid_argument,
+         "x and out overlap, but not as one call in place would: pass arrays apart", where());
 }
 
 Shape PyCommunicator::shape(Collective collective, const Array& x, const Options& options) const {
-  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run", where());
+  if (forked())
+    fail(ErrorKind::closed,
+         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run", where());
   if (options.segments && (*options.segments < 1 || *options.segments > 4096))
     fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments, where());
-  if (options.algorithm != "auto" && !Registry<Algorithm>::find(options.algorithm).offers(collective)) build_plan(options.algorithm, {collective});
+  if (options.algorithm != "auto" && !Registry<Algorithm>::find(options.algorithm).offers(collective))
+    build_plan(options.algorithm, {collective});
   Shape shape;
   shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
   shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
   return shape;
 }
 
-py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x, py::object result, const Options& options) {
+py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x, py::object result,
+                                 const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
   if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links();
   std::erase_if(kept_, [](const Kept& kept) { return kept.work->done.load(std::memory_order_acquire); });
@@ -132,7 +147,8 @@ void PyCommunicator::measure_links() {
   measuring_ = false;
 }
 
-py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::object out, const Options& options) {
+py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::object out,
+                                      const Options& options) {
   const Array in(x, "x");
   check_reducible(in, op);
   Shape call = shape(Collective::all_reduce, in, options);
@@ -147,7 +163,8 @@ py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::o
   return issue(call, {in.data(), to.data()}, x, out, options);
 }
 
-py::object PyCommunicator::reduce(py::object x, int root, const std::string& op, py::object out, const Options& options) {
+py::object PyCommunicator::reduce(py::object x, int root, const std::string& op, py::object out,
+                                  const Options& options) {
   const Array in(x, "x");
   check_root(root);
   check_reducible(in, op);
@@ -196,12 +213,14 @@ py::object PyCommunicator::all_gather(py::object x, py::object out, const Option
   return issue(call, {in.data(), to.data()}, x, out, options);
 }
 
-py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out, const Options& options) {
+py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out,
+                                          const Options& options) {
   const Array in(x, "x");
   check_reducible(in, op);
   const int64_t first = in.shape().empty() ? 1 : in.shape()[0];
   if (first % core_->world())
-    fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ", core_->world(), "; got shape ", text(in.shape()), where());
+    fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ",
+         core_->world(), "; got shape ", text(in.shape()), where());
   Shape call = shape(Collective::reduce_scatter, in, options);
   call.op = parse_op(op);
   if (out.is_none()) out = allocate(x, in, false);
@@ -233,7 +252,8 @@ py::dict PyCommunicator::stats() const {
   const Transport::Counters c = core_->transport_counters();
   py::dict table;
   table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
-  table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls(), table["busy_s"] = core_->busy_s();
+  table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls(),
+  table["busy_s"] = core_->busy_s();
   return table;
 }
 

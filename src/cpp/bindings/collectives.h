@@ -1,4 +1,5 @@
-// A communicator as Python sees it: arguments are validated here, once, and arrays of asynchronous calls kept.
+// A communicator as Python sees it: arguments are validated here, once, and arrays of asynchronous calls
+// kept.
 #pragma once
 #include <pybind11/pybind11.h>
 
@@ -39,13 +40,17 @@ class PyWork {
 
 class PyCommunicator {
  public:
-  PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region, double timeout_s);
+  PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region,
+                 double timeout_s);
 
-  pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, const Options& options);
-  pybind11::object reduce(pybind11::object x, int root, const std::string& op, pybind11::object out, const Options& options);
+  pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out,
+                              const Options& options);
+  pybind11::object reduce(pybind11::object x, int root, const std::string& op, pybind11::object out,
+                          const Options& options);
   pybind11::object broadcast(pybind11::object x, int root, const Options& options);
   pybind11::object all_gather(pybind11::object x, pybind11::object out, const Options& options);
-  pybind11::object reduce_scatter(pybind11::object x, const std::string& op, pybind11::object out, const Options& options);
+  pybind11::object reduce_scatter(pybind11::object x, const std::string& op, pybind11::object out,
+                                  const Options& options);
   void barrier(std::optional<double> timeout_s);
   void close();
   pybind11::dict stats() const;
@@ -58,11 +63,13 @@ class PyCommunicator {
     std::shared_ptr<Work> work;
     pybind11::object x, out;
   };
-  pybind11::object issue(Shape shape, const Arrays& arrays, pybind11::object x, pybind11::object result, const Options& options);
+  pybind11::object issue(Shape shape, const Arrays& arrays, pybind11::object x, pybind11::object result,
+                         const Options& options);
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   void check_root(int root) const;
   void check_reducible(const Array& x, const std::string& op) const;
-  void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared, size_t shared_bytes) const;
+  void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
+                 size_t shared_bytes) const;
   void check_writable(const Array& array, const char* what, const char* advice) const;
   pybind11::object allocate(pybind11::object x, const Array& like, bool gather) const;
   Seconds timeout(std::optional<double> timeout_s) const;

@@ -15,8 +15,8 @@ struct Shape {
   size_t count = 0;  // elements of the whole message (all chunks)
   int root = 0;
   bool in_place = true;
-  int segments = 0;              // 0: chosen
-  std::string algorithm;         // "auto": chosen
+  int segments = 0;       // 0: chosen
+  std::string algorithm;  // "auto": chosen
   bool operator==(const Shape&) const = default;
 };
 

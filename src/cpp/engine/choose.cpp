@@ -8,7 +8,8 @@ namespace {
 constexpr size_t kLeastSegmentBytes = 64 << 10;  // arXiv:1611.04255's block; below it overhead wins
 constexpr int kMostSegments = 256;
 
-double cost(const std::string& algorithm, const Shape& shape, int world, int segments, size_t bytes, const Links& links) {
+double cost(const std::string& algorithm, const Shape& shape, int world, int segments, size_t bytes,
+            const Links& links) {
   const auto plans = build_plans(algorithm, {shape.collective, world, 0, shape.root, segments, true});
   const size_t per_rank = by_rank(shape.collective) ? bytes / world * world : bytes;
   return schedule(plans, cut(plans[0], per_rank, 64).offset, links).total_s;
@@ -19,14 +20,17 @@ double cost(const std::string& algorithm, const Shape& shape, int world, int seg
 const Choice& Choices::find(const Shape& shape, int world, const Links& links) {
   const size_t bytes = shape.count * size_of(shape.dtype);
   const int size = std::bit_width(bytes);
-  const auto key = std::tuple(static_cast<int>(shape.collective), size, shape.algorithm, shape.segments, shape.root);
+  const auto key =
+      std::tuple(static_cast<int>(shape.collective), size, shape.algorithm, shape.segments, shape.root);
   if (auto found = known_.find(key); found != known_.end()) return found->second;
   const size_t upper = bytes ? (size_t{1} << size) - 1 : 0;
   Choice best{.cost_s = -1};
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
     const int first = shape.segments ? shape.segments : 1;
-    for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments && upper / m >= kLeastSegmentBytes); m *= 2) {
+    for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
+                                       upper / m >= kLeastSegmentBytes);
+         m *= 2) {
       const double c = cost(name, shape, world, m, upper, links);
       if (best.cost_s < 0 || c < best.cost_s) best = {name, m, c};
     }

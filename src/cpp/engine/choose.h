@@ -15,8 +15,8 @@ struct Choice {
   double cost_s = 0;
 };
 
-// Remembers choices per collective, size (in powers of two) and wish; the same on every rank that has the same
-// links, for it computes from nothing else.
+// Remembers choices per collective, size (in powers of two) and wish; the same on every rank that has the
+// same links, for it computes from nothing else.
 class Choices {
  public:
   // `shape.algorithm` "auto": any that offers the collective. `shape.segments` 0: the best of powers of two.

@@ -58,8 +58,13 @@ std::string list(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-Communicator::Communicator(std::shared_ptr<Transport> transport, std::string transport_name, int rank, int world, Seconds timeout)
-    : transport_(std::move(transport)), transport_name_(std::move(transport_name)), rank_(rank), world_(world), timeout_(timeout) {}
+Communicator::Communicator(std::shared_ptr<Transport> transport, std::string transport_name, int rank,
+                           int world, Seconds timeout)
+    : transport_(std::move(transport)),
+      transport_name_(std::move(transport_name)),
+      rank_(rank),
+      world_(world),
+      timeout_(timeout) {}
 
 Communicator::~Communicator() {
   close();
@@ -71,13 +76,15 @@ std::string Communicator::where() const { return concat(" (rank ", rank_, " of "
 void Communicator::check_open() const {
   if (!closed()) return;
   std::lock_guard lock(mutex_);
-  fail(ErrorKind::closed, "this communicator is closed", fault_ ? concat(" after a fault: ", fault_->what()) : "", where());
+  fail(ErrorKind::closed, "this communicator is closed",
+       fault_ ? concat(" after a fault: ", fault_->what()) : "", where());
 }
 
 std::shared_ptr<const Program> Communicator::program(const Shape& wish) {
   if (last_program_ && wish == last_shape_) return last_program_;
-  const std::string key = concat(static_cast<int>(wish.collective), ' ', static_cast<int>(wish.op), ' ', static_cast<int>(wish.dtype), ' ',
-                                 wish.count, ' ', wish.root, ' ', wish.in_place, ' ', wish.segments, ' ', wish.algorithm);
+  const std::string key = concat(static_cast<int>(wish.collective), ' ', static_cast<int>(wish.op), ' ',
+                                 static_cast<int>(wish.dtype), ' ', wish.count, ' ', wish.root, ' ',
+                                 wish.in_place, ' ', wish.segments, ' ', wish.algorithm);
   auto& entry = programs_[key];
   if (!entry) {
     Shape shape = wish;
@@ -103,7 +110,8 @@ std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arr
   check_open();
   std::lock_guard lock(mutex_);
   auto compiled = program(shape);
-  std::shared_ptr<Work> work = spare_ && spare_.use_count() == 1 ? std::move(spare_) : std::make_shared<Work>();
+  std::shared_ptr<Work> work =
+      spare_ && spare_.use_count() == 1 ? std::move(spare_) : std::make_shared<Work>();
   work->program = std::move(compiled), work->arrays = arrays, work->timeout = timeout;
   work->sequence = ++sequence_;
   work->started = false, work->error.reset();
@@ -130,15 +138,14 @@ std::shared_ptr<Work> Communicator::start(const Shape& shape, const Arrays& arra
 
 void Communicator::wait(const std::shared_ptr<Work>& work, std::optional<Seconds> timeout) {
   if (!work->done.load(std::memory_order_acquire)) {
-    const auto deadline = timeout ? Clock::now() + std::chrono::duration_cast<Clock::duration>(*timeout) : Clock::time_point::max();
+    const auto deadline = timeout ? Clock::now() + std::chrono::duration_cast<Clock::duration>(*timeout)
+                                  : Clock::time_point::max();
     drive(*work, deadline, timeout.value_or(work->timeout));
   }
   if (work->error) throw *work->error;
 }
 
-void Communicator::barrier(Seconds timeout) {
-  run({.algorithm = "one_shot"}, {}, timeout);
-}
+void Communicator::barrier(Seconds timeout) { run({.algorithm = "one_shot"}, {}, timeout); }
 
 bool Communicator::drive_once() {
   std::unique_lock lock(mutex_, std::try_to_lock);
@@ -156,7 +163,8 @@ bool Communicator::advance_front() {
         scratch_bytes_ = work.program->scratch_bytes;
         scratch_ = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes_ + 64);
       }
-      auto* aligned = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch_.get()) + 63) / 64 * 64);
+      auto* aligned =
+          reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch_.get()) + 63) / 64 * 64);
       const auto now = Clock::now();
       work.started = true, work.took = -now.time_since_epoch();
       work.deadline = now + std::chrono::duration_cast<Clock::duration>(work.timeout);
@@ -213,7 +221,8 @@ void Communicator::drive(Work& work, Clock::time_point deadline, Seconds patienc
       }
       auto nap = std::min<Clock::duration>(kLook, deadline - now);
       if (!work.done.load(std::memory_order_acquire))
-        transport_->sleep(ticket, std::max(std::chrono::microseconds(100), std::chrono::duration_cast<std::chrono::microseconds>(nap)));
+        transport_->sleep(ticket, std::max(std::chrono::microseconds(100),
+                                           std::chrono::duration_cast<std::chrono::microseconds>(nap)));
     }
     transport_->end_sleep();
   }
@@ -245,12 +254,13 @@ void Communicator::check_peers(const Work& work) const {
     if (transport_->arrived(peer) >= work.sequence) {
       const CallRecord theirs = transport_->call(peer, work.sequence);
       if (theirs.in_use && theirs.tag != mine.tag)
-        fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_, " calls ", describe(mine),
-             ", rank ", peer, " ", describe(theirs));
+        fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_,
+             " calls ", describe(mine), ", rank ", peer, " ", describe(theirs));
     }
     if (transport_->completed(peer) >= work.sequence) continue;
     if (const std::string why = transport_->gone(peer); !why.empty())
-      fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_, " waits in ", describe(mine));
+      fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_, " waits in ",
+           describe(mine));
   }
 }
 
@@ -268,8 +278,8 @@ void Communicator::time_out(const Work& work, Seconds after) const {
   }
   CallRecord record = work.program->record;
   record.sequence = work.sequence;
-  fail(ErrorKind::timeout, describe(record), " timed out after ", after.count(), " s on rank ", rank_, " of ", world_,
-       "; ranks that came: ", list(came), "; missing: ", list(missing),
+  fail(ErrorKind::timeout, describe(record), " timed out after ", after.count(), " s on rank ", rank_, " of ",
+       world_, "; ranks that came: ", list(came), "; missing: ", list(missing),
        missing.empty() ? concat("; not finished: ", list(unfinished)) : "");
 }
 
@@ -277,8 +287,11 @@ void Communicator::close() {
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;
   std::lock_guard lock(mutex_);
   const bool unfinished = !queue_.empty();
-  while (!queue_.empty()) finish_front(Error(ErrorKind::closed, "the communicator was closed before this call had finished" + where()));
-  if (unfinished) transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
+  while (!queue_.empty())
+    finish_front(
+        Error(ErrorKind::closed, "the communicator was closed before this call had finished" + where()));
+  if (unfinished)
+    transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
   transport_->leave();
 }
 

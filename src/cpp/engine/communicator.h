@@ -26,15 +26,16 @@ struct Work {
   uint64_t sequence = 0;
   Execution execution;
   bool started = false;
-  Clock::time_point deadline;           // from the start: calls queued before do not count
+  Clock::time_point deadline;  // from the start: calls queued before do not count
   std::atomic<bool> done{false};
-  std::optional<Error> error;           // set before done
-  Clock::duration took{};               // from start to end
+  std::optional<Error> error;  // set before done
+  Clock::duration took{};      // from start to end
 };
 
 class Communicator {
  public:
-  Communicator(std::shared_ptr<Transport> transport, std::string transport_name, int rank, int world, Seconds timeout);
+  Communicator(std::shared_ptr<Transport> transport, std::string transport_name, int rank, int world,
+               Seconds timeout);
   ~Communicator();
 
   // Runs a call and waits for its end; throws its error.
@@ -63,8 +64,14 @@ class Communicator {
   int world() const { return world_; }
   const std::string& transport_name() const { return transport_name_; }
   Seconds timeout() const { return timeout_; }
-  uint64_t calls() const { std::lock_guard lock(mutex_); return sequence_; }
-  double busy_s() const { std::lock_guard lock(mutex_); return busy_s_; }  // from start to end, summed over calls
+  uint64_t calls() const {
+    std::lock_guard lock(mutex_);
+    return sequence_;
+  }
+  double busy_s() const {
+    std::lock_guard lock(mutex_);
+    return busy_s_;
+  }  // from start to end, summed over calls
   const Links& links() const { return links_; }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);

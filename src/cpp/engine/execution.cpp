@@ -56,7 +56,9 @@ bool Execution::ready(const Instruction& in) const {
   return true;
 }
 
-std::byte* Execution::at(const Place& place, size_t offset) const { return spaces_[static_cast<int>(place.space)] + offset; }
+std::byte* Execution::at(const Place& place, size_t offset) const {
+  return spaces_[static_cast<int>(place.space)] + offset;
+}
 
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
   if (in.kind == StepKind::recv) return receive(in, lane);
@@ -83,13 +85,23 @@ Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
 const Chunk* Execution::expect(int peer) {
   const Chunk* chunk = transport_->peek(peer);
   if (!chunk || chunk->tag == record_.tag) return chunk;
-  std::string theirs = "a call that it no longer remembers";
-  for (uint64_t s = record_.sequence < 8 ? 1 : record_.sequence - 7; s <= record_.sequence + 8; ++s) {
-    const CallRecord record = transport_->call(peer, s);
-    if (record.in_use && record.tag == chunk->tag) theirs = describe(record);
+  const auto [mine, theirs] = disagreement(peer, chunk->tag);
+  fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ", program_->world,
+       " calls ", describe(mine), ", rank ", peer, " ",
+       theirs.in_use ? describe(theirs) : "one that it no longer remembers");
+}
+
+// The calls in which this rank and a peer, whose message carries `tag`, first differ: that may be an earlier one,
+// which neither had reason to wait in.
+std::pair<CallRecord, CallRecord> Execution::disagreement(int peer, uint64_t tag) const {
+  CallRecord theirs;
+  const uint64_t first = record_.sequence > 7 ? record_.sequence - 7 : 1;
+  for (uint64_t s = first; s <= record_.sequence + 8; ++s) {
+    const CallRecord record = transport_->call(peer, s), own = transport_->call(program_->rank, s);
+    if (record.in_use && own.in_use && record.tag != own.tag) return {own, record};
+    if (record.in_use && record.tag == tag) theirs = record;
   }
-  fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ", program_->world, " calls ",
-       describe(record_), ", rank ", peer, " ", theirs);
+  return {record_, theirs};
 }
 
 Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
@@ -99,7 +111,8 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   while (!progress.begun || progress.moved < in.bytes) {
     const Chunk* chunk = expect(in.peers[0]);
     if (!chunk) return outcome;
-    if (chunk->bytes) std::memcpy(at(in.target, in.target_offset) + progress.moved, chunk->data, chunk->bytes);
+    if (chunk->bytes)
+      std::memcpy(at(in.target, in.target_offset) + progress.moved, chunk->data, chunk->bytes);
     progress.moved += chunk->bytes, progress.begun = true;
     transport_->consume(in.peers[0]);
     outcome = Outcome::moved;
@@ -132,7 +145,8 @@ Execution::Outcome Execution::receive_and_reduce(const Instruction& in, LaneStat
   return Outcome::finished;
 }
 
-void Execution::fold(const Instruction& in, const void* const* sources, int count, size_t moved, size_t bytes) {
+void Execution::fold(const Instruction& in, const void* const* sources, int count, size_t moved,
+                     size_t bytes) {
   const Shape& shape = program_->shape;
   const bool mean = shape.op == Op::mean;
   reduce(shape.dtype, mean ? Op::sum : shape.op, at(in.target, in.target_offset) + moved, sources, count,

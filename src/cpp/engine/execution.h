@@ -1,6 +1,7 @@
 // One running call: a state machine over the program's lanes that never blocks.
 #pragma once
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/program.h"
@@ -9,8 +10,10 @@ namespace gpucomm {
 
 class Execution {
  public:
-  // Prepares to run `program` as the call with this tag. The program, the arrays and the scratch must outlive it.
-  void start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch, uint64_t sequence);
+  // Prepares to run `program` as the call with this tag. The program, the arrays and the scratch must outlive
+  // it.
+  void start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch,
+             uint64_t sequence);
   // Does all that can be done now; false if nothing could. Throws mismatch on another call's message.
   bool advance();
   bool done() const { return remaining_ == 0; }
@@ -28,6 +31,7 @@ class Execution {
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes);
   bool ready(const Instruction& in) const;
   const Chunk* expect(int peer);
+  std::pair<CallRecord, CallRecord> disagreement(int peer, uint64_t tag) const;
   std::byte* at(const Place& place, size_t offset) const;
 
   const Program* program_ = nullptr;

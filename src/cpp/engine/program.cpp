@@ -34,7 +34,12 @@ uint64_t fingerprint_of(const CallRecord& record) {
 class Compiler {
  public:
   Compiler(const Plan& plan, const Layout& layout, size_t item, Program& program)
-      : plan_(plan), layout_(layout), item_(item), program_(program), sent_(plan.world), received_(plan.world) {}
+      : plan_(plan),
+        layout_(layout),
+        item_(item),
+        program_(program),
+        sent_(plan.world),
+        received_(plan.world) {}
 
   void run() {
     for (const Step& step : plan_.steps) add(step);
@@ -53,11 +58,23 @@ class Compiler {
   }
 
   void add(const Step& step) {
-    const bool known = step.kind == StepKind::send || step.kind == StepKind::recv || step.kind == StepKind::recv_reduce ||
-                       step.kind == StepKind::reduce || step.kind == StepKind::copy;
-    if (!known) fail(ErrorKind::unavailable, "a plan with '", name_of(step.kind), "' steps needs a codec or engine that this version does not have");
-    Instruction in{step.kind, step.final, step.lane, step.source, step.target, offset(step.source, step),
-                   offset(step.target, step), layout_.count(step.piece, step.pieces) * item_, {}, 0, step.after};
+    const bool known = step.kind == StepKind::send || step.kind == StepKind::recv ||
+                       step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce ||
+                       step.kind == StepKind::copy;
+    if (!known)
+      fail(ErrorKind::unavailable, "a plan with '", name_of(step.kind),
+           "' steps needs a codec or engine that this version does not have");
+    Instruction in{step.kind,
+                   step.final,
+                   step.lane,
+                   step.source,
+                   step.target,
+                   offset(step.source, step),
+                   offset(step.target, step),
+                   layout_.count(step.piece, step.pieces) * item_,
+                   {},
+                   0,
+                   step.after};
     auto& met = step.kind == StepKind::send ? sent_ : received_;
     for (int peer : step.peers) {
       if (in.bytes || !met[peer]) in.peers.push_back(peer);
@@ -91,7 +108,8 @@ Program compile(const Shape& shape, int world, int rank) {
     // All ranks must cut alike, but only some may need scratch: all look at the neediest.
     size_t neediest = 0;
     for (const Plan& other : build_plans(shape.algorithm, request))
-      neediest = std::max(neediest, slot_elements(other, layout, Space::scratch) * item * other.scratch_slots);
+      neediest =
+          std::max(neediest, slot_elements(other, layout, Space::scratch) * item * other.scratch_slots);
     if (neediest > kMaxScratchBytes && Registry<Algorithm>::find(shape.algorithm).segmented) continue;
     program.scratch_slot_bytes = (slot + 63) / 64 * 64;
     program.scratch_bytes = program.scratch_slot_bytes * plan.scratch_slots;
@@ -114,8 +132,10 @@ std::string describe(const CallRecord& r) {
   std::string text = concat(name_of(collective), " #", r.sequence, " (");
   if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");
   text += concat(r.count, " ", name_of(static_cast<Dtype>(r.dtype)));
-  if (collective == Collective::reduce || collective == Collective::broadcast) text += concat(", root ", r.root);
-  return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments, r.segments == 1 ? " segment)" : " segments)");
+  if (collective == Collective::reduce || collective == Collective::broadcast)
+    text += concat(", root ", r.root);
+  return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
+                       r.segments == 1 ? " segment)" : " segments)");
 }
 
 }  // namespace gpucomm

@@ -23,13 +23,13 @@ struct Instruction {
 };
 
 struct Program {
-  Shape shape;             // algorithm and segments as chosen
+  Shape shape;  // algorithm and segments as chosen
   int world = 1, rank = 0, lanes = 0;
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> lane_steps;
   size_t input_shift = 0, output_shift = 0;  // bytes from the message's start to the array given
   size_t scratch_slot_bytes = 0, scratch_bytes = 0;
-  CallRecord record;       // all but sequence and tag
+  CallRecord record;  // all but sequence and tag
   uint64_t fingerprint = 0;
 };
 

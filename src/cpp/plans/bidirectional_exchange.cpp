@@ -1,8 +1,8 @@
 // bidirectional_exchange: the papers' BE: halve the vector with a partner at each step, then double it again.
 // Source: arXiv:1611.04255 (cost table, BE); Rabenseifner 2004; van de Geijn for the broadcast.   Cost:
 //   all_reduce, reduce 2 log p alpha + 2(p-1)/p n beta; broadcast (log p + p-1) alpha + 2(p-1)/p n beta.
-// Any world: with q the largest power of two <= p, each of the p-q odd ranks below 2(p-q) first gives its whole
-// array to its even neighbour (and gets the result from it in the end): n beta more each way.
+// Any world: with q the largest power of two <= p, each of the p-q odd ranks below 2(p-q) first gives its
+// whole array to its even neighbour (and gets the result from it in the end): n beta more each way.
 #include <algorithm>
 
 #include "plans/plan.h"
@@ -15,7 +15,10 @@ enum Lane { kSend, kReceive };
 class Exchange {
  public:
   Exchange(const PlanRequest& request, Plan& plan)
-      : plan_(plan), world_(request.world), root_(request.root), place_((request.rank - root_ + world_) % world_) {
+      : plan_(plan),
+        world_(request.world),
+        root_(request.root),
+        place_((request.rank - root_ + world_) % world_) {
     while (2 * q_ <= world_) q_ *= 2;
     extras_ = world_ - q_;
   }
@@ -59,7 +62,8 @@ class Exchange {
     if (place_) round_ = level(reach), receive(place_ - reach, place_, run(place_, reach)), round_ = start;
     for (int distance = reach / 2; distance; distance /= 2)
       if (place_ + distance < world_) {
-        round_ = level(distance), send(place_ + distance, place_ + distance, run(place_ + distance, distance));
+        round_ = level(distance),
+        send(place_ + distance, place_ + distance, run(place_ + distance, distance));
         round_ = start;
       }
     round_ += depth;
@@ -106,24 +110,41 @@ class Exchange {
   }
 
   void send(int place, int chunk, int chunks) {
-    Step step{.kind = StepKind::send, .piece = base_ + chunk, .pieces = chunks, .source = have_,
-              .peers = {rank_of(place)}, .lane = kSend, .round = round_};
+    Step step{.kind = StepKind::send,
+              .piece = base_ + chunk,
+              .pieces = chunks,
+              .source = have_,
+              .peers = {rank_of(place)},
+              .lane = kSend,
+              .round = round_};
     if (last_received_ >= 0) step.after = {last_received_};
     last_sent_ = plan_.add(step);
   }
 
   // A scratch slot is written only after the segment before has left it.
   void fold(int place, int chunk, int chunks, bool final) {
-    Step step{.kind = StepKind::recv_reduce, .piece = base_ + chunk, .pieces = chunks, .source = have_,
-              .target = sums_, .peers = {rank_of(place)}, .lane = kReceive, .round = round_, .final = final};
+    Step step{.kind = StepKind::recv_reduce,
+              .piece = base_ + chunk,
+              .pieces = chunks,
+              .source = have_,
+              .target = sums_,
+              .peers = {rank_of(place)},
+              .lane = kReceive,
+              .round = round_,
+              .final = final};
     if (left_before_ >= 0 && sums_.space == Space::scratch) step.after = {left_before_};
     last_received_ = plan_.add(step);
     have_ = sums_;
   }
 
   void receive(int place, int chunk, int chunks) {
-    last_received_ = plan_.add({.kind = StepKind::recv, .piece = base_ + chunk, .pieces = chunks, .target = sums_,
-                                .peers = {rank_of(place)}, .lane = kReceive, .round = round_});
+    last_received_ = plan_.add({.kind = StepKind::recv,
+                                .piece = base_ + chunk,
+                                .pieces = chunks,
+                                .target = sums_,
+                                .peers = {rank_of(place)},
+                                .lane = kReceive,
+                                .round = round_});
   }
 
   Plan& plan_;

@@ -1,6 +1,7 @@
 // binomial_tree: the minimum spanning tree (MST) of the papers: log2 p rounds, the whole message in each.
 // Source: arXiv:1611.04255 (cost table, MST).   Cost: broadcast, reduce ceil(log2 p)(alpha + n beta);
-// all_reduce twice that. Few messages: for short ones. A parent folds its children in order of growing subtree.
+// all_reduce twice that. Few messages: for short ones. A parent folds its children in order of growing
+// subtree.
 #include "plans/plan.h"
 
 namespace gpucomm {
@@ -11,7 +12,10 @@ enum Lane { kUpReceive, kUpSend, kDownReceive, kDownSend };
 class Tree {
  public:
   Tree(const PlanRequest& request, Plan& plan)
-      : plan_(plan), world_(request.world), root_(request.root), place_((request.rank - request.root + world_) % world_) {
+      : plan_(plan),
+        world_(request.world),
+        root_(request.root),
+        place_((request.rank - request.root + world_) % world_) {
     while ((1 << depth_) < world_) ++depth_;
   }
 
@@ -29,16 +33,25 @@ class Tree {
       Place partial = own;
       for (int distance = 1; distance < reach() && place_ + distance < world_; distance *= 2) {
         const bool final = place_ == 0 && distance * 2 >= world_;
-        Step step{.kind = StepKind::recv_reduce, .piece = k, .source = partial, .target = sum,
-                  .peers = {rank(place_ + distance)}, .lane = kUpReceive, .round = k * depth_ + level(distance),
+        Step step{.kind = StepKind::recv_reduce,
+                  .piece = k,
+                  .source = partial,
+                  .target = sum,
+                  .peers = {rank(place_ + distance)},
+                  .lane = kUpReceive,
+                  .round = k * depth_ + level(distance),
                   .final = final};
         if (sum.space == Space::scratch && sent >= 0) step.after = {sent};
         done[k] = plan_.add(step);
         partial = sum;
       }
       if (place_ == 0) continue;
-      Step step{.kind = StepKind::send, .piece = k, .source = partial, .peers = {rank(place_ - reach())},
-                .lane = kUpSend, .round = k * depth_ + level(reach())};
+      Step step{.kind = StepKind::send,
+                .piece = k,
+                .source = partial,
+                .peers = {rank(place_ - reach())},
+                .lane = kUpSend,
+                .round = k * depth_ + level(reach())};
       if (done[k] >= 0) step.after = {done[k]};
       sent = plan_.add(step);
     }
@@ -51,12 +64,20 @@ class Tree {
       const int round = first_round + k * depth_ + depth_ - 1;
       int have = ready[k];
       if (place_)
-        have = plan_.add({.kind = StepKind::recv, .piece = k, .target = {Space::output},
-                          .peers = {rank(place_ - reach())}, .lane = kDownReceive, .round = round - level(reach())});
+        have = plan_.add({.kind = StepKind::recv,
+                          .piece = k,
+                          .target = {Space::output},
+                          .peers = {rank(place_ - reach())},
+                          .lane = kDownReceive,
+                          .round = round - level(reach())});
       for (int distance = reach() / 2; distance; distance /= 2) {
         if (place_ + distance >= world_) continue;
-        Step step{.kind = StepKind::send, .piece = k, .source = {Space::output}, .peers = {rank(place_ + distance)},
-                  .lane = kDownSend, .round = round - level(distance)};
+        Step step{.kind = StepKind::send,
+                  .piece = k,
+                  .source = {Space::output},
+                  .peers = {rank(place_ + distance)},
+                  .lane = kDownSend,
+                  .round = round - level(distance)};
         if (have >= 0) step.after = {have};
         plan_.add(step);
       }

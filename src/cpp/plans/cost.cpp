@@ -16,18 +16,22 @@ struct Lane {
 
 struct RankState {
   std::vector<Lane> lanes;
-  std::vector<double> done_s;       // per step; kNever until done
-  std::vector<double> arrived_s;    // per receive: the last arrival so far
-  std::vector<int> waiting;         // per receive: sources still to come
+  std::vector<double> done_s;                   // per step; kNever until done
+  std::vector<double> arrived_s;                // per receive: the last arrival so far
+  std::vector<int> waiting;                     // per receive: sources still to come
   std::vector<std::vector<int>> receives_from;  // per peer, in order
-  std::vector<size_t> next_from;    // per peer: how many have been matched
+  std::vector<size_t> next_from;                // per peer: how many have been matched
   std::vector<bool> sent_to;
 };
 
 class Scheduler {
  public:
   Scheduler(const std::vector<Plan>& plans, const std::vector<size_t>& offsets, const Links& links)
-      : plans_(plans), offsets_(offsets), links_(links), world_(static_cast<int>(plans.size())), ports_(2 * world_, 0.0) {
+      : plans_(plans),
+        offsets_(offsets),
+        links_(links),
+        world_(static_cast<int>(plans.size())),
+        ports_(2 * world_, 0.0) {
     for (const Plan& plan : plans_) ranks_.push_back(start(plan));
   }
 
@@ -75,10 +79,12 @@ class Scheduler {
 
   size_t bytes(const Step& step) const { return offsets_[step.piece + step.pieces] - offsets_[step.piece]; }
 
-  // When the step at a lane's head may begin, its resources aside; kNever while something it needs is not done.
+  // When the step at a lane's head may begin, its resources aside; kNever while something it needs is not
+  // done.
   double ready(int rank, const Lane& lane) const {
     double at = lane.free_s;
-    for (int before : plans_[rank].steps[lane.steps[lane.next]].after) at = std::max(at, ranks_[rank].done_s[before]);
+    for (int before : plans_[rank].steps[lane.steps[lane.next]].after)
+      at = std::max(at, ranks_[rank].done_s[before]);
     return at;
   }
 
@@ -139,7 +145,8 @@ class Scheduler {
     ranks_[rank].sent_to[peer] = true;
     const double left = travels ? at + links_.alpha + bytes(step) * links_.beta : at;
     const double there = travels ? left + links_.lambda : at;
-    if (travels && links_.kind == Links::Kind::switched) ports_[2 * rank] = left, ports_[2 * peer + 1] = there;
+    if (travels && links_.kind == Links::Kind::switched)
+      ports_[2 * rank] = left, ports_[2 * peer + 1] = there;
     if (travels && links_.kind == Links::Kind::chain)
       for (int i : route(rank, peer)) ports_[i] = left;
     finish(rank, lane, index, at, left);
@@ -147,22 +154,26 @@ class Scheduler {
     other.arrived_s[receive] = std::max(other.arrived_s[receive], there);
     if (--other.waiting[receive]) return;
     const Step& into = plans_[peer].steps[receive];
-    const double folding = into.kind == StepKind::recv_reduce ? bytes(into) * into.peers.size() * links_.gamma : 0;
-    finish(peer, other.lanes[into.lane], receive, other.arrived_s[receive], other.arrived_s[receive] + folding);
+    const double folding =
+        into.kind == StepKind::recv_reduce ? bytes(into) * into.peers.size() * links_.gamma : 0;
+    finish(peer, other.lanes[into.lane], receive, other.arrived_s[receive],
+           other.arrived_s[receive] + folding);
   }
 
   const std::vector<Plan>& plans_;
   const std::vector<size_t>& offsets_;
   const Links& links_;
   int world_;
-  std::vector<double> ports_;  // switch: out and in of each rank; chain: up and down link of each neighbour pair
+  std::vector<double>
+      ports_;  // switch: out and in of each rank; chain: up and down link of each neighbour pair
   std::vector<RankState> ranks_;
   Schedule result_;
 };
 
 }  // namespace
 
-Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes, const Links& links) {
+Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes,
+                  const Links& links) {
   return Scheduler(plans, offset_bytes, links).run();
 }
 

@@ -9,13 +9,13 @@ namespace gpucomm {
 
 // A message of b bytes occupies what it travels on for alpha + b beta and is there lambda later.
 struct Links {
-  // switch: each rank has one port in and one out. chain: each neighbour pair has its own full-duplex link, and a
-  // message takes every link on its route.
+  // switch: each rank has one port in and one out. chain: each neighbour pair has its own full-duplex link,
+  // and a message takes every link on its route.
   enum class Kind { switched, chain } kind = Kind::switched;
-  double alpha = 5e-6;   // overhead, s a message
-  double lambda = 0;     // latency (propagation, pipelined), s
-  double beta = 1e-9;    // s a byte
-  double gamma = 0;      // s a byte reduced or copied, each source
+  double alpha = 5e-6;  // overhead, s a message
+  double lambda = 0;    // latency (propagation, pipelined), s
+  double beta = 1e-9;   // s a byte
+  double gamma = 0;     // s a byte reduced or copied, each source
 };
 
 struct Event {
@@ -30,6 +30,7 @@ struct Schedule {
 
 // `offset_bytes`: the layout in bytes, pieces + 1. Deterministic: ties go to the lower rank, then lane.
 // Throws mismatch when the plans never finish.
-Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes, const Links& links);
+Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes,
+                  const Links& links);
 
 }  // namespace gpucomm

@@ -1,21 +1,24 @@
 // direct: every rank sends to every rank; rank r folds chunk r of all in one pass, in rank order.
 // Source: ours (the "two-shot" of GPU libraries).   Cost: all_reduce 2(p-1) alpha + 2(p-1)/p n beta, but only
-// two dependent hops: best where latency, or waking a rank, costs more than messages; shared memory above all.
-// Each contribution is rounded once, whatever p.
+// two dependent hops: best where latency, or waking a rank, costs more than messages; shared memory above
+// all. Each contribution is rounded once, whatever p.
 #include "plans/plan.h"
 
 namespace gpucomm {
 namespace {
 
-// Messages to different peers go out at once, in a lane each: a fold waits for all of its sources together, so
-// a rank that served its peers one after the other could block another's fold. Messages to one peer keep the
-// order in which both ends add them here: scatter(k + 1) goes out before gather(k), so that the next segment is
-// on its way while this one is folded.
+// Messages to different peers go out at once, in a lane each: a fold waits for all of its sources together,
+// so a rank that served its peers one after the other could block another's fold. Messages to one peer keep
+// the order in which both ends add them here: scatter(k + 1) goes out before gather(k), so that the next
+// segment is on its way while this one is folded.
 enum Lane { kReceive, kLocal, kSend };  // kSend + peer
 class Direct {
  public:
   Direct(const PlanRequest& request, Plan& plan)
-      : plan_(plan), world_(request.world), rank_(request.rank), own_{request.in_place ? Space::output : Space::input} {
+      : plan_(plan),
+        world_(request.world),
+        rank_(request.rank),
+        own_{request.in_place ? Space::output : Space::input} {
     for (int distance = 1; distance < world_; ++distance) {
       to_.push_back((rank_ + distance) % world_);
       from_.push_back((rank_ - distance + world_) % world_);
@@ -30,8 +33,14 @@ class Direct {
     std::vector<int> peers;
     for (int peer = 0; peer < world_; ++peer)
       if (peer != rank_) peers.push_back(peer);
-    return plan_.add({.kind = StepKind::recv_reduce, .piece = plan_.piece(rank_, segment), .source = own_,
-                      .target = {Space::output}, .peers = peers, .lane = kReceive, .round = round, .final = true});
+    return plan_.add({.kind = StepKind::recv_reduce,
+                      .piece = plan_.piece(rank_, segment),
+                      .source = own_,
+                      .target = {Space::output},
+                      .peers = peers,
+                      .lane = kReceive,
+                      .round = round,
+                      .final = true});
   }
 
   void gather(int segment, int round, Place from, int after) {
@@ -68,19 +77,32 @@ class Direct {
 
   void own_shard() {
     if (!plan_.in_place)
-      plan_.add({.kind = StepKind::copy, .piece = plan_.piece(rank_, 0), .pieces = plan_.segments, .source = own_,
-                 .target = {Space::output}, .lane = kLocal});
+      plan_.add({.kind = StepKind::copy,
+                 .piece = plan_.piece(rank_, 0),
+                 .pieces = plan_.segments,
+                 .source = own_,
+                 .target = {Space::output},
+                 .lane = kLocal});
   }
 
   Place own() const { return own_; }
 
  private:
   int send(int piece, Place from, int peer, int round) {
-    return plan_.add({.kind = StepKind::send, .piece = piece, .source = from, .peers = {peer},
-                      .lane = kSend + peer, .round = round});
+    return plan_.add({.kind = StepKind::send,
+                      .piece = piece,
+                      .source = from,
+                      .peers = {peer},
+                      .lane = kSend + peer,
+                      .round = round});
   }
   void receive(int piece, int peer, int round) {
-    plan_.add({.kind = StepKind::recv, .piece = piece, .target = {Space::output}, .peers = {peer}, .lane = kReceive, .round = round});
+    plan_.add({.kind = StepKind::recv,
+               .piece = piece,
+               .target = {Space::output},
+               .peers = {peer},
+               .lane = kReceive,
+               .round = round});
   }
 
   Plan& plan_;

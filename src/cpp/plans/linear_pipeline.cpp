@@ -37,15 +37,26 @@ class Chain {
     for (int k = 0; k < plan_.segments; ++k) {
       Place partial = own;
       if (!head()) {
-        partial = tail() || through == Space::output ? Place{Space::output} : Place{through, k % std::max(1, plan_.scratch_slots)};
-        Step step{.kind = StepKind::recv_reduce, .piece = k, .source = own, .target = partial,
-                  .peers = {at(position_ - 1)}, .lane = kReduceReceive, .round = position_ - 1 + k, .final = tail()};
+        partial = tail() || through == Space::output ? Place{Space::output}
+                                                     : Place{through, k % std::max(1, plan_.scratch_slots)};
+        Step step{.kind = StepKind::recv_reduce,
+                  .piece = k,
+                  .source = own,
+                  .target = partial,
+                  .peers = {at(position_ - 1)},
+                  .lane = kReduceReceive,
+                  .round = position_ - 1 + k,
+                  .final = tail()};
         if (partial.space == Space::scratch && reader[partial.slot] >= 0) step.after = {reader[partial.slot]};
         done[k] = plan_.add(step);
       }
       if (tail()) continue;
-      Step step{.kind = StepKind::send, .piece = k, .source = partial, .peers = {at(position_ + 1)},
-                .lane = kReduceSend, .round = position_ + k};
+      Step step{.kind = StepKind::send,
+                .piece = k,
+                .source = partial,
+                .peers = {at(position_ + 1)},
+                .lane = kReduceSend,
+                .round = position_ + k};
       if (done[k] >= 0) step.after = {done[k]};
       const int sent = plan_.add(step);
       if (partial.space == Space::scratch) reader[partial.slot] = sent;
@@ -59,11 +70,19 @@ class Chain {
     for (int k = 0; k < plan_.segments; ++k) {
       int have = ready[k];
       if (!tail())
-        have = plan_.add({.kind = StepKind::recv, .piece = k, .target = {Space::output}, .peers = {at(position_ + 1)},
-                          .lane = kBroadcastReceive, .round = first_round + world_ - 2 - position_ + k});
+        have = plan_.add({.kind = StepKind::recv,
+                          .piece = k,
+                          .target = {Space::output},
+                          .peers = {at(position_ + 1)},
+                          .lane = kBroadcastReceive,
+                          .round = first_round + world_ - 2 - position_ + k});
       if (head()) continue;
-      Step step{.kind = StepKind::send, .piece = k, .source = {Space::output}, .peers = {at(position_ - 1)},
-                .lane = kBroadcastSend, .round = first_round + world_ - 1 - position_ + k};
+      Step step{.kind = StepKind::send,
+                .piece = k,
+                .source = {Space::output},
+                .peers = {at(position_ - 1)},
+                .lane = kBroadcastSend,
+                .round = first_round + world_ - 1 - position_ + k};
       if (have >= 0) step.after = {have};
       plan_.add(step);
     }

@@ -1,6 +1,7 @@
 // one_shot: every rank sends its whole array to every rank, and each folds all of them itself, in rank order.
 // Source: ours (the "one-shot" of GPU libraries).   Cost: (p-1)(alpha + n beta), one hop: the least latency.
-// All ranks fold the same operands in the same order, so their bits are equal. A barrier is one of no elements.
+// All ranks fold the same operands in the same order, so their bits are equal. A barrier is one of no
+// elements.
 #include "plans/plan.h"
 
 namespace gpucomm {
@@ -10,7 +11,8 @@ enum Lane { kReceive, kSend };  // kSend + peer: a fold waits for all of its sou
 
 void build(const PlanRequest& request, Plan& plan) {
   const Place own{request.in_place ? Space::output : Space::input};
-  const Place sum{request.in_place ? Space::scratch : Space::output};  // in place, others may still need our array
+  const Place sum{request.in_place ? Space::scratch
+                                   : Space::output};  // in place, others may still need our array
   plan.scratch_slots = request.in_place ? 1 : 0;
   std::vector<int> peers;
   for (int peer = 0; peer < request.world; ++peer)
@@ -19,11 +21,28 @@ void build(const PlanRequest& request, Plan& plan) {
     std::vector<int> before;
     for (int distance = 1; distance < request.world; ++distance) {
       const int peer = (request.rank + distance) % request.world;
-      before.push_back(plan.add({.kind = StepKind::send, .piece = k, .source = own, .peers = {peer}, .lane = kSend + peer, .round = k}));
+      before.push_back(plan.add({.kind = StepKind::send,
+                                 .piece = k,
+                                 .source = own,
+                                 .peers = {peer},
+                                 .lane = kSend + peer,
+                                 .round = k}));
     }
-    plan.add({.kind = StepKind::recv_reduce, .piece = k, .source = own, .target = sum, .peers = peers, .lane = kReceive, .round = k, .final = true});
+    plan.add({.kind = StepKind::recv_reduce,
+              .piece = k,
+              .source = own,
+              .target = sum,
+              .peers = peers,
+              .lane = kReceive,
+              .round = k,
+              .final = true});
     if (request.in_place)
-      plan.add({.kind = StepKind::copy, .piece = k, .source = sum, .target = {Space::output}, .lane = kReceive, .after = before});
+      plan.add({.kind = StepKind::copy,
+                .piece = k,
+                .source = sum,
+                .target = {Space::output},
+                .lane = kReceive,
+                .after = before});
   }
 }
 

@@ -36,8 +36,8 @@ Plan build_plan(std::string_view algorithm, const PlanRequest& request) {
   const Algorithm& entry = Registry<Algorithm>::find(algorithm);
   check_request(request);
   if (!entry.offers(request.collective))
-    fail(ErrorKind::invalid_argument, "algorithm '", algorithm, "' does not offer ", name_of(request.collective),
-         "; those that do: ", offering(request.collective));
+    fail(ErrorKind::invalid_argument, "algorithm '", algorithm, "' does not offer ",
+         name_of(request.collective), "; those that do: ", offering(request.collective));
   Plan plan;
   plan.collective = request.collective;
   plan.algorithm = algorithm;
@@ -87,7 +87,8 @@ Layout cut(const Plan& plan, size_t count, size_t align, const std::vector<size_
   Layout layout;
   layout.offset.reserve(plan.pieces() + 1);
   layout.offset.push_back(0);
-  for (size_t i = 0; i + 1 < outer.size(); ++i) cut_evenly(outer[i], outer[i + 1], inner, align, layout.offset);
+  for (size_t i = 0; i + 1 < outer.size(); ++i)
+    cut_evenly(outer[i], outer[i + 1], inner, align, layout.offset);
   return layout;
 }
 

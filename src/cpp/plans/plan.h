@@ -24,9 +24,19 @@ inline constexpr bool by_rank(Collective c) {
   return c == Collective::all_gather || c == Collective::reduce_scatter;
 }
 
-enum class StepKind : uint8_t { send, recv, recv_reduce, reduce, encode, decode, decode_reduce, copy, native };
-inline constexpr std::string_view kStepNames[] = {"send",   "recv",          "recv_reduce", "reduce", "encode",
-                                                  "decode", "decode_reduce", "copy",        "native"};
+enum class StepKind : uint8_t {
+  send,
+  recv,
+  recv_reduce,
+  reduce,
+  encode,
+  decode,
+  decode_reduce,
+  copy,
+  native
+};
+inline constexpr std::string_view kStepNames[] = {
+    "send", "recv", "recv_reduce", "reduce", "encode", "decode", "decode_reduce", "copy", "native"};
 inline constexpr std::string_view name_of(StepKind k) { return kStepNames[static_cast<int>(k)]; }
 
 // Where a run of pieces lies on this rank. input and output are the caller's arrays (one and the same in
@@ -37,20 +47,21 @@ inline constexpr std::string_view name_of(Space s) { return kSpaceNames[static_c
 
 struct Place {
   Space space = Space::output;
-  int slot = 0;    // of scratch and coded
-  int base = -1;   // the piece at the slot's start; -1: the step's own first piece
+  int slot = 0;   // of scratch and coded
+  int base = -1;  // the piece at the slot's start; -1: the step's own first piece
   bool operator==(const Place&) const = default;
 };
 
 struct Step {
   StepKind kind = StepKind::copy;
-  int piece = 0;           // the first piece
-  int pieces = 1;          // of a run of consecutive pieces
-  Place source;            // send, encode, decode, copy: what is read. Reducing steps: the own operand
-  Place target;            // what is written (not by send). Its space tells the form: coded, or dense elements
-  std::vector<int> peers;  // send, recv: one; recv_reduce: k, ascending, the own operand folded in at its rank
-  int lane = 0;            // steps of one lane run in order, lanes at once
-  int round = 0;           // of a message: equal at both ends
+  int piece = 0;   // the first piece
+  int pieces = 1;  // of a run of consecutive pieces
+  Place source;    // send, encode, decode, copy: what is read. Reducing steps: the own operand
+  Place target;    // what is written (not by send). Its space tells the form: coded, or dense elements
+  std::vector<int>
+      peers;      // send, recv: one; recv_reduce: k, ascending, the own operand folded in at its rank
+  int lane = 0;   // steps of one lane run in order, lanes at once
+  int round = 0;  // of a message: equal at both ends
   std::vector<int> after;  // indices of steps that must be done before
   bool final = false;      // of a reducing step: the fold is complete here (a mean divides now)
 };

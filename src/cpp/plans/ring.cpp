@@ -1,6 +1,7 @@
-// ring: every rank sends to its right neighbour only; each chunk is folded once round the ring, then forwarded.
-// Source: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce).   Cost: all_reduce 2(p-1)(alpha + n/p beta).
-// A link carries each byte once a pass, whatever the world; latency grows with p. Chunk r ends on rank r.
+// ring: every rank sends to its right neighbour only; each chunk is folded once round the ring, then
+// forwarded. Source: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce).   Cost: all_reduce 2(p-1)(alpha +
+// n/p beta). A link carries each byte once a pass, whatever the world; latency grows with p. Chunk r ends on
+// rank r.
 #include "plans/plan.h"
 
 namespace gpucomm {
@@ -46,8 +47,14 @@ class Ring {
       const bool final = hop.step == world_ - 2;
       Place target{Space::output};
       if (!final && through == Space::scratch) target = {through, hop.round % plan_.scratch_slots};
-      Step step{.kind = StepKind::recv_reduce, .piece = in, .source = source, .target = target,
-                .peers = {left()}, .lane = kReceive, .round = hop.round, .final = final};
+      Step step{.kind = StepKind::recv_reduce,
+                .piece = in,
+                .source = source,
+                .target = target,
+                .peers = {left()},
+                .lane = kReceive,
+                .round = hop.round,
+                .final = final};
       if (target.space == Space::scratch && reader[target.slot] >= 0) step.after = {reader[target.slot]};
       waiting[in] = target;
       arrived_[in] = plan_.add(step);
@@ -60,14 +67,23 @@ class Ring {
       const int in = plan_.piece(chunk(-1 - hop.step), hop.segment);
       const int round = first_round + hop.round;
       send(out, hop.step ? Place{Space::output} : own, round);
-      arrived_[in] = plan_.add({.kind = StepKind::recv, .piece = in, .target = {Space::output},
-                                .peers = {left()}, .lane = kReceive, .round = round});
+      arrived_[in] = plan_.add({.kind = StepKind::recv,
+                                .piece = in,
+                                .target = {Space::output},
+                                .peers = {left()},
+                                .lane = kReceive,
+                                .round = round});
     }
   }
 
  private:
   int send(int piece, Place from, int round) {
-    Step step{.kind = StepKind::send, .piece = piece, .source = from, .peers = {right()}, .lane = kSend, .round = round};
+    Step step{.kind = StepKind::send,
+              .piece = piece,
+              .source = from,
+              .peers = {right()},
+              .lane = kSend,
+              .round = round};
     if (arrived_[piece] >= 0) step.after = {arrived_[piece]};
     return plan_.add(step);
   }
@@ -90,8 +106,12 @@ void build(const PlanRequest& request, Plan& plan) {
     const Place own{request.in_place ? Space::output : Space::input};
     Ring(request, plan).all_gather(0, own);
     if (!request.in_place)
-      plan.add({.kind = StepKind::copy, .piece = plan.piece(request.rank, 0), .pieces = plan.segments,
-                .source = own, .target = {Space::output}, .lane = kReceive});
+      plan.add({.kind = StepKind::copy,
+                .piece = plan.piece(request.rank, 0),
+                .pieces = plan.segments,
+                .source = own,
+                .target = {Space::output},
+                .lane = kReceive});
   }
 }
 

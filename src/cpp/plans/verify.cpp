@@ -17,8 +17,8 @@ struct Value {
 
 struct Cell {
   Value value;
-  int writer = -1, written_at = 0;              // the thread of the last write and its clock then
-  std::vector<std::pair<int, int>> reads;       // (thread, clock) since
+  int writer = -1, written_at = 0;         // the thread of the last write and its clock then
+  std::vector<std::pair<int, int>> reads;  // (thread, clock) since
 };
 
 struct Lane {
@@ -41,7 +41,8 @@ class Machine {
     }
     for (int r = 0; r < world_; ++r) {
       for (auto& lane : lanes_[r]) lane.clock.assign(threads, 0);
-      for (size_t i = 0; i < plans_[r].steps.size(); ++i) lanes_[r][plans_[r].steps[i].lane].steps.push_back(i);
+      for (size_t i = 0; i < plans_[r].steps.size(); ++i)
+        lanes_[r][plans_[r].steps[i].lane].steps.push_back(i);
     }
     match_messages();
     fill_inputs();
@@ -56,7 +57,8 @@ class Machine {
     }
     check_finished();
     check_results();
-    for (const Plan& plan : plans_) report_.scratch_slots = std::max(report_.scratch_slots, plan.scratch_slots);
+    for (const Plan& plan : plans_)
+      report_.scratch_slots = std::max(report_.scratch_slots, plan.scratch_slots);
     return report_;
   }
 
@@ -83,7 +85,9 @@ class Machine {
       }
     for (auto& [pair, out] : sent) match_pair(pair, out, received[pair]);
     for (auto& [pair, in] : received)
-      if (in.size() > sent[pair].size()) fault(pair.second, in[sent[pair].size()], "waits for a message that rank ", pair.first, " never sends");
+      if (in.size() > sent[pair].size())
+        fault(pair.second, in[sent[pair].size()], "waits for a message that rank ", pair.first,
+              " never sends");
   }
 
   void match_pair(std::pair<int, int> pair, const std::vector<int>& out, const std::vector<int>& in) {
@@ -92,8 +96,10 @@ class Machine {
       const Step& a = plans_[from].steps[out[k]];
       if (k >= in.size()) fault(from, out[k], "sends a message that rank ", to, " never receives");
       const Step& b = plans_[to].steps[in[k]];
-      if (a.piece != b.piece || a.pieces != b.pieces || a.round != b.round || coded(a.source) != coded(b.target))
-        fault(from, out[k], "meets step ", in[k], " of rank ", to, ", which expects piece ", b.piece, "+", b.pieces, " in round ", b.round);
+      if (a.piece != b.piece || a.pieces != b.pieces || a.round != b.round ||
+          coded(a.source) != coded(b.target))
+        fault(from, out[k], "meets step ", in[k], " of rank ", to, ", which expects piece ", b.piece, "+",
+              b.pieces, " in round ", b.round);
       if (a.lane != plans_[from].steps[out[0]].lane || b.lane != plans_[to].steps[in[0]].lane)
         fault(from, out[k], "shares its peer with another lane: messages to rank ", to, " could overtake");
       sender_[{to, in[k], from}] = out[k];
@@ -117,7 +123,8 @@ class Machine {
     Space space = place.space;
     if (space == Space::input && plans_[rank].in_place) space = Space::output;
     const bool slotted = space == Space::scratch || space == Space::coded;
-    return cells_[{rank, static_cast<int>(space), slotted ? place.slot : 0, piece - (slotted ? place.base : 0)}];
+    return cells_[{rank, static_cast<int>(space), slotted ? place.slot : 0,
+                   piece - (slotted ? place.base : 0)}];
   }
 
   bool at_head(int rank, int step) const {
@@ -168,7 +175,8 @@ class Machine {
         const int sender = sender_.at({rank, index, peer});
         const Step& from = plans_[peer].steps[sender];
         Clock& sent = enter(peer, sender);
-        for (int i = 0; i < step.pieces; ++i) arriving[peer].push_back(read(peer, sender, from.source, i, sent));
+        for (int i = 0; i < step.pieces; ++i)
+          arriving[peer].push_back(read(peer, sender, from.source, i, sent));
         join(clock, sent);
         leave(peer, sender);
       }
@@ -213,9 +221,12 @@ class Machine {
   Value read(int rank, int index, const Place& place, int i, const Clock& clock) {
     const Step& step = plans_[rank].steps[index];
     Cell& c = cell(rank, based(place, step), step.piece + i);
-    if (c.value.times.empty()) fault(rank, index, "reads piece ", step.piece + i, " of ", name_of(place.space), ", where nothing is yet");
+    if (c.value.times.empty())
+      fault(rank, index, "reads piece ", step.piece + i, " of ", name_of(place.space),
+            ", where nothing is yet");
     if (c.value.coded != coded(place)) fault(rank, index, "takes coded data for dense or dense for coded");
-    if (c.writer >= 0 && clock[c.writer] < c.written_at) fault(rank, index, "reads piece ", step.piece + i, " unordered with the step that writes it");
+    if (c.writer >= 0 && clock[c.writer] < c.written_at)
+      fault(rank, index, "reads piece ", step.piece + i, " unordered with the step that writes it");
     const int thread = first_thread_[rank] + step.lane;
     c.reads.emplace_back(thread, clock[thread]);
     return c.value;
@@ -252,8 +263,11 @@ class Machine {
       for (int piece = 0; piece < plans_[r].pieces(); ++piece) {
         const Value want = expected(r, piece), &got = cell(r, {Space::output}, piece).value;
         if (want.times.empty()) continue;
-        if (got.times != want.times) fail(ErrorKind::mismatch, label(r), ": piece ", piece, " of the result lacks or repeats a contribution");
-        if (world_ > 1 && got.final != want.final) fail(ErrorKind::mismatch, label(r), ": piece ", piece, " of the result was never marked final");
+        if (got.times != want.times)
+          fail(ErrorKind::mismatch, label(r), ": piece ", piece,
+               " of the result lacks or repeats a contribution");
+        if (world_ > 1 && got.final != want.final)
+          fail(ErrorKind::mismatch, label(r), ": piece ", piece, " of the result was never marked final");
         for (int p : got.passes) report_.lossy_passes = std::max(report_.lossy_passes, p);
       }
   }
@@ -272,7 +286,8 @@ class Machine {
   template <class... Parts>
   [[noreturn]] void fault(int rank, int index, const Parts&... parts) const {
     const Step& step = plans_[rank].steps[index];
-    fail(ErrorKind::mismatch, label(rank), ": step ", index, " (", name_of(step.kind), " of piece ", step.piece, " in round ", step.round, ") ", parts...);
+    fail(ErrorKind::mismatch, label(rank), ": step ", index, " (", name_of(step.kind), " of piece ",
+         step.piece, " in round ", step.round, ") ", parts...);
   }
 
   const std::vector<Plan>& plans_;
@@ -280,8 +295,8 @@ class Machine {
   std::vector<int> first_thread_;
   std::vector<std::vector<Lane>> lanes_;
   std::vector<std::vector<Clock>> done_;
-  std::map<std::tuple<int, int, int>, int> sender_;              // (receiver, its step, peer) -> the peer's step
-  std::map<std::tuple<int, int, int, int>, Cell> cells_;         // (rank, space, slot, piece)
+  std::map<std::tuple<int, int, int>, int> sender_;       // (receiver, its step, peer) -> the peer's step
+  std::map<std::tuple<int, int, int, int>, Cell> cells_;  // (rank, space, slot, piece)
   Verified report_;
 };
 
@@ -290,8 +305,8 @@ class Machine {
 Verified verify(const std::vector<Plan>& plans) {
   for (size_t r = 0; r < plans.size(); ++r)
     if (plans[r].rank != static_cast<int>(r) || plans[r].world != static_cast<int>(plans.size()))
-      fail(ErrorKind::invalid_argument, "verify takes the plans of all ranks in order; place ", r, " of ", plans.size(),
-           " holds that of rank ", plans[r].rank, " of ", plans[r].world);
+      fail(ErrorKind::invalid_argument, "verify takes the plans of all ranks in order; place ", r, " of ",
+           plans.size(), " holds that of rank ", plans[r].rank, " of ", plans[r].world);
   return Machine(plans).run();
 }
 

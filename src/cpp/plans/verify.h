@@ -13,9 +13,9 @@ namespace gpucomm {
 struct Verified {
   size_t messages = 0;
   int rounds = 0;
-  int lossy_passes = 0;         // the most that lie on any contribution's way into any result
-  int scratch_slots = 0;        // the most of any rank
-  std::vector<size_t> sent;     // pieces sent by each rank
+  int lossy_passes = 0;      // the most that lie on any contribution's way into any result
+  int scratch_slots = 0;     // the most of any rank
+  std::vector<size_t> sent;  // pieces sent by each rank
 };
 
 Verified verify(const std::vector<Plan>& plans);

@@ -23,11 +23,14 @@ std::shared_ptr<Region> make_local_region(int world) {
 }
 
 static std::unique_ptr<Transport> open_local(const Endpoint& endpoint) {
-  if (!endpoint.region) fail(ErrorKind::invalid_argument, "transport 'local' needs a region shared by its ranks");
+  if (!endpoint.region)
+    fail(ErrorKind::invalid_argument, "transport 'local' needs a region shared by its ranks");
   return std::make_unique<Mailbox>(endpoint.region, endpoint.rank, endpoint.world);
 }
 
 static const Registry<TransportEntry>::Add add{
-    "local", {"ranks are threads of one process: tests, notebooks, several ranks on one device", "nothing", open_local}};
+    "local",
+    {"ranks are threads of one process: tests, notebooks, several ranks on one device", "nothing",
+     open_local}};
 
 }  // namespace gpucomm

@@ -46,7 +46,8 @@ MailboxLayout::MailboxLayout(int world) : world(world) {
   if (world < 1 || world > kMaxWorld)
     fail(ErrorKind::invalid_argument, "world must be in [1, ", kMaxWorld, "] for shared memory, got ", world);
   const size_t pairs = static_cast<size_t>(world) * (world - 1) / 2;
-  while (pairs * slots * slot_bytes > (14u << 20) && slot_bytes > 4096) slots > 8 ? slots = 8 : slot_bytes /= 2;
+  while (pairs * slots * slot_bytes > (14u << 20) && slot_bytes > 4096)
+    slots > 8 ? slots = 8 : slot_bytes /= 2;
   auto page = [](size_t n) { return (n + 4095) / 4096 * 4096; };
   rank_area = page(sizeof(RegionHeader));
   ring_area = rank_area + page(sizeof(RankArea)) * world;
@@ -63,10 +64,13 @@ void format_region(std::byte* base, const MailboxLayout& layout) {
 
 Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world)
     : region_(std::move(region)), layout_(world), rank_(rank), world_(world) {
-  if (rank < 0 || rank >= world) fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
+  if (rank < 0 || rank >= world)
+    fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
   const auto* header = reinterpret_cast<const RegionHeader*>(region_->base);
-  if (region_->size < layout_.total || header->magic != kMagic || header->world != static_cast<uint64_t>(world))
-    fail(ErrorKind::mismatch, "the shared memory handed to rank ", rank, " was not made for a world of ", world);
+  if (region_->size < layout_.total || header->magic != kMagic ||
+      header->world != static_cast<uint64_t>(world))
+    fail(ErrorKind::mismatch, "the shared memory handed to rank ", rank, " was not made for a world of ",
+         world);
   for (int peer = 0; peer < world; ++peer) boxes_.push_back(peer == rank ? Box{} : open_box(peer));
 }
 
@@ -162,8 +166,10 @@ void Mailbox::consume(int peer) {
 // waits for, and a plan that needs no buffering can not lock up for want of slots.
 void Mailbox::settle(Box& box, int slot) {
   box.owned.push_back(slot);
-  while (take_back(box)) {}
-  while (box.out_seen != box.out_next && !entry(box.out, box.out_seen).full.load(std::memory_order_relaxed)) ++box.out_seen;
+  while (take_back(box)) {
+  }
+  while (box.out_seen != box.out_next && !entry(box.out, box.out_seen).full.load(std::memory_order_relaxed))
+    ++box.out_seen;
   const size_t under_way = box.out_next - box.out_seen;
   while (!box.owned.empty() && (box.owned.size() + under_way) * 4 > static_cast<size_t>(layout_.slots) * 3) {
     // The one held longest: the last is still warm here and will carry the next reply.
@@ -172,7 +178,8 @@ void Mailbox::settle(Box& box, int slot) {
   }
 }
 
-// A sleeper counts itself, then looks once more; we publish, then look whether it sleeps: one of the two sees.
+// A sleeper counts itself, then looks once more; we publish, then look whether it sleeps: one of the two
+// sees.
 void Mailbox::ring_bell(int rank) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   RankArea& a = area(rank);
@@ -188,7 +195,9 @@ uint32_t Mailbox::begin_sleep() {
   return a.bell.load(std::memory_order_acquire);
 }
 
-void Mailbox::sleep(uint32_t ticket, std::chrono::microseconds at_most) { futex_wait(area(rank_).bell, ticket, at_most); }
+void Mailbox::sleep(uint32_t ticket, std::chrono::microseconds at_most) {
+  futex_wait(area(rank_).bell, ticket, at_most);
+}
 void Mailbox::end_sleep() { area(rank_).sleepers.fetch_sub(1, std::memory_order_seq_cst); }
 void Mailbox::wake_self() { ring_bell(rank_); }
 
@@ -200,7 +209,9 @@ void Mailbox::announce(const CallRecord& record) {
   area(rank_).arrived.store(record.sequence, std::memory_order_release);
 }
 
-void Mailbox::complete(uint64_t sequence) { area(rank_).completed.store(sequence, std::memory_order_release); }
+void Mailbox::complete(uint64_t sequence) {
+  area(rank_).completed.store(sequence, std::memory_order_release);
+}
 
 CallRecord Mailbox::call(int rank, uint64_t sequence) const {
   uint64_t words[CallRecord::kWords];
@@ -258,6 +269,8 @@ Poison Mailbox::poison() const {
   return {header->poison_rank, static_cast<ErrorKind>(header->poison_kind), header->poison_text};
 }
 
-Transport::Counters Mailbox::counters() const { return {bytes_sent_.load(), bytes_received_.load(), messages_sent_.load()}; }
+Transport::Counters Mailbox::counters() const {
+  return {bytes_sent_.load(), bytes_received_.load(), messages_sent_.load()};
+}
 
 }  // namespace gpucomm

@@ -1,9 +1,10 @@
 // Mailboxes in memory that all ranks map: what the transports local and shm share.
 //
-// Per ordered pair of ranks a ring of entries: a header and up to kInlineBytes of payload. Longer messages pass
-// through slots, which belong to the unordered pair and change hands with the message: who has consumed a slot
-// owns it and sends its next message in it, so a reply is written to lines just read from the peer, which
-// costs much less than to lines that the peer has only read. Who holds too many gives one back by a second ring.
+// Per ordered pair of ranks a ring of entries: a header and up to kInlineBytes of payload. Longer messages
+// pass through slots, which belong to the unordered pair and change hands with the message: who has consumed
+// a slot owns it and sends its next message in it, so a reply is written to lines just read from the peer,
+// which costs much less than to lines that the peer has only read. Who holds too many gives one back by a
+// second ring.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -62,9 +63,9 @@ class Mailbox : public Transport {
 
  private:
   RankArea& area(int rank) const;
-  struct Box {  // this rank's view of one peer
-    Entry *out = nullptr, *in = nullptr;                       // rings
-    std::atomic<uint32_t>*give = nullptr, *take = nullptr;     // slots given back, to and by the peer
+  struct Box {                                              // this rank's view of one peer
+    Entry *out = nullptr, *in = nullptr;                    // rings
+    std::atomic<uint32_t>*give = nullptr, *take = nullptr;  // slots given back, to and by the peer
     std::byte* slots = nullptr;
     std::vector<int> owned;
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;

@@ -17,20 +17,23 @@ namespace {
 
 struct FileRegion : Region {
   FileRegion(int fd, size_t bytes) {
-    struct stat status {};
+    struct stat status{};
     if (fstat(fd, &status) || static_cast<size_t>(status.st_size) < bytes)
-      fail(ErrorKind::mismatch, "the shared memory is ", status.st_size, " bytes long, a region of this world needs ", bytes,
+      fail(ErrorKind::mismatch, "the shared memory is ", status.st_size,
+           " bytes long, a region of this world needs ", bytes,
            ": do all ranks run the same version of gpucomm?");
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED) fail(ErrorKind::unavailable, "could not map ", bytes, " bytes of shared memory: ", std::strerror(errno));
+    if (p == MAP_FAILED)
+      fail(ErrorKind::unavailable, "could not map ", bytes,
+           " bytes of shared memory: ", std::strerror(errno));
     base = static_cast<std::byte*>(p), size = bytes;
   }
   ~FileRegion() override { munmap(base, size); }
 };
 
 struct ProcessState {
-  char state = 'X';      // as /proc says: R S D T Z X
-  long long started = 0; // in clock ticks since boot: tells a process from a later one of the same pid
+  char state = 'X';       // as /proc says: R S D T Z X
+  long long started = 0;  // in clock ticks since boot: tells a process from a later one of the same pid
 };
 
 ProcessState process_state(long long pid) {
@@ -48,7 +51,9 @@ ProcessState process_state(long long pid) {
 
 class Shm : public Mailbox {
  public:
-  Shm(std::shared_ptr<Region> region, int rank, int world) : Mailbox(std::move(region), rank, world) { join(rank); }
+  Shm(std::shared_ptr<Region> region, int rank, int world) : Mailbox(std::move(region), rank, world) {
+    join(rank);
+  }
 
   std::string gone(int rank) const override {
     const auto [pid, started] = who(rank);
@@ -74,13 +79,15 @@ class Shm : public Mailbox {
 };
 
 std::unique_ptr<Transport> open_shm(const Endpoint& endpoint) {
-  if (endpoint.fd < 0) fail(ErrorKind::invalid_argument, "transport 'shm' needs the file descriptor of its memory");
+  if (endpoint.fd < 0)
+    fail(ErrorKind::invalid_argument, "transport 'shm' needs the file descriptor of its memory");
   auto region = std::make_shared<FileRegion>(endpoint.fd, MailboxLayout(endpoint.world).total);
   return std::make_unique<Shm>(region, endpoint.rank, endpoint.world);
 }
 
 const Registry<TransportEntry>::Add add{
-    "shm", {"processes of one node, through shared memory", "Linux: memfd and abstract unix sockets", open_shm}};
+    "shm",
+    {"processes of one node, through shared memory", "Linux: memfd and abstract unix sockets", open_shm}};
 
 }  // namespace
 
@@ -88,10 +95,12 @@ int make_shm_fd(int world) {
   const MailboxLayout layout(world);
   const int fd = memfd_create("gpucomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(ErrorKind::unavailable, "memfd_create failed: ", std::strerror(errno));
-  if (ftruncate(fd, static_cast<off_t>(layout.total)) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
+  if (ftruncate(fd, static_cast<off_t>(layout.total)) ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
     const int error = errno;
     close(fd);
-    fail(ErrorKind::unavailable, "could not size shared memory of ", layout.total, " bytes: ", std::strerror(error));
+    fail(ErrorKind::unavailable, "could not size shared memory of ", layout.total,
+         " bytes: ", std::strerror(error));
   }
   format_region(FileRegion(fd, layout.total).base, layout);
   return fd;

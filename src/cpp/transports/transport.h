@@ -57,25 +57,25 @@ class Transport {
   virtual const Chunk* peek(int peer) = 0;
   virtual void consume(int peer) = 0;
 
-  // begin_sleep announces that this rank is about to sleep and returns a ticket; look for work once more, then
-  // sleep(ticket) returns when anything happened since, or the time is up; end_sleep in any case.
+  // begin_sleep announces that this rank is about to sleep and returns a ticket; look for work once more,
+  // then sleep(ticket) returns when anything happened since, or the time is up; end_sleep in any case.
   virtual uint32_t begin_sleep() = 0;
   virtual void sleep(uint32_t ticket, std::chrono::microseconds at_most) = 0;
   virtual void end_sleep() = 0;
   // Wakes this rank's own sleepers: another thread of it has something to do.
   virtual void wake_self() = 0;
 
-  virtual void announce(const CallRecord& record) = 0;              // this rank starts a call
-  virtual void complete(uint64_t sequence) = 0;                     // ... and has finished it
-  virtual CallRecord call(int rank, uint64_t sequence) const = 0;   // in_use 0: not that one (any more)
-  virtual uint64_t arrived(int rank) const = 0;                     // the last sequence a rank announced
+  virtual void announce(const CallRecord& record) = 0;             // this rank starts a call
+  virtual void complete(uint64_t sequence) = 0;                    // ... and has finished it
+  virtual CallRecord call(int rank, uint64_t sequence) const = 0;  // in_use 0: not that one (any more)
+  virtual uint64_t arrived(int rank) const = 0;                    // the last sequence a rank announced
   virtual uint64_t completed(int rank) const = 0;
-  virtual void leave() = 0;                                         // this rank closes its communicator
+  virtual void leave() = 0;  // this rank closes its communicator
   // Why a rank can not take part any more ("has closed its communicator", "pid 12 is gone"); empty: it can.
   virtual std::string gone(int rank) const = 0;
   // What is known of a live but silent rank, for error texts ("pid 12, stopped").
   virtual std::string describe(int rank) const = 0;
-  virtual void poison(const Poison& poison) = 0;                    // the first one stays
+  virtual void poison(const Poison& poison) = 0;  // the first one stays
   virtual bool poisoned() const = 0;
   virtual Poison poison() const = 0;
 

@@ -72,24 +72,27 @@ def _serve(
     host = Host(listener, ranks, deadline, timeout)
     try:
         host.gather()
-        memory = create(ranks.world)
-        try:
-            host.share(memory)
-            attached = attach(memory)
-        finally:
-            os.close(memory)
-        try:
-            host.collect()
-        except BaseException:
-            attached.close()
-            raise
-        host.release()
-        return attached
+        return _hand_out(host, create(ranks.world), attach)
     except BaseException as error:
         host.refuse(error)
         raise
     finally:
         host.close()
+
+
+def _hand_out(host: Host, memory: int, attach: Callable[[int], Attached]) -> Attached:
+    try:
+        host.share(memory)
+        attached = attach(memory)
+    finally:
+        os.close(memory)
+    try:
+        host.collect()
+    except BaseException:
+        attached.close()
+        raise
+    host.release()
+    return attached
 
 
 def _listen(name: str, world: int) -> socket.socket | None:

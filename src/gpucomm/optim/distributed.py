@@ -96,7 +96,7 @@ class DistributedOptimizer(WrappedOptimizer):
         self._reducer.attach(buckets)
 
     def trains(self, param: Any) -> bool:
-        """Tells whether a parameter is in one of the groups."""
+        """Tells whether a parameter is in a group."""
         return any(param is mine for group in self.param_groups for mine in group["params"])
 
     def release(self, param: Any) -> None:
@@ -119,16 +119,16 @@ class DistributedOptimizer(WrappedOptimizer):
             InvalidArgumentError: a gradient is of this rank alone: accumulated under :meth:`no_sync` and
                 never exchanged, of a parameter unfrozen or wrapped again since, or of a failed backward().
         """
-        self._require_global()
         self._steps += 1
         if closure is None:
+            self._require_global()
             return self.inner.step()
         return self.inner.step(with_global_loss(closure, self.comm, self._require_global))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, and the leavings of a backward() that an exception cut short.
 
-        Parameters frozen or unfrozen since are moved out of or into the buckets here, on all ranks at once.
+        Parameters frozen or unfrozen since leave or enter the buckets here, on all ranks at once.
         """
         self._reducer.reset()
         self.inner.zero_grad(set_to_none)

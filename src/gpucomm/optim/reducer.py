@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -84,26 +83,32 @@ class Reducer:
             self.has_local = not self.synchronising
             return
         begin = perf_counter()
-        with self._clearing_when_closed():
+        try:
             self._join_task()
             self._buckets[bucket].take(slot)
             self._send(filling=False)
+        except Error as error:
+            raise self._explain(error) from None
         self.hooks_s += perf_counter() - begin
 
     def synchronise(self) -> None:
         """Completes the round: sends what is left and returns when every gradient is global."""
         if self._comm.world > 1:
-            with self._clearing_when_closed():
+            try:
                 self._begin()
                 self._complete()
+            except Error as error:
+                raise self._explain(error) from None
         self.has_local = False
 
     def reset(self) -> None:
         """Gives up a round that an exception has cut short, once nothing writes into its buckets any more."""
-        with self._clearing_when_closed():
+        try:
             for bucket in self._buckets:
                 if bucket.work is not None and not self._comm.closed:
                     bucket.work.wait()
+        except Error as error:
+            raise self._explain(error) from None
         self._clear()
         self.has_local = False
 
@@ -157,17 +162,13 @@ class Reducer:
         self._tasks.clear()
         self._sent = 0
 
-    @contextmanager
-    def _clearing_when_closed(self) -> Iterator[None]:
-        # Only a closed communicator has surely stopped writing into the buckets: else reset() waits first.
-        try:
-            yield
-        except Error as error:
-            if not self._comm.closed:
-                raise
-            cause = self._first_fault() or error
-            self._clear()
-            raise cause from None
+    def _explain(self, error: Error) -> Error:
+        """Returns what to raise for a fault, and ends the round if the fault has closed the communicator."""
+        if not self._comm.closed:
+            return error  # messages may still be under way: reset() waits for them
+        cause = self._first_fault() or error
+        self._clear()
+        return cause
 
     def _first_fault(self) -> Error | None:
         """Returns why the communicator was closed, where one of our messages knows more than "closed"."""

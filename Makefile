@@ -1,0 +1,58 @@
+# Two commands set everything up: `make demo`, `make test`. All make their own .venv.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CPP := $(shell find src/cpp -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
+FORMATTED := $(shell find src/cpp -name '*.h' -o -name '*.cpp')
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+export GPUCOMM_CUDA ?= AUTO
+
+.PHONY: demo test check stubs docs bench sanitize package format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/train_digits.py
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+	$(BIN)/mypy
+	$(BIN)/python tools/stubs.py --check
+	$(BIN)/python -m pytest tests/test_structure.py
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+	$(BIN)/clang-format -i $(FORMATTED)
+
+stubs: $(VENV)/.installed
+	$(BIN)/python tools/stubs.py
+
+docs: $(VENV)/.installed
+	$(PIP) -e '.[docs]' --no-build-isolation && $(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.installed
+	$(BIN)/gpucomm bench all_reduce --ranks 2 --sizes 8,1K,64K,1M,16M,64M --algorithms auto,ring,linear_pipeline,direct --against gloo
+
+# Each sanitizer in an environment and build folder of its own.
+sanitize:
+	tools/sanitize.sh address undefined thread
+
+# A wheel and an sdist; the sdist must install.
+package: $(VENV)/.installed
+	tools/package.sh $(BIN)/python
+
+clean:
+	rm -rf build dist site $(VENV) .venv-*
+
+$(VENV)/.tools: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) 'scikit-build-core>=0.11' 'pybind11>=3.0' cmake ninja
+	touch $@
+
+# Editable: Python changes need nothing; C++ changes rebuild what they touch.
+$(VENV)/.installed: $(VENV)/.tools CMakeLists.txt $(CPP)
+	$(PIP) --no-build-isolation -e '.[test]'
+	touch $@

@@ -1,0 +1,28 @@
+"""The generated parts of the documentation: a marker `<!-- kind: name -->` is replaced by `KINDS[kind](name)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from generators.algorithms import algorithms, effort, predictions
+from generators.choices import exchanges, merges
+from generators.errors import error
+from generators.reference import reference
+from generators.transports import transports
+
+__all__ = ["KINDS", "TABLES"]
+
+TABLES: dict[str, Callable[[], str]] = {
+    "algorithms": algorithms,
+    "effort": effort,
+    "predictions": predictions,
+    "transports": transports,
+    "merges": merges,
+    "exchanges": exchanges,
+}
+
+KINDS: dict[str, Callable[[str], str]] = {
+    "table": lambda name: TABLES[name](),
+    "error": error,
+    "reference": reference,
+}

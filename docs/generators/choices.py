@@ -1,0 +1,30 @@
+"""The tables of merge policies and exchanges, from their registries."""
+
+from __future__ import annotations
+
+import inspect
+
+from generators.markdown import table
+from gpucomm import exchange, merge
+
+__all__ = ["exchanges", "merges"]
+
+
+def _about(kind: type) -> str:
+    """The first sentences of the module that a class lives in, one line: its file is its description."""
+    text = inspect.getdoc(inspect.getmodule(kind)) or ""
+    return " ".join(text.partition(": ")[2].replace("``", "`").split())
+
+
+def merges() -> str:
+    """Returns every merge policy that the package brings."""
+    policies = [getattr(merge, name) for name in merge.__all__ if inspect.isclass(getattr(merge, name))]
+    rows = [(kind.form.replace('"', "`"), _about(kind)) for kind in policies if kind is not merge.MergePolicy]
+    return table(("merge", "what it does"), rows)
+
+
+def exchanges() -> str:
+    """Returns every exchange that the package brings."""
+    kinds = [getattr(exchange, name) for name in exchange.__all__ if inspect.isclass(getattr(exchange, name))]
+    rows = [(f"`{kind.name}`", _about(kind)) for kind in kinds if getattr(kind, "name", "") in exchange.names()]
+    return table(("exchange", "what it does"), rows)

@@ -1,0 +1,92 @@
+"""The Python API: signatures and docstrings as they are in the package."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from generators.docstrings import split_signature, to_markdown
+
+__all__ = ["reference"]
+
+
+class _Bare:
+    """An annotation that shows without quotes."""
+
+    def __init__(self, text: object) -> None:
+        self._text = text if isinstance(text, str) else inspect.formatannotation(text)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def reference(name: str) -> str:
+    """Returns the public names of a module with signatures and docstrings."""
+    module = importlib.import_module(name)
+    parts = []
+    for public in module.__all__:
+        entry = getattr(module, public)
+        if inspect.isclass(entry):
+            parts.append(_class(public, entry))
+        elif callable(entry):
+            parts.append(_function(public, entry, "###"))
+    return "\n\n".join(parts)
+
+
+def _function(name: str, entry: Any, heading: str) -> str:
+    signature, text = _described(name, entry)
+    return f"{heading} `{name}`\n\n```python\n{signature}\n```\n\n{to_markdown(text)}"
+
+
+def _class(name: str, kind: type) -> str:
+    parts = [f"### `{name}`"]
+    if "__init__" in vars(kind) and not inspect.isabstract(kind):
+        parts.append(f"```python\n{name}{_signature(kind)}\n```")
+    parts.append(to_markdown(inspect.getdoc(kind) or ""))
+    for member, entry in _members(kind):
+        if isinstance(entry, property):
+            parts.append(f"#### `{name}.{member}`\n\n{to_markdown(inspect.getdoc(entry) or '')}")
+        else:
+            parts.append(_function(f"{name}.{member}", entry, "####"))
+    return "\n\n".join(parts)
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """What a class and its bases in this package offer and describe: methods and properties."""
+    seen: dict[str, Any] = {}
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] != "gpucomm":
+            continue
+        for member, entry in vars(base).items():
+            if not member.startswith("_"):
+                seen.setdefault(member, entry)
+    for member, entry in seen.items():
+        usable = entry.__func__ if isinstance(entry, (classmethod, staticmethod)) else entry
+        text = inspect.getdoc(usable) or ""
+        if text and not text.startswith("Alias for") and (callable(usable) or isinstance(usable, property)):
+            yield member, usable
+
+
+def _described(name: str, entry: Any) -> tuple[str, str]:
+    """The signature and the text; what comes from C++ has the signature in its docstring."""
+    text = inspect.getdoc(entry) or ""
+    if not inspect.isroutine(entry) or not inspect.isfunction(entry):
+        found = split_signature(text)
+        if found is not None:
+            return re.sub(r"^\w+", name, found[0]), found[1]
+    return f"{name}{_signature(entry)}", text
+
+
+def _signature(entry: Any) -> str:
+    signature = inspect.signature(entry)
+    parameters = [
+        p.replace(annotation=p.annotation if p.annotation is p.empty else _Bare(p.annotation))
+        for p in signature.parameters.values()
+        if p.name != "self"
+    ]
+    result = signature.return_annotation
+    result = result if result is signature.empty else _Bare(result)
+    return str(signature.replace(parameters=parameters, return_annotation=result))

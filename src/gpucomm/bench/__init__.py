@@ -1,0 +1,1 @@
+"""Benchmarks: gpucomm and its peers side by side in one run."""

@@ -1,0 +1,210 @@
+"""What a collective costs on a model of its links: by its plan, and by the papers' closed forms.
+
+`cost` list-schedules the very plan that would be executed. The closed forms are what the papers promise for it;
+they hold without latency (`links.lambda_` = 0) unless they say otherwise, and the tests hold the two together.
+Symbols as in the papers: p ranks, n bytes, m segments, alpha seconds a message, beta seconds a byte.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpucomm import _core
+from gpucomm.errors import InvalidArgumentError
+
+__all__ = [
+    "Message",
+    "best_segments",
+    "bidirectional_exchange",
+    "binomial_tree",
+    "cost",
+    "linear_pipeline",
+    "linear_pipeline_fused",
+    "linear_pipeline_unfused",
+    "messages",
+    "plans_and_schedule",
+    "ring",
+]
+
+MOST_SEGMENTS = 4096  # what a communicator takes
+_ALIGN_BYTES = 64  # cuts fall on cache lines, as in a communicator
+_BY_RANK = ("all_gather", "reduce_scatter")
+
+
+def cost(
+    collective: str,
+    algorithm: str,
+    *,
+    world: int,
+    nbytes: int,
+    links: _core.Links,
+    root: int = 0,
+    segments: int = 1,
+) -> float:
+    """The time of one call on a model of the links.
+
+    Args:
+        collective: all_reduce, reduce, broadcast, all_gather or reduce_scatter.
+        algorithm: a name of `gpucomm.algorithms()`.
+        world: number of ranks.
+        nbytes: the whole message; of all_gather and reduce_scatter that of all ranks together, of which the
+            largest multiple of `world` is taken.
+        links: the model of the links.
+        root: the rank that gets (reduce) or gives (broadcast) the message.
+        segments: how finely the message is cut.
+
+    Returns:
+        Seconds, from the first rank's start to the last one's end.
+
+    Raises:
+        InvalidArgumentError: an unknown name, an algorithm without the collective, a number out of range.
+    """
+    _, schedule = plans_and_schedule(
+        collective, algorithm, world=world, nbytes=nbytes, links=links, root=root, segments=segments
+    )
+    return float(schedule.total_s)
+
+
+def plans_and_schedule(
+    collective: str,
+    algorithm: str,
+    *,
+    world: int,
+    nbytes: int,
+    links: _core.Links,
+    root: int = 0,
+    segments: int = 1,
+) -> tuple[list[_core.Plan], _core.Schedule]:
+    """Every rank's plan, in place, and when each of its steps runs; arguments and errors are those of `cost`."""
+    if nbytes < 0:
+        raise InvalidArgumentError(f"nbytes={nbytes} must not be negative")
+    _core.build_plan(collective, algorithm, world, 0, root, segments)  # its sentence where an argument is wrong
+    plans = _core.build_plans(collective, algorithm, world, root=root, segments=segments)
+    whole = nbytes // world * world if collective in _BY_RANK else nbytes
+    return plans, _core.schedule(plans, plans[0].layout(whole, _ALIGN_BYTES), links)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a schedule.
+
+    Attributes:
+        sender, sent_by: the rank that sends it and which of its steps does.
+        receiver, received_by: the same at the other end.
+        piece, pieces: the run of pieces that it carries.
+        start_s, left_s: when it begins and ceases to occupy the sender.
+        begins_s, arrived_s: the same at the receiver, a latency later.
+        reduces: whether the receiver folds it into what it has.
+    """
+
+    sender: int
+    sent_by: int
+    receiver: int
+    received_by: int
+    piece: int
+    pieces: int
+    start_s: float
+    left_s: float
+    begins_s: float
+    arrived_s: float
+    reduces: bool
+
+
+def messages(plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core.Links) -> list[Message]:
+    """The messages that travel, in the order in which they leave; empty ones do not.
+
+    Args:
+        plans: every rank's plan of one call.
+        schedule: when their steps run.
+        links: the model of the links that it was made on.
+    """
+    receives = _receives(plans)
+    found = []
+    for event in schedule.events:
+        if event.peer < 0:
+            continue
+        received_by = receives[event.rank, event.peer].pop(0)
+        if event.end_s <= event.start_s:
+            continue
+        step = plans[event.rank].steps[event.step]
+        ends = (event.rank, event.step, event.peer, received_by, step.piece, step.pieces)
+        times = (event.start_s, event.end_s, event.start_s + links.lambda_, event.end_s + links.lambda_)
+        reduces = plans[event.peer].steps[received_by].kind != "recv"
+        found.append(Message(*ends, *times, reduces))
+    return sorted(found, key=lambda message: (message.start_s, message.sender))
+
+
+def _receives(plans: Sequence[_core.Plan]) -> dict[tuple[int, int], list[int]]:
+    """Per (sender, receiver) the receiving steps, in the order in which their messages come."""
+    receives = defaultdict(list)
+    for plan in plans:
+        for index, step in enumerate(plan.steps):
+            if step.kind.startswith("recv"):
+                for peer in step.peers:
+                    receives[peer, plan.rank].append(index)
+    return receives
+
+
+def best_segments(world: int, nbytes: int, links: _core.Links, *, fused: bool = False) -> int:
+    """How many segments are best for a linear pipeline: sqrt(f n beta / alpha).
+
+    f counts the segments that fill the pipeline: p - 2 along the chain, 2p - 3 there and back (`fused`).
+    Where f segments fill it, m of them take (f + m)(alpha + n/m beta), least at that m (arXiv:1611.04255).
+
+    Args:
+        world: number of ranks.
+        nbytes: the whole message.
+        links: the model of the links.
+        fused: for a fused all-reduce; otherwise for a broadcast, a reduce or an unfused all-reduce.
+
+    Returns:
+        A whole number from 1 to 4096.
+    """
+    fill = max(0, 2 * world - 3 if fused else world - 2)
+    if not fill * nbytes * links.beta:
+        return 1
+    if not links.alpha:
+        return MOST_SEGMENTS
+    return min(MOST_SEGMENTS, max(1, round(math.sqrt(fill * nbytes * links.beta / links.alpha))))
+
+
+def linear_pipeline(p: int, m: int, nbytes: int, links: _core.Links) -> float:
+    """Broadcast or reduce along a chain: (p-2+m)(alpha + n/m beta) + (p-1) lambda, for any lambda and p > 1.
+
+    Source: Linear Pipelining, arXiv:1611.04255, whose table counts one step more, p-1+m.
+    """
+    return float((p - 2 + m) * (links.alpha + nbytes / m * links.beta) + (p - 1) * links.lambda_)
+
+
+def linear_pipeline_fused(p: int, m: int, nbytes: int, links: _core.Links) -> float:
+    """All-reduce down a chain and back at once: (2p-3+m)(alpha + n/m beta); on links="chain" only.
+
+    Each neighbour pair needs its own full-duplex link. Source: derived from arXiv:1611.04255.
+    """
+    return float((2 * p - 3 + m) * (links.alpha + nbytes / m * links.beta))
+
+
+def linear_pipeline_unfused(p: int, m: int, nbytes: int, links: _core.Links) -> float:
+    """All-reduce as a whole reduce, then a whole broadcast: twice the chain. Source: arXiv:1611.04255."""
+    return 2 * linear_pipeline(p, m, nbytes, links)
+
+
+def ring(p: int, nbytes: int, links: _core.Links) -> float:
+    """All-reduce round a ring: 2(p-1)(alpha + n/p beta), one segment. Source: Patarasuk & Yuan 2009."""
+    return float(2 * (p - 1) * (links.alpha + nbytes / p * links.beta))
+
+
+def binomial_tree(p: int, nbytes: int, links: _core.Links) -> float:
+    """Broadcast or reduce over a tree (MST): ceil(log2 p)(alpha + n beta). Source: arXiv:1611.04255."""
+    return float((p - 1).bit_length() * (links.alpha + nbytes * links.beta))
+
+
+def bidirectional_exchange(p: int, nbytes: int, links: _core.Links) -> float:
+    """All-reduce by halving and doubling (BE): 2 log2 p alpha + 2(p-1)/p n beta, on links="switch".
+
+    For powers of two only. Source: arXiv:1611.04255; Rabenseifner 2004.
+    """
+    return float(2 * math.log2(p) * links.alpha + 2 * (p - 1) / p * nbytes * links.beta)

@@ -1,0 +1,162 @@
+"""`gpucomm plan`: the plan of a collective, verified, as a picture or a table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpucomm import _core
+from gpucomm.bench.units import format_seconds, format_size, parse_seconds, parse_size
+from gpucomm.cost import messages, plans_and_schedule
+from gpucomm.draw import draw_plans
+from gpucomm.errors import InvalidArgumentError
+
+__all__ = ["add_arguments", "main", "parse_links"]
+
+_LINK_KEYS = {"alpha": "alpha", "beta": "beta", "latency": "lambda_", "gamma": "gamma"}
+_EPILOG = """\
+--links is a model: switch (each rank has one port in and one out) or chain (each neighbour pair has its own
+full-duplex link), then what differs from alpha=5us (overhead a message), beta=1ns (a byte), latency=0us and
+gamma=0ns (a byte reduced), as in chain,alpha=20us,beta=0.1ns
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line of `gpucomm plan`."""
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("collective", help="all_reduce, reduce, broadcast, all_gather or reduce_scatter")
+    parser.add_argument("--algorithm", required=True, help=", ".join(_core.algorithms()))
+    parser.add_argument("--world", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
+    parser.add_argument("--segments", type=int, default=1, metavar="M", help="cuts of the message (default: 1)")
+    parser.add_argument("--root", type=int, default=0, metavar="RANK", help="of reduce and broadcast (default: 0)")
+    parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
+    parser.add_argument("--links", default="switch", metavar="MODEL", help="see below (default: switch)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="draw it there, .svg or .png, instead of a table")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every step with its times there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Build the plan, verify it, and show it."""
+    links, nbytes = parse_links(args.links), parse_size(args.bytes)
+    plans, schedule = plans_and_schedule(
+        args.collective,
+        args.algorithm,
+        world=args.world,
+        nbytes=nbytes,
+        links=links,
+        root=args.root,
+        segments=args.segments,
+    )
+    findings = _core.verify(plans)
+    rows = list(_rows(plans, schedule, links))
+    summary = _summary(nbytes, links, schedule, findings)
+    if args.out is None:
+        print(_table(rows))
+    print(f"{args.collective} by {args.algorithm}: {summary}")
+    print(_verdict(findings))
+    if args.out is not None:
+        draw_plans(plans, schedule, links, summary, args.out)
+        print(f"drawn in {args.out}")
+    if args.json is not None:
+        _write_json(args.json, plans[0], rows, nbytes, links, schedule, findings)
+    return 0
+
+
+def parse_links(text: str) -> _core.Links:
+    """The model of the links that a text such as "chain,alpha=5us,beta=1ns,latency=0us" describes.
+
+    Raises:
+        InvalidArgumentError: the kind or a key is unknown, or a value is not a time.
+    """
+    kind, *settings = [part.strip() for part in text.split(",")]
+    values = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key not in _LINK_KEYS:
+            raise InvalidArgumentError(
+                f"links {text!r}: unknown setting {setting!r}; known: {', '.join(f'{k}=TIME' for k in _LINK_KEYS)}"
+            )
+        values[_LINK_KEYS[key]] = parse_seconds(value)
+    return _core.Links(kind, **values)
+
+
+def _summary(nbytes: int, links: _core.Links, schedule: _core.Schedule, findings: _core.Verified) -> str:
+    model = [f"alpha {format_seconds(links.alpha)}", f"beta {format_seconds(links.beta)}/B"]
+    model += [f"latency {format_seconds(links.lambda_)}"] if links.lambda_ else []
+    model += [f"gamma {format_seconds(links.gamma)}/B"] if links.gamma else []
+    return (
+        f"{format_size(nbytes)} on a {links.kind} ({', '.join(model)}) take {format_seconds(schedule.total_s)}"
+        f" and {findings.messages} messages in {findings.rounds} rounds"
+    )
+
+
+def _verdict(findings: _core.Verified) -> str:
+    sent = ", ".join(str(pieces) for pieces in findings.sent)
+    return (
+        "verified: every send meets its receive, nothing can deadlock, every contribution is in the result"
+        f" exactly once\npieces sent by rank: {sent}; scratch slots: {findings.scratch_slots};"
+        f" lossy passes: {findings.lossy_passes}"
+    )
+
+
+def _rows(
+    plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core.Links
+) -> Iterator[dict[str, Any]]:
+    """Every step that takes part, by rank and start; a receive starts when its first message begins to come."""
+    begins: dict[tuple[int, int], float] = {}
+    for message in messages(plans, schedule, links):
+        key = (message.receiver, message.received_by)
+        begins[key] = min(message.begins_s, begins.get(key, message.begins_s))
+    for event in sorted(schedule.events, key=lambda event: (event.rank, event.start_s, event.step)):
+        step = plans[event.rank].steps[event.step]
+        yield {
+            "rank": event.rank,
+            "round": step.round,
+            "step": event.step,
+            "kind": step.kind,
+            "peers": list(step.peers),
+            "piece": step.piece,
+            "pieces": step.pieces,
+            "start_s": begins.get((event.rank, event.step), event.start_s),
+            "end_s": event.end_s,
+        }
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    lines = [f"{'rank':>4} {'round':>5} {'step':>5} {'kind':<12} {'peer':<10} {'piece':<8} {'start':>10} {'end':>10}"]
+    for row in rows:
+        last = row["piece"] + row["pieces"] - 1
+        piece = str(row["piece"]) if row["pieces"] == 1 else f"{row['piece']}-{last}"
+        peers = ",".join(str(peer) for peer in row["peers"])
+        start, end = format_seconds(row["start_s"]), format_seconds(row["end_s"])
+        lines.append(
+            f"{row['rank']:>4} {row['round']:>5} {row['step']:>5} {row['kind']:<12} {peers:<10} {piece:<8}"
+            f" {start:>10} {end:>10}"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _write_json(
+    path: Path,
+    plan: _core.Plan,
+    rows: Sequence[dict[str, Any]],
+    nbytes: int,
+    links: _core.Links,
+    schedule: _core.Schedule,
+    findings: _core.Verified,
+) -> None:
+    names = ("collective", "algorithm", "world", "root", "chunks", "segments")
+    about: dict[str, Any] = {name: getattr(plan, name) for name in names}
+    about["bytes"] = nbytes
+    about["links"] = {"kind": links.kind} | {key: getattr(links, name) for key, name in _LINK_KEYS.items()}
+    about["total_s"] = schedule.total_s
+    counts = ("messages", "rounds", "scratch_slots", "lossy_passes")
+    about["verified"] = {name: getattr(findings, name) for name in counts}
+    try:
+        path.write_text(json.dumps(about | {"steps": rows}, indent=1) + "\n")
+    except OSError as error:
+        raise InvalidArgumentError(f"--json {str(path)!r} cannot be written: {error}") from error

@@ -1,0 +1,12 @@
+"""Parameters that come from the registries: a new algorithm is tested by being registered."""
+
+from __future__ import annotations
+
+from gpucomm import _core
+
+ALGORITHMS = _core.algorithms()
+
+
+def pairs(*collectives: str) -> list[tuple[str, str]]:
+    """Every (collective, algorithm) that is on offer."""
+    return [(c, name) for name, a in ALGORITHMS.items() for c in a["collectives"] if not collectives or c in collectives]

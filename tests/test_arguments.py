@@ -1,0 +1,247 @@
+"""Bad input: each a typed exception that also derives from the fitting built-in, with value, rule and rank."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from ranks import outcomes_of, run_ranks
+
+from gpucomm import Communicator, _core
+from gpucomm.errors import (
+    ClosedError,
+    CollectiveTimeoutError,
+    Error,
+    InvalidArgumentError,
+    MismatchError,
+    PeerLostError,
+    UnsupportedTypeError,
+)
+
+
+@pytest.fixture
+def alone():
+    with Communicator("local", 0, 1, region=_core.Region(1)) as comm:
+        yield comm
+
+
+X = np.ones(4, np.float32)
+
+
+def read_only() -> np.ndarray:
+    x = np.ones(4)
+    x.flags.writeable = False
+    return x
+
+
+BAD = [
+    (lambda c: c.broadcast(X.copy(), 3), ValueError, r"root must be in \[0, 1\), got 3 \(rank 0 of 1\)"),
+    (lambda c: c.reduce(X.copy(), -1), ValueError, r"root must be in \[0, 1\), got -1"),
+    (lambda c: c.all_reduce(X.copy(), algorithm="quantum"), ValueError, "unknown algorithm 'quantum'; known: .*ring"),
+    (lambda c: c.broadcast(X.copy(), algorithm="ring"), ValueError, "'ring' does not offer broadcast; those that do"),
+    (lambda c: c.all_reduce(X.copy(), op="median"), ValueError, "unknown op 'median'; known: sum, mean"),
+    (lambda c: c.all_reduce(X.copy(), segments=0), ValueError, r"segments must be in \[1, 4096\], got 0"),
+    (lambda c: c.all_reduce(X.copy(), timeout=-1), ValueError, "timeout must be a positive number of seconds, got -1"),
+    (lambda c: c.all_reduce(X.copy(), timeout=float("nan")), ValueError, "timeout must be a positive"),
+    (lambda c: c.barrier(timeout=0), ValueError, "timeout must be a positive number of seconds, got 0"),
+    (lambda c: c.all_reduce([1, 2]), TypeError, "x must be an array that speaks DLPack .*, got list"),
+    (lambda c: c.all_reduce(None), TypeError, "got NoneType"),
+    (lambda c: c.all_reduce(np.ones((4, 4))[:, 1]), TypeError, "x must be C-contiguous"),
+    (lambda c: c.all_reduce(read_only()), TypeError, "x is read-only: pass out="),
+    (lambda c: c.all_reduce(np.ones(3, np.complex64)), TypeError, "complex64 arrays can not be reduced, only moved"),
+    (lambda c: c.all_reduce(np.ones(3, bool), op="mean"), TypeError, "'mean' is not defined for bool"),
+    (lambda c: c.all_reduce(np.array(["a"])), TypeError, "can not be read"),
+    (lambda c: c.all_reduce(X, out=np.ones(5, np.float32)), ValueError, "out must hold 4 elements of float32, got 5"),
+    (lambda c: c.all_reduce(X, out=np.ones(4)), ValueError, "out must hold 4 elements of float32, got 4 of float64"),
+    (lambda c: c.all_reduce(X, out=read_only().astype("f4")[::1].view().__class__(4, "f4")[:0]), ValueError, "got 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "builtin", "sentence"), BAD)
+def test_bad_arguments(alone, call, builtin, sentence):
+    with pytest.raises(builtin, match=sentence) as caught:
+        call(alone)
+    assert isinstance(caught.value, Error)
+    assert alone.all_reduce(np.ones(2))[0] == 1, "a bad argument must not close the communicator"
+
+
+def test_overlapping_buffers_are_refused():
+    def body(comm):
+        whole = np.ones(10, np.float32)
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.all_reduce(whole[:8], out=whole[2:])
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.all_gather(whole[1:4], out=whole[:6])
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.reduce_scatter(whole[:8], out=whole[2:6])
+        with pytest.raises(InvalidArgumentError, match="multiple of the world, 2; got shape"):
+            comm.reduce_scatter(np.ones((3, 2)))
+
+    run_ranks(2, body)
+
+
+@pytest.mark.parametrize("x", [np.ones((0, 3)), np.full((), 3.0), np.ones((2, 0, 4), np.int8)])
+def test_empty_and_0d_arrays(x):
+    def body(comm):
+        result = comm.all_reduce(x.copy(), op="max")
+        return result.shape == x.shape and np.array_equal(result, x)
+
+    assert run_ranks(3, body) == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        (lambda c: c.all_reduce(np.ones(4)), lambda c: c.all_reduce(np.ones(5)), ("4 float64", "5 float64")),
+        (lambda c: c.all_reduce(np.ones(4)), lambda c: c.all_reduce(np.ones(4, "f4")), ("float64", "float32")),
+        (lambda c: c.all_reduce(np.ones(4)), lambda c: c.all_reduce(np.ones(4), op="max"), ("sum of", "max of")),
+        (lambda c: c.all_reduce(np.ones(4)), lambda c: c.all_gather(np.ones(4)), ("all_reduce", "all_gather")),
+        (lambda c: c.reduce(np.ones(4), 0), lambda c: c.reduce(np.ones(4), 1), ("root 0", "root 1")),
+        (lambda c: c.barrier(), lambda c: c.all_reduce(np.ones(1 << 20)), ("0 float32", "1048576 float64")),
+        (
+            lambda c: c.all_reduce(np.ones(4), algorithm="ring"),
+            lambda c: c.all_reduce(np.ones(4), algorithm="direct"),
+            ("algorithm ring", "algorithm direct"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("odd", [0, 2])
+def test_a_mismatch_is_an_error_on_every_rank_and_names_both_calls(first, second, named, odd):
+    def body(comm):
+        comm.set_links(_core.Links())
+        (second if comm.rank == odd else first)(comm)
+        comm.barrier()
+
+    for outcome in outcomes_of(3, body):
+        assert isinstance(outcome, (MismatchError, ClosedError)), outcome
+        assert isinstance(outcome, RuntimeError)
+        assert all(name in str(outcome) for name in named), outcome
+
+
+def test_roots_that_both_send_are_noticed_at_the_next_call():
+    def body(comm):
+        comm.broadcast(np.ones(4), comm.rank, algorithm="direct")
+        comm.barrier()
+
+    assert all(isinstance(outcome, (MismatchError, ClosedError)) for outcome in outcomes_of(2, body))
+
+
+def test_a_missing_rank_is_named_by_all():
+    def body(comm):
+        if comm.rank == 2:
+            waiting.wait(20)
+            return None
+        try:
+            comm.all_reduce(np.ones(1000), algorithm="ring", timeout=0.5)
+        except CollectiveTimeoutError as error:
+            return str(error), comm.closed
+        finally:
+            if comm.rank == 0:
+                waiting.set()
+
+    waiting = threading.Event()
+    for text, closed in run_ranks(3, body)[:2]:
+        assert "timed out after 0.5 s" in text and "missing: 2" in text and "all_reduce #1" in text
+        assert closed
+
+
+def test_a_wait_has_its_own_deadline():
+    def body(comm):
+        if comm.rank == 1:
+            waiting.wait(20)
+            return None
+        work = comm.all_reduce(np.ones(1000), algorithm="ring", async_op=True)
+        try:
+            with pytest.raises(TimeoutError, match="timed out after 0.3 s"):
+                work.wait(timeout=0.3)
+            with pytest.raises(CollectiveTimeoutError):
+                work.wait()
+        finally:
+            waiting.set()
+
+    waiting = threading.Event()
+    run_ranks(2, body)
+
+
+def test_after_a_fault_every_call_says_so():
+    def body(comm):
+        comm.set_links(_core.Links())
+        with pytest.raises(MismatchError):
+            comm.all_reduce(np.ones(3 + comm.rank), algorithm="ring")
+        with pytest.raises(ClosedError, match="closed after a fault: .*all_reduce"):
+            comm.barrier()
+        assert comm.closed
+
+    run_ranks(2, body)
+
+
+def test_after_close_every_call_says_so():
+    def body(comm):
+        comm.barrier()
+        comm.close()
+        comm.close()
+        with pytest.raises(ClosedError, match="this communicator is closed"):
+            comm.all_reduce(np.ones(1), algorithm="ring")
+
+    run_ranks(2, body)
+
+
+def test_who_leaves_is_named_by_who_waits():
+    def body(comm):
+        if comm.rank == 1:
+            return
+        with pytest.raises(PeerLostError, match="rank 1 has closed its communicator while rank 0 of 2 waits in") as caught:
+            comm.all_reduce(np.ones(10), algorithm="ring", timeout=10)
+        assert isinstance(caught.value, ConnectionError)
+
+    run_ranks(2, body)
+
+
+def test_closing_with_calls_under_way_fails_them():
+    def body(comm):
+        if comm.rank == 1:
+            started.wait(20)
+            return
+        work = comm.all_reduce(np.ones(10), algorithm="ring", async_op=True)
+        comm.close()
+        started.set()
+        with pytest.raises(ClosedError, match="closed before this call had finished"):
+            work.wait()
+
+    started = threading.Event()
+    run_ranks(2, body)
+
+
+def test_a_child_of_fork_is_refused(alone):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            alone.all_reduce(np.ones(1))
+            os.write(writer, b"no error")
+        except ClosedError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert b"does not survive fork" in os.read(reader, 1000)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_constructor_arguments():
+    region = _core.Region(2)
+    for arguments, sentence in [
+        (("carrier_pigeon", 0, 2), "unknown transport 'carrier_pigeon'; known: local, shm"),
+        (("local", 2, 2), r"rank must be in \[0, 2\), got 2"),
+        (("local", 0, 0), "world must be at least 1"),
+        (("shm", 0, 2), "needs the file descriptor"),
+    ]:
+        with pytest.raises(InvalidArgumentError, match=sentence):
+            Communicator(*arguments, region=region)
+    with pytest.raises(MismatchError, match="was not made for a world of 3"):
+        Communicator("local", 0, 3, region=region)
+    with pytest.raises(UnsupportedTypeError):
+        Communicator("local", 0, 1, region=_core.Region(1)).all_reduce(3)

@@ -1,0 +1,158 @@
+"""Arrays of every library that is there: the same calls, without copies."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+
+from gpucomm.errors import UnsupportedTypeError
+
+
+class FakeCupy:
+    """An array type that is not NumPy's, on host memory: only the protocol makes it an array."""
+
+    def __init__(self, array):
+        self.array = array
+
+    dtype = property(lambda self: self.array.dtype)
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __array_namespace__(self):
+        class Namespace:
+            @staticmethod
+            def empty(shape, dtype):
+                return FakeCupy(np.empty(shape, dtype))
+
+        return Namespace
+
+
+class OldProducer(FakeCupy):
+    """DLPack before 1.0: takes no max_version and gives an unversioned capsule."""
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+
+def torch_tensor(values):
+    return pytest.importorskip("torch").tensor(values)
+
+
+MAKERS = {
+    "numpy": np.array,
+    "torch": torch_tensor,
+    "fake_cupy": lambda v: FakeCupy(np.array(v)),
+    "old_producer": lambda v: OldProducer(np.array(v)),
+}
+
+
+def listed(x):
+    return (x.array if isinstance(x, FakeCupy) else x).tolist()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_collective_on_every_kind_of_array(kind):
+    make = MAKERS[kind]
+
+    def body(comm):
+        r = float(comm.rank)
+        x = make([r, 1.0])
+        assert comm.all_reduce(x) is x
+        reduced = comm.reduce(make([r]), 0, "max")
+        return [
+            listed(x),
+            listed(comm.broadcast(make([r]), 1)),
+            listed(reduced),
+            listed(comm.all_gather(make([r]))),
+            listed(comm.reduce_scatter(make([1.0, 2.0])))[0] == 2.0 * (r + 1),
+        ]
+
+    assert run_ranks(2, body) == [[[1.0, 2.0], [1.0], [1.0], [0.0, 1.0], True]] * 2
+
+
+def test_results_are_of_the_callers_library():
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        gathered = comm.all_gather(torch.ones(2, 3, dtype=torch.bfloat16))
+        fake = comm.all_gather(FakeCupy(np.ones(2)))
+        return gathered.dtype, tuple(gathered.shape), type(fake)
+
+    assert run_ranks(2, body) == [(torch.bfloat16, (4, 3), FakeCupy)] * 2
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_halves_are_folded_in_float32_and_rounded_once(name):
+    torch = pytest.importorskip("torch")
+    dtype = getattr(torch, name)
+    world = 5
+    rows = torch.randn(world, 1003, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = rows[0].float()
+    for row in rows[1:]:
+        expected = expected + row.float()
+
+    def body(comm):
+        return comm.all_reduce(rows[comm.rank].clone(), algorithm="direct")
+
+    for result in run_ranks(world, body):
+        assert torch.equal(result, expected.to(dtype))
+
+
+def test_anything_can_be_moved():
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        moved = []
+        for dtype in (torch.complex64, torch.float8_e4m3fn, torch.uint16, torch.bool):
+            x = torch.zeros(9).to(dtype)
+            if comm.rank == 0:
+                x = torch.arange(9).to(dtype)
+            comm.broadcast(x, 0)
+            moved.append(torch.equal(x.view(torch.uint8), torch.arange(9).to(dtype).view(torch.uint8)))
+        return all(moved)
+
+    assert run_ranks(2, body) == [True] * 2
+
+
+def test_a_tensor_that_requires_grad_is_reduced_in_place():
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        p = torch.nn.Parameter(torch.ones(3))
+        comm.all_reduce(p)
+        return p.tolist()
+
+    assert run_ranks(2, body) == [[2.0] * 3] * 2
+
+
+@pytest.mark.parametrize("make", [lambda t: t.ones(3, 4).t(), lambda t: t.ones(3, device="meta"), lambda t: t.ones(3).to_sparse()])
+def test_what_is_no_plain_tensor_is_refused(make):
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        with pytest.raises(UnsupportedTypeError):
+            comm.all_reduce(make(torch))
+
+    run_ranks(1, body)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+def test_jax_arrays_are_read_but_never_written():
+    jnp = pytest.importorskip("jax.numpy")
+
+    def body(comm):
+        x = jnp.ones(4) * comm.rank
+        with pytest.raises(UnsupportedTypeError, match="read-only"):
+            comm.all_reduce(x)
+        out = np.empty(4, np.float32)
+        comm.all_reduce(x, out=out)
+        return out.tolist(), x.tolist(), comm.all_gather(x).shape
+
+    assert run_ranks(2, body) == [([1.0] * 4, [float(r)] * 4, (8,)) for r in range(2)]

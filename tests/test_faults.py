@@ -1,0 +1,132 @@
+"""Real faults: ranks that die or stop in the middle of calls. The others raise, name the rank and exit cleanly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+TIMEOUT_S = 3.0
+
+SCRIPT = """
+import json, sys
+import numpy as np
+import gpucomm
+comm = gpucomm.init(timeout={timeout})
+x = np.ones({count}, np.float32)
+kind = "{kind}"
+try:
+    i = 0
+    while True:
+        if kind == "async":
+            works = [comm.all_reduce(x, op="mean", algorithm="{algorithm}", async_op=True) for _ in range(4)]
+            [work.wait() for work in works]
+        elif kind == "barrier":
+            comm.barrier()
+        else:
+            comm.all_reduce(x, op="mean", algorithm="{algorithm}")
+        i += 1
+        if i == 5:
+            print("started", flush=True)
+except gpucomm.errors.Error as error:
+    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+"""
+
+
+def start(world: int, **options) -> list[subprocess.Popen]:
+    script = SCRIPT.format(**{"timeout": TIMEOUT_S, "count": 1 << 20, "kind": "blocking", "algorithm": "ring"} | options)
+    job = uuid.uuid4().hex
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env=os.environ | {"GPUCOMM_RANK": str(r), "GPUCOMM_WORLD": str(world), "GPUCOMM_JOB": job, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(world)
+    ]
+
+
+@pytest.fixture
+def ranks():
+    started: list[subprocess.Popen] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def survivors(processes: list[subprocess.Popen], victim: int) -> list[tuple[str, str, bool]]:
+    found = []
+    for rank, process in enumerate(processes):
+        if rank != victim:
+            out, _ = process.communicate(timeout=20)
+            assert process.returncode == 0
+            found.append(tuple(json.loads(out.splitlines()[-1])))
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": "ring"},
+        {"algorithm": "linear_pipeline"},
+        {"algorithm": "direct"},
+        {"kind": "async"},
+        {"kind": "barrier"},
+        {"count": 3, "algorithm": "one_shot"},
+    ],
+)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_named_at_once(ranks, options, victim):
+    ranks += start(3, **options)
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    ranks[victim].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    for kind, text, closed in survivors(ranks, victim):
+        assert kind == "PeerLostError", text
+        assert f"rank {victim} is gone (pid {ranks[victim].pid} has ended)" in text
+        assert closed
+    assert time.monotonic() - killed < TIMEOUT_S, "it took as long as a timeout"
+
+
+@pytest.mark.parametrize("options", [{"algorithm": "ring"}, {"kind": "async", "algorithm": "direct"}])
+def test_a_stopped_rank_is_named_within_the_timeout(ranks, options):
+    ranks += start(3, **options)
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    ranks[1].send_signal(signal.SIGSTOP)
+    for kind, text, closed in survivors(ranks, 1):
+        assert kind == "CollectiveTimeoutError", text
+        assert f"1 (pid {ranks[1].pid}, stopped)" in text and f"timed out after {TIMEOUT_S:g} s" in text
+        assert closed
+    ranks[1].send_signal(signal.SIGCONT)
+    out, _ = ranks[1].communicate(timeout=20)
+    assert "reports: " in json.loads(out.splitlines()[-1])[1], "the stopped rank learns what became of the others"
+
+
+def test_nothing_is_left_behind(ranks):
+    def litter() -> set[str]:
+        files = {str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).iterdir() if "gpucomm" in p.name}
+        sockets = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@gpucomm" in line}
+        return files | sockets
+
+    before = litter()
+    ranks += start(2)
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    for process in ranks:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert litter() <= before

@@ -1,0 +1,163 @@
+"""Plans: every algorithm's are verified for every world, root and segment count; broken ones are found out."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import pairs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucomm import _core
+from gpucomm.errors import InvalidArgumentError, MismatchError
+
+Step, Place, Plan = _core.Step, _core.Place, _core.Plan
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), pairs())
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_plan_is_valid(collective, algorithm, data):
+    world = data.draw(st.integers(1, 13), label="world")
+    rooted = collective in ("reduce", "broadcast")
+    root = data.draw(st.integers(0, world - 1), label="root") if rooted else 0
+    segments = data.draw(st.integers(1, 9), label="segments")
+    in_place = collective == "broadcast" or data.draw(st.booleans(), label="in_place")
+    plans = _core.build_plans(collective, algorithm, world, root=root, segments=segments, in_place=in_place)
+    found = _core.verify(plans)
+    assert found.lossy_passes == 0
+    assert (found.messages == 0) == (world == 1)
+    sends = sum(step.kind == "send" for plan in plans for step in plan.steps)
+    assert found.messages == sends
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), pairs())
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 7, 8])
+def test_every_root(collective, algorithm, world):
+    for root in range(world if collective in ("reduce", "broadcast") else 1):
+        _core.verify(_core.build_plans(collective, algorithm, world, root=root, segments=3))
+
+
+def test_direct_folds_all_sources_at_once():
+    plans = _core.build_plans("all_reduce", "direct", 5)
+    folds = [step for step in plans[2].steps if step.kind == "recv_reduce"]
+    assert [step.peers for step in folds] == [[0, 1, 3, 4]]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+def test_uneven_counts_are_cut_exactly(algorithm):
+    plans = _core.build_plans("all_gather", algorithm, 4, segments=2)
+    _core.verify(plans)
+    counts = [5, 0, 1, 300]
+    offsets = plans[0].layout(306, align=16, counts=counts)
+    ends = [offsets[(chunk + 1) * plans[0].segments] for chunk in range(4)]
+    assert ends == [5, 5, 6, 306]
+    assert all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
+
+
+@given(
+    count=st.integers(0, 10_000), align=st.sampled_from([1, 16, 64]), segments=st.integers(1, 9), world=st.integers(1, 9)
+)
+def test_cuts_cover_the_message_on_aligned_borders(count, align, segments, world):
+    plan = _core.build_plan("all_reduce", "ring", world, 0, segments=segments)
+    offsets = plan.layout(count, align=align)
+    assert offsets[0] == 0 and offsets[-1] == count and len(offsets) == plan.pieces + 1
+    assert all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
+    assert all(o % align == 0 or o == count for o in offsets)
+
+
+def coded_ring_all_gather(world: int) -> list:
+    """Compress once, forward the coded bytes, decode every shard, the own one too."""
+    plans = []
+    for rank in range(world):
+        own, slot = rank, Place("coded", rank)
+        steps = [Step("encode", piece=own, source=Place("input"), target=slot)]
+        have = {own: 0}
+        for hop in range(world - 1):
+            out, into = (rank - hop) % world, (rank - hop - 1) % world
+            steps.append(
+                Step("send", piece=out, source=Place("coded", out), peers=[(rank + 1) % world], lane=1, round=hop, after=[have[out]])
+            )
+            steps.append(
+                Step("recv", piece=into, target=Place("coded", into), peers=[(rank - 1) % world], lane=2, round=hop)
+            )
+            have[into] = len(steps) - 1
+        for piece, before in have.items():
+            steps.append(
+                Step("decode", piece=piece, source=Place("coded", piece), target=Place("output"), lane=3, after=[before])
+            )
+        plans.append(
+            Plan("all_gather", "coded_ring", world, rank, chunks=world, in_place=False, coded_slots=world, steps=steps)
+        )
+    return plans
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_coded_pieces_of_variable_size_lie_one_lossy_pass_away(world):
+    found = _core.verify(coded_ring_all_gather(world))
+    assert found.lossy_passes == 1
+    assert found.messages == world * (world - 1)
+
+
+def two_ranks(first: list, second: list, **options) -> list:
+    return [
+        Plan("all_reduce", "made_up", 2, rank, steps=steps, **options) for rank, steps in enumerate((first, second))
+    ]
+
+
+def exchange(rank: int, **changes) -> list:
+    """A right plan of one rank: send mine, fold theirs in scratch, copy when both are done."""
+    fold = {"target": Place("scratch"), "peers": [1 - rank], "lane": 1, "final": True} | changes
+    return [
+        Step("send", peers=[1 - rank], lane=0),
+        Step("recv_reduce", **fold),
+        Step("copy", source=Place("scratch"), lane=1, after=[0]),
+    ]
+
+
+def test_the_made_up_plan_is_valid():
+    _core.verify(two_ranks(exchange(0), exchange(1), scratch_slots=1))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        (exchange(0), [Step("send", peers=[0])], "never receives"),
+        (exchange(0)[1:2], [], "waits for a message"),
+        (exchange(0), exchange(1, round=1), "in round 1"),
+        (exchange(0), exchange(1, final=False), "never marked final"),
+        (
+            [Step("recv_reduce", peers=[1], target=Place("output"), lane=0, final=True), Step("send", peers=[1], lane=0)],
+            [Step("recv_reduce", peers=[0], target=Place("output"), lane=0, final=True), Step("send", peers=[0], lane=0)],
+            "deadlock",
+        ),
+        ([Step("copy", source=Place("scratch"), target=Place("output"))], [], "nothing is yet"),
+        ([], [], "lacks or repeats"),
+    ],
+)
+def test_broken_plans_are_found_out(first, second, sentence):
+    with pytest.raises(MismatchError, match=sentence):
+        _core.verify(two_ranks(first, second, scratch_slots=1))
+
+
+def test_an_unordered_write_is_a_race():
+    hasty = [*exchange(0)[:2], Step("copy", source=Place("scratch"), lane=1)]  # does not wait for its own send
+    slow = [*exchange(1)[:2], exchange(1)[2]]
+    with pytest.raises(MismatchError, match="unordered"):
+        _core.verify(two_ranks(hasty, slow, scratch_slots=1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("all_reduce", "quantum", 2, 0), "unknown algorithm 'quantum'; known: .*ring"),
+        (("all_shuffle", "ring", 2, 0), "unknown collective 'all_shuffle'; known: all_reduce"),
+        (("broadcast", "ring", 2, 0), "'ring' does not offer broadcast; those that do: .*linear_pipeline"),
+        (("broadcast", "direct", 2, 0, 2), r"root must be in \[0, 2\), got 2"),
+        (("all_reduce", "ring", 2, 5), r"rank must be in \[0, 2\), got 5"),
+        (("all_reduce", "ring", 0, 0), "world must be at least 1, got 0"),
+        (("all_reduce", "ring", 2, 0, 0, 0), "segments must be at least 1, got 0"),
+    ],
+)
+def test_bad_requests_are_sentences(arguments, sentence):
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        _core.build_plan(*arguments)

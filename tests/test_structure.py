@@ -1,0 +1,145 @@
+"""The shape of the code: layers, sizes, public names. Both languages in one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpucomm
+
+ROOT = Path(__file__).parent.parent
+CPP = ROOT / "src" / "cpp"
+PACKAGE = ROOT / "src" / "gpucomm"
+
+CPP_LAYERS = {
+    "base": set(),
+    "reduce": {"base"},
+    "plans": {"base"},
+    "codecs": {"base"},
+    "transports": {"base"},
+    "engine": {"base", "reduce", "plans", "codecs", "transports"},
+    "bindings": {"base", "reduce", "plans", "codecs", "transports", "engine"},
+}
+# What a Python part may import of gpucomm, besides itself.
+LOWEST = {"_core", "errors"}
+BASE = LOWEST | {"arrays", "comm"}
+MIDDLE = BASE | {"cost", "probe"}
+PYTHON_LAYERS = {
+    "errors": set(),
+    "arrays": LOWEST,
+    "comm": LOWEST,
+    "cost": BASE,
+    "probe": BASE,
+    "launch": BASE,
+    "merge": MIDDLE,
+    "exchange": MIDDLE,
+    "optim": MIDDLE | {"merge", "exchange"},
+}
+HEAVY = {"torch": {"optim", "bench"}, "mpi4py": {"launch", "bench"}, "matplotlib": {"draw", "bench"}, "rich": {"bench"}}
+
+
+@pytest.mark.parametrize("path", sorted(CPP.rglob("*.[hci]*")), ids=lambda p: str(p.relative_to(CPP)))
+def test_cpp_layers(path):
+    layer = path.relative_to(CPP).parts[0]
+    text = path.read_text()
+    included = {m.split("/")[0] for m in re.findall(r'#include "([^"]+/[^"]+)"', text)}
+    assert included <= CPP_LAYERS[layer] | {layer}
+    assert ("pybind11" in "".join(re.findall(r"#include <(.*)>", text))) <= (layer == "bindings")
+
+
+def imports(path: Path) -> tuple[set[str], set[str]]:
+    """(parts of gpucomm imported, other packages imported at module level)."""
+    own, other = set(), set()
+    tree = ast.parse(path.read_text())
+    top = set(ast.walk(ast.Module([n for n in tree.body if not is_type_checking(n)], [])))
+    functions = {n for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in ast.walk(f)}
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{a.name}" if node.module == "gpucomm" else node.module for a in node.names]
+        for name in names:
+            if name.startswith("gpucomm."):
+                own.add(name.split(".")[1])
+            elif node in top and node not in functions:
+                other.add(name.split(".")[0])
+    return own, other
+
+
+def is_type_checking(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+PYTHON = sorted(p for p in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_python_layers(path):
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    own, other = imports(path)
+    if part in PYTHON_LAYERS:
+        assert own <= PYTHON_LAYERS[part] | {part}
+    for heavy, allowed in HEAVY.items():
+        assert heavy not in other or part in allowed, f"{heavy} must be imported late"
+
+
+def test_import_is_light():
+    code = (
+        "import sys, threading, gpucomm\n"
+        "heavy = {'torch', 'mpi4py', 'matplotlib', 'rich', 'cloudpickle', 'asyncio'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert threading.active_count() == 1\n"
+        "import os; assert len(os.listdir('/proc/self/task')) == 1, 'a thread was started'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"OPENBLAS_NUM_THREADS": "1", "PATH": ""})
+
+
+def test_public_names():
+    assert sorted(gpucomm.__all__) == dir(gpucomm)
+    assert len(gpucomm.__all__) <= 15
+    for name in gpucomm.__all__:
+        assert getattr(gpucomm, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = gpucomm.nonsense
+
+
+def test_files_stay_short():
+    longest = {p: len(p.read_text().splitlines()) for p in [*PYTHON, *CPP.rglob("*.h"), *CPP.rglob("*.cpp")]}
+    assert {str(p): n for p, n in longest.items() if n > 400} == {}
+
+
+def test_functions_stay_short():
+    long = []
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+                if lines > 60:
+                    long.append((path.name, node.name, lines))
+    assert long == []
+
+
+def docstrings_missing() -> list[str]:
+    missing = []
+    for name in gpucomm.__all__:
+        value = getattr(gpucomm, name)
+        if callable(value) and not (value.__doc__ or "").strip():
+            missing.append(name)
+        if isinstance(value, type):
+            missing += [
+                f"{name}.{method}"
+                for method in dir(value)
+                if not method.startswith("_") and not (getattr(value, method).__doc__ or "").strip()
+            ]
+    return missing
+
+
+def test_public_names_have_docstrings():
+    assert docstrings_missing() == []
