@@ -27,15 +27,6 @@ def short(demo):
     return demo.Settings(epochs=1)
 
 
-@pytest.fixture(autouse=True)
-def one_torch_thread():
-    import torch
-
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def run(demo, ranks, settings):
     with gpucomm.local(ranks, threads=True, timeout=30) as world:
         return demo.train_locally(world, settings, lambda steps: None)

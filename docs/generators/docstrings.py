@@ -37,7 +37,7 @@ def to_markdown(text: str) -> str:
 
 
 def _lines(lines: list[str]) -> Iterator[str]:
-    section = ""
+    section = ""  # whose text is a list
     example = False
     for line in lines:
         if line.startswith(">>> ") != example and (not example or not line.strip()):
@@ -48,19 +48,19 @@ def _lines(lines: list[str]) -> Iterator[str]:
         elif found := _SECTION.match(line):
             section = found[1]
             yield f"\n**{section}**\n"
-        elif section and line and not line.startswith(" "):
-            section = ""
-            yield f"\n{_text(line)}"
+        elif not line.startswith(" "):
+            section = section if not line else ""
+            yield _text(line)
         else:
-            yield _item(line) if section in ("Args", "Attributes", "Raises") else _text(line.strip())
+            yield _item(line) if section else _text(line.strip())
     if example:
         yield "```"
 
 
 def _item(line: str) -> str:
-    """A line of a list: `name: text`, or the rest of the one before."""
+    """A line of a section: `name: text` begins an item of a list, a deeper line goes on with it."""
     found = re.match(r"^    (\*{0,2}\w+(?:, \w+)*): (.*)$", line)
-    return f"- `{found[1]}`: {_text(found[2])}" if found else f"    {_text(line.strip())}"
+    return f"- `{found[1]}`: {_text(found[2])}" if found else _text(line.strip())
 
 
 def _text(line: str) -> str:

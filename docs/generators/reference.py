@@ -24,10 +24,11 @@ class _Bare:
 
 
 def reference(name: str) -> str:
-    """Returns the public names of a module with signatures and docstrings."""
-    module = importlib.import_module(name)
+    """Returns signatures and docstrings of a module's public names, or of one: `module` or `module:name`."""
+    module_name, _, only = name.partition(":")
+    module = importlib.import_module(module_name)
     parts = []
-    for public in module.__all__:
+    for public in [only] if only else module.__all__:
         entry = getattr(module, public)
         if inspect.isclass(entry):
             parts.append(_class(public, entry))
@@ -43,8 +44,9 @@ def _function(name: str, entry: Any, heading: str) -> str:
 
 def _class(name: str, kind: type) -> str:
     parts = [f"### `{name}`"]
-    if "__init__" in vars(kind) and not inspect.isabstract(kind):
-        parts.append(f"```python\n{name}{_signature(kind)}\n```")
+    made_by_users = not inspect.isabstract(kind) and not getattr(kind, "_is_protocol", False)
+    if inspect.isfunction(vars(kind).get("__init__")) and made_by_users:
+        parts.append(f"```python\n{name}{_signature(kind).removesuffix(' -> None')}\n```")
     parts.append(to_markdown(inspect.getdoc(kind) or ""))
     for member, entry in _members(kind):
         if isinstance(entry, property):
@@ -85,7 +87,7 @@ def _signature(entry: Any) -> str:
     parameters = [
         p.replace(annotation=p.annotation if p.annotation is p.empty else _Bare(p.annotation))
         for p in signature.parameters.values()
-        if p.name != "self"
+        if p.name not in ("self", "cls")
     ]
     result = signature.return_annotation
     result = result if result is signature.empty else _Bare(result)

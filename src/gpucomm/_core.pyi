@@ -495,6 +495,7 @@ def reduce(
     op: str,
     sources: collections.abc.Sequence[numpy.ndarray],
     divisor: typing.SupportsInt | typing.SupportsIndex = 1,
+    out: numpy.ndarray | None = None,
 ) -> numpy.ndarray:
     """
     Folds 1-D contiguous arrays in their order; for tests.

@@ -1,22 +1,18 @@
 """What a collective costs on a model of its links: by its plan, and by the papers' closed forms.
 
-`cost` list-schedules the very plan that would be executed. The closed forms are what the papers promise for it;
-they hold without latency (`links.lambda_` = 0) unless they say otherwise, and the tests hold the two together.
+`cost` list-schedules the very plan that would be executed. The closed forms are what the papers promise;
+the tests hold the two together. Where a form does not name the latency lambda, it is for lambda = 0.
 Symbols as in the papers: p ranks, n bytes, m segments, alpha seconds a message, beta seconds a byte.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 
 __all__ = [
-    "Message",
     "best_segments",
     "bidirectional_exchange",
     "binomial_tree",
@@ -24,7 +20,6 @@ __all__ = [
     "linear_pipeline",
     "linear_pipeline_fused",
     "linear_pipeline_unfused",
-    "messages",
     "plans_and_schedule",
     "ring",
 ]
@@ -63,89 +58,28 @@ def cost(
         InvalidArgumentError: an unknown name, an algorithm without the collective, a number out of range.
     """
     _, schedule = plans_and_schedule(
-        collective, algorithm, world=world, nbytes=nbytes, links=links, root=root, segments=segments
+        collective, algorithm, nbytes, links, world=world, root=root, segments=segments
     )
-    return float(schedule.total_s)
+    return schedule.total_s
 
 
 def plans_and_schedule(
     collective: str,
     algorithm: str,
-    *,
-    world: int,
     nbytes: int,
     links: _core.Links,
+    *,
+    world: int,
     root: int = 0,
     segments: int = 1,
 ) -> tuple[list[_core.Plan], _core.Schedule]:
-    """Every rank's plan, in place, and when each of its steps runs; arguments and errors are those of `cost`."""
+    """Every rank's plan, in place, and when each of its steps runs; arguments as in `cost`."""
     if nbytes < 0:
         raise InvalidArgumentError(f"nbytes={nbytes} must not be negative")
-    _core.build_plan(collective, algorithm, world, 0, root, segments)  # its sentence where an argument is wrong
-    plans = _core.build_plans(collective, algorithm, world, root=root, segments=segments)
+    _core.build_plan(collective, algorithm, world, 0, root, segments)  # says what is wrong, also with world=0
+    plans = _core.build_plans(collective, algorithm, world, root, segments)
     whole = nbytes // world * world if collective in _BY_RANK else nbytes
     return plans, _core.schedule(plans, plans[0].layout(whole, _ALIGN_BYTES), links)
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message of a schedule.
-
-    Attributes:
-        sender, sent_by: the rank that sends it and which of its steps does.
-        receiver, received_by: the same at the other end.
-        piece, pieces: the run of pieces that it carries.
-        start_s, left_s: when it begins and ceases to occupy the sender.
-        begins_s, arrived_s: the same at the receiver, a latency later.
-        reduces: whether the receiver folds it into what it has.
-    """
-
-    sender: int
-    sent_by: int
-    receiver: int
-    received_by: int
-    piece: int
-    pieces: int
-    start_s: float
-    left_s: float
-    begins_s: float
-    arrived_s: float
-    reduces: bool
-
-
-def messages(plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core.Links) -> list[Message]:
-    """The messages that travel, in the order in which they leave; empty ones do not.
-
-    Args:
-        plans: every rank's plan of one call.
-        schedule: when their steps run.
-        links: the model of the links that it was made on.
-    """
-    receives = _receives(plans)
-    found = []
-    for event in schedule.events:
-        if event.peer < 0:
-            continue
-        received_by = receives[event.rank, event.peer].pop(0)
-        if event.end_s <= event.start_s:
-            continue
-        step = plans[event.rank].steps[event.step]
-        ends = (event.rank, event.step, event.peer, received_by, step.piece, step.pieces)
-        times = (event.start_s, event.end_s, event.start_s + links.lambda_, event.end_s + links.lambda_)
-        reduces = plans[event.peer].steps[received_by].kind != "recv"
-        found.append(Message(*ends, *times, reduces))
-    return sorted(found, key=lambda message: (message.start_s, message.sender))
-
-
-def _receives(plans: Sequence[_core.Plan]) -> dict[tuple[int, int], list[int]]:
-    """Per (sender, receiver) the receiving steps, in the order in which their messages come."""
-    receives = defaultdict(list)
-    for plan in plans:
-        for index, step in enumerate(plan.steps):
-            if step.kind.startswith("recv"):
-                for peer in step.peers:
-                    receives[peer, plan.rank].append(index)
-    return receives
 
 
 def best_segments(world: int, nbytes: int, links: _core.Links, *, fused: bool = False) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpucomm import _core
 from gpucomm.bench.units import format_seconds, format_size, parse_seconds, parse_size
-from gpucomm.cost import messages, plans_and_schedule
-from gpucomm.draw import draw_plans
+from gpucomm.cost import plans_and_schedule
+from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError
 
 __all__ = ["add_arguments", "main", "parse_links"]
@@ -31,11 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("collective", help="all_reduce, reduce, broadcast, all_gather or reduce_scatter")
     parser.add_argument("--algorithm", required=True, help=", ".join(_core.algorithms()))
     parser.add_argument("--world", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
-    parser.add_argument("--segments", type=int, default=1, metavar="M", help="cuts of the message (default: 1)")
-    parser.add_argument("--root", type=int, default=0, metavar="RANK", help="of reduce and broadcast (default: 0)")
+    parser.add_argument(
+        "--segments", type=int, default=1, metavar="M", help="pieces to cut into (default: 1)"
+    )
+    parser.add_argument(
+        "--root", type=int, default=0, metavar="RANK", help="of reduce, broadcast (default: 0)"
+    )
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument("--links", default="switch", metavar="MODEL", help="see below (default: switch)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="draw it there, .svg or .png, instead of a table")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="draw it there (.svg, .png); no table then")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every step with its times there")
 
 
@@ -45,14 +49,14 @@ def main(args: argparse.Namespace) -> int:
     plans, schedule = plans_and_schedule(
         args.collective,
         args.algorithm,
+        nbytes,
+        links,
         world=args.world,
-        nbytes=nbytes,
-        links=links,
         root=args.root,
         segments=args.segments,
     )
     findings = _core.verify(plans)
-    rows = list(_rows(plans, schedule, links))
+    rows = _rows(plans, schedule, links)
     summary = _summary(nbytes, links, schedule, findings)
     if args.out is None:
         print(_table(rows))
@@ -77,9 +81,8 @@ def parse_links(text: str) -> _core.Links:
     for setting in settings:
         key, _, value = setting.partition("=")
         if key not in _LINK_KEYS:
-            raise InvalidArgumentError(
-                f"links {text!r}: unknown setting {setting!r}; known: {', '.join(f'{k}=TIME' for k in _LINK_KEYS)}"
-            )
+            known = ", ".join(f"{key}=TIME" for key in _LINK_KEYS)
+            raise InvalidArgumentError(f"links {text!r}: unknown setting {setting!r}; known: {known}")
         values[_LINK_KEYS[key]] = parse_seconds(value)
     return _core.Links(kind, **values)
 
@@ -88,10 +91,9 @@ def _summary(nbytes: int, links: _core.Links, schedule: _core.Schedule, findings
     model = [f"alpha {format_seconds(links.alpha)}", f"beta {format_seconds(links.beta)}/B"]
     model += [f"latency {format_seconds(links.lambda_)}"] if links.lambda_ else []
     model += [f"gamma {format_seconds(links.gamma)}/B"] if links.gamma else []
-    return (
-        f"{format_size(nbytes)} on a {links.kind} ({', '.join(model)}) take {format_seconds(schedule.total_s)}"
-        f" and {findings.messages} messages in {findings.rounds} rounds"
-    )
+    counts = f"{findings.messages} messages in {findings.rounds} rounds"
+    where = f"{format_size(nbytes)} on a {links.kind} ({', '.join(model)})"
+    return f"{where}: {format_seconds(schedule.total_s)}, {counts}, verified"
 
 
 def _verdict(findings: _core.Verified) -> str:
@@ -103,31 +105,24 @@ def _verdict(findings: _core.Verified) -> str:
     )
 
 
-def _rows(
-    plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core.Links
-) -> Iterator[dict[str, Any]]:
-    """Every step that takes part, by rank and start; a receive starts when its first message begins to come."""
+def _rows(plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core.Links) -> list[dict[str, Any]]:
+    """Every step that moves or computes, by rank and start; a receive starts when its first message does."""
     begins: dict[tuple[int, int], float] = {}
     for message in messages(plans, schedule, links):
         key = (message.receiver, message.received_by)
         begins[key] = min(message.begins_s, begins.get(key, message.begins_s))
-    for event in sorted(schedule.events, key=lambda event: (event.rank, event.start_s, event.step)):
+    rows = []
+    for event in schedule.events:
         step = plans[event.rank].steps[event.step]
-        yield {
-            "rank": event.rank,
-            "round": step.round,
-            "step": event.step,
-            "kind": step.kind,
-            "peers": list(step.peers),
-            "piece": step.piece,
-            "pieces": step.pieces,
-            "start_s": begins.get((event.rank, event.step), event.start_s),
-            "end_s": event.end_s,
-        }
+        row = {"rank": event.rank, "round": step.round, "step": event.step, "kind": step.kind}
+        row |= {"peers": list(step.peers), "piece": step.piece, "pieces": step.pieces}
+        row |= {"start_s": begins.get((event.rank, event.step), event.start_s), "end_s": event.end_s}
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row["rank"], row["start_s"], row["step"]))
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [f"{'rank':>4} {'round':>5} {'step':>5} {'kind':<12} {'peer':<10} {'piece':<8} {'start':>10} {'end':>10}"]
+    lines = ["rank round  step kind         peer       piece         start        end"]
     for row in rows:
         last = row["piece"] + row["pieces"] - 1
         piece = str(row["piece"]) if row["pieces"] == 1 else f"{row['piece']}-{last}"

@@ -15,7 +15,7 @@ __all__ = ["measure"]
 _SMALL, _LARGE = 1, 1 << 18  # float32 elements: overhead and latency, bandwidth
 
 
-def _median_s(comm: _core.Communicator, call: Callable[[], Any], repeats: int) -> float:
+def _median_s(call: Callable[[], Any], repeats: int) -> float:
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -28,8 +28,9 @@ def measure(comm: _core.Communicator) -> _core.Links:
     """Times a short and a long collective, agrees on the worst rank's figures and gives them to the communicator.
 
     A one-shot all-reduce of p ranks takes (p-1) alpha + lambda; a direct one of n bytes
-    2(p-1)(alpha + n/p beta) + 2 lambda. Half of the short one's time is taken as latency. Takes some
-    milliseconds; every rank must call it at the same point of its calls.
+    2(p-1)(alpha + n/p beta) + 2 lambda. Half of the short one's time is taken as latency; gamma is what adding
+    a byte takes while all ranks add. Takes some milliseconds; every rank must call it at the same point of its
+    calls.
 
     Args:
         comm: a communicator of at least two ranks.
@@ -50,12 +51,13 @@ def measure(comm: _core.Communicator) -> _core.Links:
         return comm.all_reduce(large, algorithm="direct", segments=4)
 
     long()
-    short_s, long_s = _median_s(comm, short, 9), _median_s(comm, long, 5)
+    short_s, long_s = _median_s(short, 9), _median_s(long, 5)
     latency = short_s / 2
     alpha = short_s / 2 / others
     beta = max(long_s - 2 * latency - 8 * others * alpha, long_s / 10) * comm.world / (2 * others * large.nbytes)
-    agreed = np.array([alpha, latency, beta])
+    gamma = _median_s(lambda: np.add(large, large, out=large), 5) / large.nbytes
+    agreed = np.array([alpha, latency, beta, gamma])
     comm.all_reduce(agreed, op="max", algorithm="one_shot", segments=1)
-    links = _core.Links("switch", alpha=agreed[0], beta=agreed[2], lambda_=agreed[1])
+    links = _core.Links("switch", alpha=agreed[0], beta=agreed[2], lambda_=agreed[1], gamma=agreed[3])
     comm.set_links(links)
     return links

@@ -2,6 +2,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <optional>
+
 #include "base/error.h"
 #include "bindings/bind.h"
 #include "bindings/names.h"
@@ -13,7 +15,7 @@ using namespace py::literals;
 namespace gpucomm {
 
 static py::array fold(const std::string& dtype, const std::string& op, const std::vector<py::array>& sources,
-                      int divisor) {
+                      int divisor, std::optional<py::array> out) {
   const Dtype type = parse_dtype(dtype);
   if (sources.empty()) fail(ErrorKind::invalid_argument, "reduce needs at least one source");
   std::vector<const void*> pointers;
@@ -23,14 +25,16 @@ static py::array fold(const std::string& dtype, const std::string& op, const std
            " bytes");
     pointers.push_back(source.data());
   }
-  py::array result(sources[0].dtype(), sources[0].size());
+  py::array result = out ? *out : py::array(sources[0].dtype(), sources[0].size());
+  if (result.size() != sources[0].size() || result.itemsize() != sources[0].itemsize())
+    fail(ErrorKind::invalid_argument, "out must have the sources' size and element size");
   reduce(type, parse_op(op), result.mutable_data(), pointers.data(), static_cast<int>(pointers.size()),
          result.size(), divisor);
   return result;
 }
 
 void bind_reduce(py::module_& m) {
-  m.def("reduce", &fold, "dtype"_a, "op"_a, "sources"_a, "divisor"_a = 1,
+  m.def("reduce", &fold, "dtype"_a, "op"_a, "sources"_a, "divisor"_a = 1, "out"_a = py::none(),
         "Folds 1-D contiguous arrays in their order; for tests.");
   m.def("simd_level", &simd_level, "The SIMD level of the host reductions.");
   m.def("simd_levels", &simd_levels, "The SIMD levels that this CPU can run.");

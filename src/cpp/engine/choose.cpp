@@ -7,6 +7,9 @@ namespace {
 
 constexpr size_t kLeastSegmentBytes = 64 << 10;  // arXiv:1611.04255's block; below it overhead wins
 constexpr int kMostSegments = 256;
+// The model does not know caches: of choices this close the finer one, until its segments stay in a core's.
+constexpr double kTie = 1.02;
+constexpr size_t kCachedBytes = 256 << 10;
 
 double cost(const std::string& algorithm, const Shape& shape, int world, int segments, size_t bytes,
             const Links& links) {
@@ -32,7 +35,8 @@ const Choice& Choices::find(const Shape& shape, int world, const Links& links) {
                                        upper / m >= kLeastSegmentBytes);
          m *= 2) {
       const double c = cost(name, shape, world, m, upper, links);
-      if (best.cost_s < 0 || c < best.cost_s) best = {name, m, c};
+      const bool finer = m > best.segments && upper / best.segments > kCachedBytes && c <= best.cost_s * kTie;
+      if (best.cost_s < 0 || finer || c < best.cost_s) best = {name, m, c};
     }
   }
   return known_[key] = best;

@@ -86,13 +86,13 @@ const Chunk* Execution::expect(int peer) {
   const Chunk* chunk = transport_->peek(peer);
   if (!chunk || chunk->tag == record_.tag) return chunk;
   const auto [mine, theirs] = disagreement(peer, chunk->tag);
-  fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ", program_->world,
-       " calls ", describe(mine), ", rank ", peer, " ",
+  fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ",
+       program_->world, " calls ", describe(mine), ", rank ", peer, " ",
        theirs.in_use ? describe(theirs) : "one that it no longer remembers");
 }
 
-// The calls in which this rank and a peer, whose message carries `tag`, first differ: that may be an earlier one,
-// which neither had reason to wait in.
+// The calls in which this rank and a peer, whose message carries `tag`, first differ: that may be an earlier
+// one, which neither had reason to wait in.
 std::pair<CallRecord, CallRecord> Execution::disagreement(int peer, uint64_t tag) const {
   CallRecord theirs;
   const uint64_t first = record_.sequence > 7 ? record_.sequence - 7 : 1;

@@ -119,11 +119,13 @@ class DistributedOptimizer(WrappedOptimizer):
             InvalidArgumentError: a gradient is of this rank alone: accumulated under :meth:`no_sync` and
                 never exchanged, of a parameter unfrozen or wrapped again since, or of a failed backward().
         """
-        self._steps += 1
         if closure is None:
             self._require_global()
-            return self.inner.step()
-        return self.inner.step(with_global_loss(closure, self.comm, self._require_global))
+            result = self.inner.step()
+        else:
+            result = self.inner.step(with_global_loss(closure, self.comm, self._require_global))
+        self._steps += 1
+        return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, and the leavings of a backward() that an exception cut short.

@@ -1,0 +1,69 @@
+"""What the tests of the optimizer train: one small model, and ranks as threads that copy it."""
+
+import copy
+from functools import partial
+
+import torch
+from torch import nn
+
+import gpucomm
+from gpucomm.optim import DistributedOptimizer
+
+torch.set_num_threads(1)  # the ranks are threads already
+
+BATCH = 24  # divisible by 2, 3 and 4
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+ADAMW = partial(torch.optim.AdamW, lr=0.01)
+
+
+def seeded(make, seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return make()
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+MLP = seeded(mlp)  # ranks are threads, which share torch's generator: they copy one model
+INPUTS = torch.randn(8, BATCH, 6, generator=torch.Generator().manual_seed(1))
+TARGETS = torch.randn(8, BATCH, 3, generator=torch.Generator().manual_seed(2))
+
+
+def on_ranks(world, fn, *args):
+    with gpucomm.local(world, threads=True, timeout=20) as ranks:
+        return ranks.run(fn, *args)
+
+
+def share(comm, tensor):
+    return tensor if comm is None else tensor.chunk(comm.world)[comm.rank]
+
+
+def loss_of(model, comm, step):
+    return (model(share(comm, INPUTS[step])) - share(comm, TARGETS[step])).square().mean()
+
+
+def wrap(optimizer, model, comm, **options):
+    return optimizer if comm is None else DistributedOptimizer(optimizer, model, comm, **options)
+
+
+def weights(model):
+    return torch.cat([param.detach().reshape(-1).double() for param in model.parameters()])
+
+
+def train(comm, template=MLP, make=SGD, steps=4, loss=loss_of, **options):
+    """Trains a copy of the template; comm None is the single process, with the whole batch."""
+    model = copy.deepcopy(template)
+    opt = wrap(make(model.parameters()), model, comm, **options)
+    for step in range(steps):
+        opt.zero_grad()
+        loss(model, comm, step).backward()
+        opt.step()
+    return weights(model)
+
+
+def assert_same(results, expected, atol=1e-6):
+    for result in results:
+        assert torch.equal(result, results[0]), "the ranks differ"
+    torch.testing.assert_close(results[0], expected, rtol=0, atol=atol)
