@@ -1,4 +1,4 @@
-"""The mkdocs hook: replaces markers such as `<!-- table: algorithms -->` by what the package says of itself."""
+"""The mkdocs hook: replaces markers such as `<!-- table: algorithms -->` by what the package says."""
 
 from __future__ import annotations
 

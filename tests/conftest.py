@@ -9,4 +9,9 @@ ALGORITHMS = _core.algorithms()
 
 def pairs(*collectives: str) -> list[tuple[str, str]]:
     """Every (collective, algorithm) that is on offer."""
-    return [(c, name) for name, a in ALGORITHMS.items() for c in a["collectives"] if not collectives or c in collectives]
+    return [
+        (c, name)
+        for name, a in ALGORITHMS.items()
+        for c in a["collectives"]
+        if not collectives or c in collectives
+    ]

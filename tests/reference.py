@@ -22,7 +22,7 @@ def values(dtype: str, count: int, rank: int, op: str = "sum") -> np.ndarray:
 def fold(op: str, arrays: list[np.ndarray]) -> np.ndarray:
     """The exact result of folding the ranks' arrays."""
     dtype = arrays[0].dtype
-    if dtype == bool:
+    if dtype.kind == "b":
         return np.logical_or.reduce(arrays) if op in ("sum", "max") else np.logical_and.reduce(arrays)
     stack = np.stack(arrays).astype(np.float64 if dtype.kind == "f" else np.int64)
     if op == "mean":

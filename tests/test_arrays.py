@@ -132,7 +132,9 @@ def test_a_tensor_that_requires_grad_is_reduced_in_place():
     assert run_ranks(2, body) == [[2.0] * 3] * 2
 
 
-@pytest.mark.parametrize("make", [lambda t: t.ones(3, 4).t(), lambda t: t.ones(3, device="meta"), lambda t: t.ones(3).to_sparse()])
+@pytest.mark.parametrize(
+    "make", [lambda t: t.ones(3, 4).t(), lambda t: t.ones(3, device="meta"), lambda t: t.ones(3).to_sparse()]
+)
 def test_what_is_no_plain_tensor_is_refused(make):
     torch = pytest.importorskip("torch")
 

@@ -71,7 +71,9 @@ def test_ops(collective, algorithm, op):
             if op == "mean" and dtype == "bool":
                 continue
             arrays = inputs(collective, dtype, world, 333, op)
-            result = run(comm, collective, arrays[comm.rank].copy(), 2, op=op, algorithm=algorithm, segments=2)
+            result = run(
+                comm, collective, arrays[comm.rank].copy(), 2, op=op, algorithm=algorithm, segments=2
+            )
             expected = expect(collective, arrays, comm.rank, 2, op)
             if expected is not None and not close(result, expected, op):
                 wrong.append(dtype)
@@ -89,7 +91,9 @@ def test_every_root_and_segment_count(collective, algorithm):
         for root in range(world if collective in ("broadcast", "reduce") else 1):
             for segments in (1, 2, 5, 64):
                 arrays = inputs(collective, "int32", world, 5000)
-                result = run(comm, collective, arrays[comm.rank].copy(), root, algorithm=algorithm, segments=segments)
+                result = run(
+                    comm, collective, arrays[comm.rank].copy(), root, algorithm=algorithm, segments=segments
+                )
                 expected = expect(collective, arrays, comm.rank, root, "sum")
                 if expected is not None and not close(result, expected, "sum"):
                     wrong.append((root, segments))
@@ -98,19 +102,23 @@ def test_every_root_and_segment_count(collective, algorithm):
     assert run_ranks(world, body) == [[]] * world
 
 
-@pytest.mark.parametrize("algorithm", [name for name, a in ALGORITHMS.items() if "all_reduce" in a["collectives"]])
+@pytest.mark.parametrize(
+    "algorithm", [name for name, a in ALGORITHMS.items() if "all_reduce" in a["collectives"]]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_all_ranks_have_the_same_bits_twice(algorithm, dtype):
     world = 5
     noise = [np.random.default_rng(rank).standard_normal(10_001).astype(dtype) for rank in range(world)]
     for rank in range(world):
-        noise[rank][rank :: 997] = [np.nan, np.inf, -np.inf, -0.0, 0.0][rank]
+        noise[rank][rank::997] = [np.nan, np.inf, -np.inf, -0.0, 0.0][rank]
 
     def body(comm):
         results = []
         for op in OPS:
             for _ in range(2):
-                results.append(comm.all_reduce(noise[comm.rank].copy(), op=op, algorithm=algorithm, segments=3).tobytes())
+                results.append(
+                    comm.all_reduce(noise[comm.rank].copy(), op=op, algorithm=algorithm, segments=3).tobytes()
+                )
         assert results[::2] == results[1::2]
         return results
 
@@ -177,7 +185,10 @@ def test_shapes_follow_the_first_dimension():
 def test_asynchronous_calls_run_in_order_and_many_at_once():
     def body(comm):
         arrays = [np.full(1 + 1000 * i, comm.rank + i, np.float64) for i in range(20)]
-        works = [comm.all_reduce(a, algorithm=["ring", "direct"][i % 2], async_op=True) for i, a in enumerate(arrays)]
+        works = [
+            comm.all_reduce(a, algorithm=["ring", "direct"][i % 2], async_op=True)
+            for i, a in enumerate(arrays)
+        ]
         comm.barrier()
         results = [work.wait(timeout=10) for work in works]
         assert all(work.done() and work.result is r for work, r in zip(works, results, strict=True))

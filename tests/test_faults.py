@@ -1,4 +1,4 @@
-"""Real faults: ranks that die or stop in the middle of calls. The others raise, name the rank and exit cleanly."""
+"""Real faults: ranks die or stop in the middle of calls. The others raise, name the rank, exit cleanly."""
 
 from __future__ import annotations
 
@@ -43,12 +43,20 @@ except gpucomm.errors.Error as error:
 
 
 def start(world: int, **options) -> list[subprocess.Popen]:
-    script = SCRIPT.format(**{"timeout": TIMEOUT_S, "count": 1 << 20, "kind": "blocking", "algorithm": "ring"} | options)
+    script = SCRIPT.format(
+        **{"timeout": TIMEOUT_S, "count": 1 << 20, "kind": "blocking", "algorithm": "ring"} | options
+    )
     job = uuid.uuid4().hex
     return [
         subprocess.Popen(
             [sys.executable, "-c", script],
-            env=os.environ | {"GPUCOMM_RANK": str(r), "GPUCOMM_WORLD": str(world), "GPUCOMM_JOB": job, "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {
+                "GPUCOMM_RANK": str(r),
+                "GPUCOMM_WORLD": str(world),
+                "GPUCOMM_JOB": job,
+                "OMP_NUM_THREADS": "1",
+            },
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -113,13 +121,19 @@ def test_a_stopped_rank_is_named_within_the_timeout(ranks, options):
         assert closed
     ranks[1].send_signal(signal.SIGCONT)
     out, _ = ranks[1].communicate(timeout=20)
-    assert "reports: " in json.loads(out.splitlines()[-1])[1], "the stopped rank learns what became of the others"
+    assert "reports: " in json.loads(out.splitlines()[-1])[1], (
+        "the stopped rank learns what became of the others"
+    )
 
 
 def test_nothing_is_left_behind(ranks):
     def litter() -> set[str]:
-        files = {str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).iterdir() if "gpucomm" in p.name}
-        sockets = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@gpucomm" in line}
+        files = {
+            str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).iterdir() if "gpucomm" in p.name
+        }
+        sockets = {
+            line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@gpucomm" in line
+        }
         return files | sockets
 
     before = litter()

@@ -1,6 +1,8 @@
-"""Plans: every algorithm's are verified for every world, root and segment count; broken ones are found out."""
+"""Plans: every algorithm's are valid for every world, root and segment count; broken ones are found."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import pytest
 from conftest import pairs
@@ -51,17 +53,20 @@ def test_uneven_counts_are_cut_exactly(algorithm):
     offsets = plans[0].layout(306, align=16, counts=counts)
     ends = [offsets[(chunk + 1) * plans[0].segments] for chunk in range(4)]
     assert ends == [5, 5, 6, 306]
-    assert all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
+    assert all(a <= b for a, b in pairwise(offsets))
 
 
 @given(
-    count=st.integers(0, 10_000), align=st.sampled_from([1, 16, 64]), segments=st.integers(1, 9), world=st.integers(1, 9)
+    count=st.integers(0, 10_000),
+    align=st.sampled_from([1, 16, 64]),
+    segments=st.integers(1, 9),
+    world=st.integers(1, 9),
 )
 def test_cuts_cover_the_message_on_aligned_borders(count, align, segments, world):
     plan = _core.build_plan("all_reduce", "ring", world, 0, segments=segments)
     offsets = plan.layout(count, align=align)
     assert offsets[0] == 0 and offsets[-1] == count and len(offsets) == plan.pieces + 1
-    assert all(a <= b for a, b in zip(offsets, offsets[1:], strict=False))
+    assert all(a <= b for a, b in pairwise(offsets))
     assert all(o % align == 0 or o == count for o in offsets)
 
 
@@ -75,18 +80,49 @@ def coded_ring_all_gather(world: int) -> list:
         for hop in range(world - 1):
             out, into = (rank - hop) % world, (rank - hop - 1) % world
             steps.append(
-                Step("send", piece=out, source=Place("coded", out), peers=[(rank + 1) % world], lane=1, round=hop, after=[have[out]])
+                Step(
+                    "send",
+                    piece=out,
+                    source=Place("coded", out),
+                    peers=[(rank + 1) % world],
+                    lane=1,
+                    round=hop,
+                    after=[have[out]],
+                )
             )
             steps.append(
-                Step("recv", piece=into, target=Place("coded", into), peers=[(rank - 1) % world], lane=2, round=hop)
+                Step(
+                    "recv",
+                    piece=into,
+                    target=Place("coded", into),
+                    peers=[(rank - 1) % world],
+                    lane=2,
+                    round=hop,
+                )
             )
             have[into] = len(steps) - 1
         for piece, before in have.items():
             steps.append(
-                Step("decode", piece=piece, source=Place("coded", piece), target=Place("output"), lane=3, after=[before])
+                Step(
+                    "decode",
+                    piece=piece,
+                    source=Place("coded", piece),
+                    target=Place("output"),
+                    lane=3,
+                    after=[before],
+                )
             )
         plans.append(
-            Plan("all_gather", "coded_ring", world, rank, chunks=world, in_place=False, coded_slots=world, steps=steps)
+            Plan(
+                "all_gather",
+                "coded_ring",
+                world,
+                rank,
+                chunks=world,
+                in_place=False,
+                coded_slots=world,
+                steps=steps,
+            )
         )
     return plans
 
@@ -100,7 +136,8 @@ def test_coded_pieces_of_variable_size_lie_one_lossy_pass_away(world):
 
 def two_ranks(first: list, second: list, **options) -> list:
     return [
-        Plan("all_reduce", "made_up", 2, rank, steps=steps, **options) for rank, steps in enumerate((first, second))
+        Plan("all_reduce", "made_up", 2, rank, steps=steps, **options)
+        for rank, steps in enumerate((first, second))
     ]
 
 
@@ -126,8 +163,14 @@ def test_the_made_up_plan_is_valid():
         (exchange(0), exchange(1, round=1), "in round 1"),
         (exchange(0), exchange(1, final=False), "never marked final"),
         (
-            [Step("recv_reduce", peers=[1], target=Place("output"), lane=0, final=True), Step("send", peers=[1], lane=0)],
-            [Step("recv_reduce", peers=[0], target=Place("output"), lane=0, final=True), Step("send", peers=[0], lane=0)],
+            [
+                Step("recv_reduce", peers=[1], target=Place("output"), lane=0, final=True),
+                Step("send", peers=[1], lane=0),
+            ],
+            [
+                Step("recv_reduce", peers=[0], target=Place("output"), lane=0, final=True),
+                Step("send", peers=[0], lane=0),
+            ],
             "deadlock",
         ),
         ([Step("copy", source=Place("scratch"), target=Place("output"))], [], "nothing is yet"),
@@ -140,7 +183,10 @@ def test_broken_plans_are_found_out(first, second, sentence):
 
 
 def test_an_unordered_write_is_a_race():
-    hasty = [*exchange(0)[:2], Step("copy", source=Place("scratch"), lane=1)]  # does not wait for its own send
+    hasty = [
+        *exchange(0)[:2],
+        Step("copy", source=Place("scratch"), lane=1),
+    ]  # does not wait for its own send
     slow = [*exchange(1)[:2], exchange(1)[2]]
     with pytest.raises(MismatchError, match="unordered"):
         _core.verify(two_ranks(hasty, slow, scratch_slots=1))

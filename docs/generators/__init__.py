@@ -1,4 +1,4 @@
-"""The generated parts of the documentation: a marker `<!-- kind: name -->` is replaced by `KINDS[kind](name)`."""
+"""The generated parts of the documentation: `<!-- kind: name -->` becomes `KINDS[kind](name)`."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _formula(plans: list[_core.Plan], kind: str) -> str:
     offsets = plans[0].layout(plans[0].pieces << 10)
     overhead = _core.schedule(plans, offsets, _core.Links(kind, alpha=1.0, beta=0.0)).total_s
     bandwidth = _core.schedule(plans, offsets, _core.Links(kind, alpha=0.0, beta=1 / offsets[-1])).total_s
-    return f"{overhead:.0f} α + {bandwidth:.3g} nβ"
+    return f"{overhead:.0f} &alpha; + {bandwidth:.3g} n&beta;"
 
 
 def _best(name: str, size: int, kind: str, segmented: bool) -> tuple[float, int]:

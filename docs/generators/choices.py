@@ -26,5 +26,7 @@ def merges() -> str:
 def exchanges() -> str:
     """Returns every exchange that the package brings."""
     kinds = [getattr(exchange, name) for name in exchange.__all__ if inspect.isclass(getattr(exchange, name))]
-    rows = [(f"`{kind.name}`", _about(kind)) for kind in kinds if getattr(kind, "name", "") in exchange.names()]
+    rows = [
+        (f"`{kind.name}`", _about(kind)) for kind in kinds if getattr(kind, "name", "") in exchange.names()
+    ]
     return table(("exchange", "what it does"), rows)

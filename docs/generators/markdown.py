@@ -11,4 +11,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Returns a table; a heading that ends in ">" aligns its column to the right."""
     rules = ["---:" if heading.endswith(">") else "---" for heading in headings]
     lines = [[heading.rstrip(">") for heading in headings], rules, *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -38,10 +39,10 @@ def row(run: Result, reference: Result | None) -> dict[str, Any]:
 
 def print_table(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """Prints the rows."""
-    table = Table(title="The same training, one process and several", caption=_CAPTION)
+    table = Table(box=SIMPLE, padding=0, pad_edge=False, caption=_CAPTION)
     table.add_column("algorithm", no_wrap=True)
     for heading in _HEADINGS:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for figures in rows:
         difference = figures["weight_difference"]
         table.add_row(

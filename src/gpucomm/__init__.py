@@ -21,7 +21,7 @@ __all__ = [
     "transports",
 ]
 
-_LATE = {"init": "gpucomm.launch", "local": "gpucomm.launch"}
+_LATE = {"init": "launch", "local": "launch", "optim": "optim"}  # name -> the part that holds it, or is it
 
 
 def __getattr__(name: str) -> Any:
@@ -29,8 +29,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'gpucomm' has no attribute '{name}'")
     import importlib
 
-    value = getattr(importlib.import_module(_LATE[name]), name)
-    globals()[name] = value
+    part = importlib.import_module(f"gpucomm.{_LATE[name]}")
+    globals()[name] = value = part if name == _LATE[name] else getattr(part, name)
     return value
 
 

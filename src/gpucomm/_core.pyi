@@ -273,7 +273,7 @@ class Communicator:
         world: typing.SupportsInt | typing.SupportsIndex,
         *,
         fd: typing.SupportsInt | typing.SupportsIndex = -1,
-        region: Region = None,
+        region: Region | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
     ) -> None: ...
     def all_gather(

@@ -114,7 +114,7 @@ class Picture:
 
     def _lines(self) -> None:
         """From the sender's bar, where it begins, to the receiver's, where it ends."""
-        many = len(self._moved) > 150
+        many, very_many = len(self._moved) > 150, len(self._moved) > 600
         for down, marker in ((True, "v"), (False, "^")):
             some = [m for m in self._moved if (m.receiver > m.sender) == down]
             starts = [
@@ -133,7 +133,8 @@ class Picture:
             )
             self._axes.add_collection(lines)
             marks: dict[str, Any] = {"c": colours, "marker": marker, "s": 5 if many else 14, "zorder": 2.5}
-            self._axes.scatter([x for x, _ in ends], [y for _, y in ends], **marks)
+            if not very_many:
+                self._axes.scatter([x for x, _ in ends], [y for _, y in ends], **marks)
 
     def _numbers(self) -> None:
         """The piece's number, where its bar is wide enough for it."""
@@ -166,8 +167,9 @@ class Picture:
             Patch(fc="#777777", label="sends"),
             Patch(fc="#dddddd", ec="#777777", label="receives"),
             Patch(fc="#dddddd", ec="#777777", hatch="////", label="receives and reduces"),
-            Patch(fc="#444444", label="computes"),
         ]
+        if any(e.peer < 0 and e.end_s > e.start_s for e in self._schedule.events):
+            handles.append(Patch(fc="#444444", label="computes"))
         self._figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False, fontsize=10)
 
 

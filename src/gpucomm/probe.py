@@ -25,12 +25,12 @@ def _median_s(call: Callable[[], Any], repeats: int) -> float:
 
 
 def measure(comm: _core.Communicator) -> _core.Links:
-    """Times a short and a long collective, agrees on the worst rank's figures and gives them to the communicator.
+    """Times a short and a long collective, agrees on the worst rank's figures and hands them to `comm`.
 
     A one-shot all-reduce of p ranks takes (p-1) alpha + lambda; a direct one of n bytes
-    2(p-1)(alpha + n/p beta) + 2 lambda. Half of the short one's time is taken as latency; gamma is what adding
-    a byte takes while all ranks add. Takes some milliseconds; every rank must call it at the same point of its
-    calls.
+    2(p-1)(alpha + n/p beta) + 2 lambda. Half of the short one's time is taken as latency; gamma is what
+    adding a byte takes while all ranks add. Takes some milliseconds; every rank must call it at the same
+    point of its calls.
 
     Args:
         comm: a communicator of at least two ranks.
@@ -54,7 +54,9 @@ def measure(comm: _core.Communicator) -> _core.Links:
     short_s, long_s = _median_s(short, 9), _median_s(long, 5)
     latency = short_s / 2
     alpha = short_s / 2 / others
-    beta = max(long_s - 2 * latency - 8 * others * alpha, long_s / 10) * comm.world / (2 * others * large.nbytes)
+    beta = (
+        max(long_s - 2 * latency - 8 * others * alpha, long_s / 10) * comm.world / (2 * others * large.nbytes)
+    )
     gamma = _median_s(lambda: np.add(large, large, out=large), 5) / large.nbytes
     agreed = np.array([alpha, latency, beta, gamma])
     comm.all_reduce(agreed, op="max", algorithm="one_shot", segments=1)

@@ -6,8 +6,7 @@ namespace gpucomm {
 
 struct Env {
   std::string simd;  // GPUCOMM_SIMD: v1, v3 or v4 forces a SIMD level; empty: the best of this CPU
-  int spin_us;  // GPUCOMM_SPIN_US: how long a wait stays awake before it sleeps; -1: 30, or 60 when ranks
-                // outnumber cores
+  int spin_us;  // GPUCOMM_SPIN_US: how long a wait stays awake before it sleeps; -1: the default of its place
 };
 
 const Env& env();

@@ -129,46 +129,59 @@ void bind_communicator(py::module_& m) {
   bind_regions(m);
   py::class_<PyCommunicator>(m, "Communicator", py::dynamic_attr(),
                              "The ranks of a job and their collectives.")
-      .def(py::init<Text, int, int, int, std::shared_ptr<Region>, double>(), "transport"_a, "rank"_a,
-           "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = nullptr, "timeout"_a = 60.0)
+      .def(py::init([](Text transport, int rank, int world, int fd,
+                       std::optional<std::shared_ptr<Region>> region, double timeout) {
+             return std::make_unique<PyCommunicator>(transport, rank, world, fd, region.value_or(nullptr),
+                                                     timeout);
+           }),
+           "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
+           "timeout"_a = 60.0)
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout,
-             bool async_op) { return c.all_reduce(x, op, out, {algorithm, segments, timeout, async_op}); },
+             Maybe timeout, bool async_op) {
+            return c.located(
+                [&] { return c.all_reduce(x, op, out, {algorithm, segments, timeout, async_op}); });
+          },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
           "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllReduce)
       .def(
           "reduce",
           [](PyCommunicator& c, Object x, int root, Text op, Object out, Text algorithm,
-             std::optional<int> segments, Maybe timeout,
-             bool async_op) { return c.reduce(x, root, op, out, {algorithm, segments, timeout, async_op}); },
+             std::optional<int> segments, Maybe timeout, bool async_op) {
+            return c.located(
+                [&] { return c.reduce(x, root, op, out, {algorithm, segments, timeout, async_op}); });
+          },
           "x"_a, "root"_a = 0, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
           "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduce)
       .def(
           "broadcast",
           [](PyCommunicator& c, Object x, int root, Text algorithm, std::optional<int> segments,
-             Maybe timeout,
-             bool async_op) { return c.broadcast(x, root, {algorithm, segments, timeout, async_op}); },
+             Maybe timeout, bool async_op) {
+            return c.located([&] { return c.broadcast(x, root, {algorithm, segments, timeout, async_op}); });
+          },
           "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(),
           "timeout"_a = py::none(), "async_op"_a = false, kBroadcast)
       .def(
           "all_gather",
           [](PyCommunicator& c, Object x, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout,
-             bool async_op) { return c.all_gather(x, out, {algorithm, segments, timeout, async_op}); },
+             Maybe timeout, bool async_op) {
+            return c.located([&] { return c.all_gather(x, out, {algorithm, segments, timeout, async_op}); });
+          },
           "x"_a, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
           "timeout"_a = py::none(), "async_op"_a = false, kAllGather)
       .def(
           "reduce_scatter",
           [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
              Maybe timeout, bool async_op) {
-            return c.reduce_scatter(x, op, out, {algorithm, segments, timeout, async_op});
+            return c.located(
+                [&] { return c.reduce_scatter(x, op, out, {algorithm, segments, timeout, async_op}); });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
           "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduceScatter)
-      .def("barrier", &PyCommunicator::barrier, "timeout"_a = py::none(),
-           "Returns when every rank has called it.")
+      .def(
+          "barrier", [](PyCommunicator& c, Maybe timeout) { c.located([&] { c.barrier(timeout); }); },
+          "timeout"_a = py::none(), "Returns when every rank has called it.")
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,

@@ -15,9 +15,9 @@ namespace {
 
 std::atomic<bool> is_child{false};
 
-Seconds seconds(double value, const std::string& where) {
+Seconds seconds(double value) {
   if (!(value > 0) || !std::isfinite(value))
-    fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value, where);
+    fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value);
   return Seconds(value);
 }
 
@@ -37,7 +37,7 @@ bool forked() {
 py::object PyWork::wait(std::optional<double> timeout_s) {
   if (!done()) {
     std::optional<Seconds> timeout;
-    if (timeout_s) timeout = seconds(*timeout_s, "");
+    if (timeout_s) timeout = seconds(*timeout_s);
     py::gil_scoped_release released;
     communicator_->wait(work_, timeout);
   }
@@ -54,7 +54,7 @@ PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world
                                std::shared_ptr<Region> region, double timeout_s) {
   forked();
   const TransportEntry& entry = Registry<TransportEntry>::find(transport);
-  const Seconds timeout = seconds(timeout_s, "");
+  const Seconds timeout = seconds(timeout_s);
   if (world < 1) fail(ErrorKind::invalid_argument, "world must be at least 1, got ", world);
   if (rank < 0 || rank >= world)
     fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
@@ -67,25 +67,25 @@ std::string PyCommunicator::where() const {
 }
 
 Seconds PyCommunicator::timeout(std::optional<double> timeout_s) const {
-  return timeout_s ? seconds(*timeout_s, where()) : core_->timeout();
+  return timeout_s ? seconds(*timeout_s) : core_->timeout();
 }
 
 void PyCommunicator::check_root(int root) const {
   if (root < 0 || root >= core_->world())
-    fail(ErrorKind::invalid_argument, "root must be in [0, ", core_->world(), "), got ", root, where());
+    fail(ErrorKind::invalid_argument, "root must be in [0, ", core_->world(), "), got ", root);
 }
 
 void PyCommunicator::check_reducible(const Array& x, const std::string& op) const {
   if (!reducible(x.dtype()))
     fail(ErrorKind::unsupported_type, name_of(x.dtype()),
-         " arrays can not be reduced, only moved (broadcast, all_gather)", where());
+         " arrays can not be reduced, only moved (broadcast, all_gather)");
   if (parse_op(op) == Op::mean && x.dtype() == Dtype::boolean)
     fail(ErrorKind::unsupported_type,
-         "op 'mean' is not defined for bool arrays; 'min' is their \"and\", 'max' their \"or\"", where());
+         "op 'mean' is not defined for bool arrays; 'min' is their \"and\", 'max' their \"or\"");
 }
 
 void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
-  if (array.read_only()) fail(ErrorKind::unsupported_type, what, " is read-only", advice, where());
+  if (array.read_only()) fail(ErrorKind::unsupported_type, what, " is read-only", advice);
 }
 
 // `out` must not overlap x but where they share the `shared_bytes` at `shared` in full (in place).
@@ -94,19 +94,19 @@ void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, c
   check_writable(out, "out", "");
   if (out.dtype() != x.dtype() || out.count() != count)
     fail(ErrorKind::invalid_argument, "out must hold ", count, " elements of ", name_of(x.dtype()), ", got ",
-         out.count(), " of ", name_of(out.dtype()), where());
+         out.count(), " of ", name_of(out.dtype()));
   const std::byte* begin = shared_bytes < out.bytes() ? x.data() : out.data();
   if (x.overlaps(out) && begin != shared)
     fail(ErrorKind::invalid_argument,
-         "x and out overlap, but not as one call in place would: pass arrays apart", where());
+         "x and out overlap, but not as one call in place would: pass arrays apart");
 }
 
 Shape PyCommunicator::shape(Collective collective, const Array& x, const Options& options) const {
   if (forked())
     fail(ErrorKind::closed,
-         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run", where());
+         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
   if (options.segments && (*options.segments < 1 || *options.segments > 4096))
-    fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments, where());
+    fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments);
   if (options.algorithm != "auto" && !Registry<Algorithm>::find(options.algorithm).offers(collective))
     build_plan(options.algorithm, {collective});
   Shape shape;
@@ -220,7 +220,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
   const int64_t first = in.shape().empty() ? 1 : in.shape()[0];
   if (first % core_->world())
     fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ",
-         core_->world(), "; got shape ", text(in.shape()), where());
+         core_->world(), "; got shape ", text(in.shape()));
   Shape call = shape(Collective::reduce_scatter, in, options);
   call.op = parse_op(op);
   if (out.is_none()) out = allocate(x, in, false);
@@ -233,7 +233,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
 }
 
 void PyCommunicator::barrier(std::optional<double> timeout_s) {
-  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()", where());
+  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
   const Seconds limit = timeout(timeout_s);
   py::gil_scoped_release released;
   core_->barrier(limit);

@@ -55,6 +55,18 @@ class PyCommunicator {
   void close();
   pybind11::dict stats() const;
 
+  // Runs `call` and adds the rank to what it says of a bad argument.
+  template <class Call>
+  auto located(Call call) const {
+    try {
+      return call();
+    } catch (const Error& error) {
+      const bool argument =
+          error.kind == ErrorKind::invalid_argument || error.kind == ErrorKind::unsupported_type;
+      throw Error(error.kind, argument ? error.what() + where() : error.what());
+    }
+  }
+
   Communicator& core() { return *core_; }
   const Communicator& core() const { return *core_; }
 

@@ -16,6 +16,7 @@ struct Shape {
   int root = 0;
   bool in_place = true;
   int segments = 0;       // 0: chosen
+  bool barrier = false;   // an all_reduce of nothing, by name
   std::string algorithm;  // "auto": chosen
   bool operator==(const Shape&) const = default;
 };

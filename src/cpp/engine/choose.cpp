@@ -1,5 +1,6 @@
 #include "engine/choose.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace gpucomm {
@@ -36,7 +37,7 @@ const Choice& Choices::find(const Shape& shape, int world, const Links& links) {
          m *= 2) {
       const double c = cost(name, shape, world, m, upper, links);
       const bool finer = m > best.segments && upper / best.segments > kCachedBytes && c <= best.cost_s * kTie;
-      if (best.cost_s < 0 || finer || c < best.cost_s) best = {name, m, c};
+      if (best.cost_s < 0 || finer || c < best.cost_s) best = {name, m, finer ? std::min(c, best.cost_s) : c};
     }
   }
   return known_[key] = best;

@@ -84,7 +84,7 @@ std::shared_ptr<const Program> Communicator::program(const Shape& wish) {
   if (last_program_ && wish == last_shape_) return last_program_;
   const std::string key = concat(static_cast<int>(wish.collective), ' ', static_cast<int>(wish.op), ' ',
                                  static_cast<int>(wish.dtype), ' ', wish.count, ' ', wish.root, ' ',
-                                 wish.in_place, ' ', wish.segments, ' ', wish.algorithm);
+                                 wish.in_place, ' ', wish.segments, ' ', wish.barrier, ' ', wish.algorithm);
   auto& entry = programs_[key];
   if (!entry) {
     Shape shape = wish;
@@ -145,7 +145,7 @@ void Communicator::wait(const std::shared_ptr<Work>& work, std::optional<Seconds
   if (work->error) throw *work->error;
 }
 
-void Communicator::barrier(Seconds timeout) { run({.algorithm = "one_shot"}, {}, timeout); }
+void Communicator::barrier(Seconds timeout) { run({.barrier = true, .algorithm = "one_shot"}, {}, timeout); }
 
 bool Communicator::drive_once() {
   std::unique_lock lock(mutex_, std::try_to_lock);

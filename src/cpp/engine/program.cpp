@@ -18,7 +18,7 @@ CallRecord make_record(const Shape& shape) {
   record.count = shape.count, record.root = shape.root, record.segments = shape.segments;
   record.collective = static_cast<uint8_t>(shape.collective);
   record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
-  record.in_use = 1;
+  record.in_use = 1, record.barrier = shape.barrier;
   std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
   return record;
 }
@@ -128,6 +128,7 @@ Program compile(const Shape& shape, int world, int rank) {
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence) { return mix(fingerprint, sequence); }
 
 std::string describe(const CallRecord& r) {
+  if (r.barrier) return concat("barrier #", r.sequence);
   const auto collective = static_cast<Collective>(r.collective);
   std::string text = concat(name_of(collective), " #", r.sequence, " (");
   if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");

@@ -21,7 +21,7 @@ struct CallRecord {
   uint64_t count = 0;     // elements of the whole message
   int32_t root = 0, segments = 0;
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
-  uint32_t reserved = 0;
+  uint32_t barrier = 0;
   std::array<char, 32> algorithm{};
 };
 static_assert(sizeof(CallRecord) <= CallRecord::kWords * 8);

@@ -1,0 +1,107 @@
+"""`gpucomm bench`: time a collective, beside other libraries in the same run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from gpucomm import _core
+from gpucomm.bench.metrics import COLLECTIVES
+from gpucomm.bench.peers import known_peers, peer
+from gpucomm.bench.suite import Suite
+from gpucomm.bench.table import show, with_progress
+from gpucomm.bench.units import parse_names, parse_sizes
+from gpucomm.errors import InvalidArgumentError
+
+__all__ = ["add_arguments", "main"]
+
+DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
+_EPILOG = """\
+Sizes are bytes of the whole buffer (K, M, G: 2^10, 2^20, 2^30): of all ranks together for all_gather and
+reduce_scatter. Each library's result is first checked on every rank against the exact one, bit for bit.
+Then repetitions rotate over the libraries and algorithms. One lasts at least 10 ms, in as many calls as
+that takes, in place, on arrays of zeros; it starts at a barrier and counts the slowest rank. Shown are the
+median, least and largest time of a call; algbw, bytes / time; busbw, algbw times the share of the bytes
+that the busiest link carries (2(p-1)/p for all_reduce, (p-1)/p for all_gather and reduce_scatter, else 1);
+and each peer's time over ours: above 1, gpucomm is faster. The exit code is 1 where a result was wrong.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line of `gpucomm bench`."""
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("collective", choices=COLLECTIVES, metavar="collective", help=", ".join(COLLECTIVES))
+    add("--ranks", type=int, default=2, metavar="N", help="processes (default: 2)")
+    add("--sizes", metavar="LIST", help="default: 1K,64K,1M,16M; quick: 1K,1M")
+    add("--algorithms", default="auto", metavar="LIST", help='of gpucomm, or "all" (default: auto)')
+    add("--against", default="", metavar="LIST", help=f"other libraries: {', '.join(known_peers())}")
+    add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help=f"{', '.join(DTYPES)}")
+    add("--repeats", type=int, metavar="N", help="repetitions (default: 5; quick: 3)")
+    add("--timeout", type=float, default=60.0, metavar="S", help="seconds that a call may take (default: 60)")
+    add("--quick", action="store_true", help="few sizes and short repetitions, for a first look")
+    add("--json", type=Path, metavar="FILE", help="write a list of rows there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Check the arguments, measure, and show what came out."""
+    suite = _suite(args)
+    _check_writable(args.json)
+    with closing(suite.run()) as steps:  # also ends the ranks when we are interrupted
+        results = with_progress(steps, suite.steps, f"bench {suite.collective}")
+    ranks = "1 rank" if suite.ranks == 1 else f"{suite.ranks} ranks"
+    title = f"{suite.collective}, {ranks}, {suite.dtype}, median of {suite.repeats}"
+    show(title, results, suite.peers)
+    if args.json is not None:
+        args.json.write_text(json.dumps([result.row() for result in results], indent=1) + "\n")
+    wrong = [f"{r.library} {r.algorithm} at {r.nbytes} B" for r in results if not r.correct]
+    if wrong:
+        print(f"gpucomm bench: wrong results from {'; '.join(wrong)}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _suite(args: argparse.Namespace) -> Suite:
+    if args.ranks < 1:
+        raise InvalidArgumentError(f"--ranks {args.ranks} must be at least 1")
+    repeats = args.repeats if args.repeats is not None else 3 if args.quick else 5
+    if repeats < 1:
+        raise InvalidArgumentError(f"--repeats {repeats} must be at least 1")
+    peers = parse_names(args.against)
+    for name in peers:
+        peer(name).check(args.dtype)
+    return Suite(
+        collective=args.collective,
+        ranks=args.ranks,
+        sizes=tuple(parse_sizes(args.sizes or ("1K,1M" if args.quick else "1K,64K,1M,16M"))),
+        algorithms=tuple(_algorithms(args.algorithms, args.collective, args.ranks)),
+        peers=tuple(peers),
+        dtype=args.dtype,
+        repeats=repeats,
+        least_s=0.002 if args.quick else 0.010,
+        timeout=args.timeout,
+    )
+
+
+def _algorithms(text: str, collective: str, ranks: int) -> list[str]:
+    names = parse_names(text)
+    if names == ["all"]:
+        names = [name for name, about in _core.algorithms().items() if collective in about["collectives"]]
+    if not names:
+        raise InvalidArgumentError(f"--algorithms {text!r} must name at least one, such as auto,ring")
+    for name in names:
+        if name != "auto":
+            _core.build_plan(collective, name, ranks, 0)  # its sentence where it is unknown or not on offer
+    return names
+
+
+def _check_writable(path: Path | None) -> None:
+    """Find out before the measurement, not after it."""
+    if path is None:
+        return
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidArgumentError(f"--json {str(path)!r} cannot be written")

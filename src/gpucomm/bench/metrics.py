@@ -1,0 +1,88 @@
+"""What a measured time means, by the conventions of nccl-tests, and the rows that the benchmark writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["COLLECTIVES", "Result", "busbw_factor", "elements_of"]
+
+COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+BY_RANK = ("all_gather", "reduce_scatter")  # each rank has or gets an equal part of the buffer
+
+
+def busbw_factor(collective: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth: what the busiest link carries, over the size of the buffer.
+
+    2(p-1)/p for all_reduce, (p-1)/p for all_gather and reduce_scatter, 1 for broadcast and reduce.
+    """
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if collective in BY_RANK else 1.0
+
+
+def elements_of(collective: str, nbytes: int, itemsize: int, ranks: int) -> int:
+    """Elements of the whole buffer that is nearest below `nbytes`: at least one, or one for each rank.
+
+    The whole buffer is the array for all_reduce, reduce and broadcast; what all ranks have together for
+    all_gather (its result) and reduce_scatter (its argument).
+    """
+    parts = ranks if collective in BY_RANK else 1
+    return max(1, nbytes // itemsize // parts) * parts
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the benchmark: one library and algorithm at one size.
+
+    Attributes:
+        collective, library, algorithm, transport: who did what.
+        ranks: number of processes.
+        nbytes: size of the whole buffer.
+        dtype: name of its elements' type.
+        times_s: seconds a call, of each repetition: the slowest rank's.
+        correct: whether every rank had the expected result, bit for bit.
+    """
+
+    collective: str
+    library: str
+    algorithm: str
+    transport: str
+    ranks: int
+    nbytes: int
+    dtype: str
+    times_s: tuple[float, ...]
+    correct: bool
+
+    @property
+    def median_s(self) -> float:
+        """The median of the repetitions."""
+        ordered = sorted(self.times_s)
+        return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+    @property
+    def algbw(self) -> float:
+        """Bytes of the buffer a second, in GB/s (10^9)."""
+        return self.nbytes / self.median_s / 1e9
+
+    @property
+    def busbw(self) -> float:
+        """The share of them that the busiest link carries, in GB/s (10^9)."""
+        return self.algbw * busbw_factor(self.collective, self.ranks)
+
+    def row(self) -> dict[str, Any]:
+        """The row for machines; the codec is "none": nothing is compressed."""
+        return {
+            "collective": self.collective,
+            "library": self.library,
+            "algorithm": self.algorithm,
+            "codec": "none",
+            "transport": self.transport,
+            "ranks": self.ranks,
+            "bytes": self.nbytes,
+            "dtype": self.dtype,
+            "time_us": self.median_s * 1e6,
+            "algbw_GBps": self.algbw,
+            "busbw_GBps": self.busbw,
+            "correct": self.correct,
+        }

@@ -1,0 +1,77 @@
+"""The libraries that are timed beside gpucomm: one file each, `peer_<name>.py`, found by its name.
+
+Such a file has `check(dtype)`, which runs in the command and raises UnavailableError or InvalidArgumentError
+where the library cannot take part, and `join(rank, ranks, folder, timeout)`, which runs once in every rank
+and returns a Library. It must import the library itself inside these functions only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gpucomm.errors import InvalidArgumentError
+
+__all__ = ["Call", "Library", "known_peers", "peer"]
+
+Array = npt.NDArray[Any]
+Call = Callable[[], object]
+
+
+class Library(Protocol):
+    """One library as a rank uses it."""
+
+    transport: str
+
+    def bind(self, collective: str, algorithm: str, buffer: Array, part: Array) -> Call:
+        """A call of the library's public interface on these arrays, in place.
+
+        Args:
+            collective: a name of `metrics.COLLECTIVES`.
+            algorithm: "default", or one that the library knows.
+            buffer: the whole buffer.
+            part: this rank's part of it, a view (all_gather's argument, reduce_scatter's result).
+
+        Returns:
+            A function that makes the call, with root 0 and op "sum", and returns when this rank is done.
+        """
+
+    def close(self) -> None:
+        """Release what `join` took; every rank does so at the same point."""
+
+
+def known_peers() -> list[str]:
+    """The names of the peers that this package has a file for, installed or not."""
+    package = str(Path(__file__).parent)
+    found = (module.name for module in pkgutil.iter_modules([package]))
+    return sorted(name.removeprefix("peer_") for name in found if name.startswith("peer_"))
+
+
+def peer(name: str) -> ModuleType:
+    """The file of a peer.
+
+    Raises:
+        InvalidArgumentError: there is none of that name.
+    """
+    if name not in known_peers():
+        raise InvalidArgumentError(
+            f"unknown peer {name!r} to measure against; known: {', '.join(known_peers())}"
+        )
+    return importlib.import_module(f"gpucomm.bench.peer_{name}")
+
+
+def aligned_zeros(count: int, dtype: str) -> Array:
+    """A touched array of zeros on a 64-byte border, as torch would give it."""
+    itemsize = np.dtype(dtype).itemsize
+    raw = np.empty(count * itemsize + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    array = raw[start : start + count * itemsize].view(dtype)
+    array.fill(0)
+    return array

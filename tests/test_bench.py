@@ -1,0 +1,222 @@
+"""`gpucomm bench`: what it computes, that it takes turns and sees wrong results, and a small real run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpucomm import Communicator, _core, cli
+from gpucomm.bench import command, suite, worker
+from gpucomm.bench.metrics import Result, busbw_factor, elements_of
+from gpucomm.bench.peers import aligned_zeros, known_peers, peer
+from gpucomm.bench.table import cells, header
+from gpucomm.bench.units import format_seconds, format_size, parse_seconds, parse_size, parse_sizes
+from gpucomm.errors import InvalidArgumentError
+
+KEYS = "collective library algorithm codec transport ranks bytes dtype time_us algbw_GBps busbw_GBps correct"
+
+
+def test_sizes():
+    assert parse_sizes("8, 1K,64k,1M,2G,1024") == [8, 1 << 10, 1 << 16, 1 << 20, 1 << 31]
+    assert [format_size(n) for n in (8, 1 << 10, 1020, 3 << 20, 1 << 30)] == [
+        "8 B",
+        "1 KiB",
+        "1020 B",
+        "3 MiB",
+        "1 GiB",
+    ]
+    for text in ("0", "1X", "-1", "1.5M", "K", "1K2"):
+        with pytest.raises(InvalidArgumentError, match="must be a whole number above 0"):
+            parse_size(text)
+    with pytest.raises(InvalidArgumentError, match="at least one size"):
+        parse_sizes(" , ")
+
+
+def test_times():
+    assert [parse_seconds(text) for text in ("2s", "5us", "1e3ns", "0")] == pytest.approx([2, 5e-6, 1e-6, 0])
+    texts = [format_seconds(t) for t in (0.0, 8.714e-4, 0.99997e-3, 1.5, 3e-10)]
+    assert texts == ["0 s", "871 µs", "1 ms", "1.5 s", "300 ps"]
+
+
+@pytest.mark.parametrize(
+    ("collective", "factor"),
+    [
+        ("all_reduce", 1.5),
+        ("all_gather", 0.75),
+        ("reduce_scatter", 0.75),
+        ("broadcast", 1.0),
+        ("reduce", 1.0),
+    ],
+)
+def test_bus_bandwidth(collective, factor):
+    assert busbw_factor(collective, 4) == factor
+    result = Result(collective, "x", "y", "z", 4, 2000, "float32", (3e-6, 1e-6, 2e-6, 9e-6), True)
+    row = result.row()
+    assert list(row) == KEYS.split()
+    assert (row["bytes"], row["codec"], row["correct"]) == (2000, "none", True)
+    assert row["time_us"] == pytest.approx(2.5)
+    assert row["algbw_GBps"] == pytest.approx(0.8)
+    assert row["busbw_GBps"] == pytest.approx(0.8 * factor)
+
+
+def test_buffers_are_whole_elements_and_equal_parts():
+    assert elements_of("all_reduce", 1023, 4, 3) == 255
+    assert elements_of("all_gather", 1024, 4, 3) == 255
+    assert elements_of("reduce_scatter", 1, 8, 3) == 3
+    assert elements_of("broadcast", 1, 8, 3) == 1
+    for count in (1, 33):
+        array = aligned_zeros(count, "float16")
+        assert array.ctypes.data % 64 == 0 and array.size == count and not array.any()
+
+
+class FakeWorld:
+    """Answers as two ranks would; a call of contender 2 takes a tenth of a second, others a millisecond."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
+        self.asked.append((fn.__name__, *args))
+        if fn is worker.begin:
+            return [{"gpucomm": "shm", "gloo": "tcp"}] * 2
+        if fn is worker.verify:
+            return [True, args[1] != 1]
+        if fn is worker.measure:
+            index, calls = args
+            slowest = calls * (0.1 if index == 2 else 0.001)
+            return [slowest / 2, slowest]
+        return [None, None]
+
+
+def test_repetitions_take_turns_and_the_slowest_rank_counts(monkeypatch):
+    world = FakeWorld()
+    monkeypatch.setattr(suite, "local", lambda *_, **__: contextlib.nullcontext(world))
+    plan = suite.Suite("all_gather", 2, (1001, 64), ("auto", "ring"), ("gloo",), "float32", 3, 0.010, 60.0)
+    steps = list(plan.run())
+    results = [step for step in steps if step is not None]
+    assert len(steps) - len(results) == plan.steps
+    assert [(r.nbytes, r.library, r.algorithm, r.transport, r.correct) for r in results] == [
+        (nbytes, *who)
+        for nbytes in (1000, 64)
+        for who in (
+            ("gpucomm", "auto", "shm", True),
+            ("gpucomm", "ring", "shm", False),
+            ("gloo", "default", "tcp", True),
+        )
+    ]
+    assert [r.median_s for r in results[:3]] == pytest.approx([0.001, 0.001, 0.1])
+    names = [asked[0] for asked in world.asked]
+    second = names.index("prepare", names.index("prepare") + 1)
+    turns = [asked[1:] for asked in world.asked[second - 9 : second]]
+    assert turns == [(0, 10), (1, 10), (2, 1)] * 3  # 10 ms each, or one call
+    assert (names[0], names[-1]) == ("begin", "end")
+
+
+def test_the_table_names_ratios_and_wrong_results():
+    ours = Result("all_reduce", "gpucomm", "ring", "shm", 2, 1024, "float32", (1e-6, 2e-6, 4e-6), False)
+    gloo = Result("all_reduce", "gloo", "default", "tcp", 2, 1024, "float32", (7e-6,), True)
+    names = header(["gloo"])
+    line = dict(zip(names, cells(ours, [ours, gloo], ["gloo"]), strict=True))
+    assert (line["size"], line["time us"], line["min"], line["max"]) == ("1 KiB", "2", "1", "4")
+    assert (line["gloo/ours"], line["correct"]) == ("3.50x", "no")
+    assert dict(zip(names, cells(gloo, [ours, gloo], ["gloo"]), strict=True))["gloo/ours"] == ""
+
+
+class Broken:
+    """A library that does nothing, or spoils one element."""
+
+    transport = "none"
+
+    def __init__(self, spoil: bool) -> None:
+        self.spoil = spoil
+
+    def bind(self, collective: str, algorithm: str, buffer: Any, part: Any) -> Callable[[], object]:
+        def call() -> None:
+            if self.spoil:
+                buffer[buffer.size // 2] += 1
+
+        return call
+
+
+@pytest.fixture
+def alone() -> Iterator[Communicator]:
+    with Communicator("local", 0, 1, region=_core.Region(1)) as comm:
+        yield comm
+
+
+@pytest.mark.parametrize("collective", command.COLLECTIVES)
+@pytest.mark.parametrize("spoil", [False, True])
+def test_one_wrong_element_is_seen(alone, monkeypatch, collective, spoil):
+    monkeypatch.setattr(worker, "_session", worker._Session({"broken": Broken(spoil)}))
+    worker.prepare(alone, collective, [("broken", "default")], 1000, "float16")
+    assert worker.verify(alone, collective, 0) is (not spoil)
+    assert not worker._session.buffer.any()  # ready to be timed
+
+
+def test_the_numbers_tell_ranks_and_places_apart():
+    whole = worker._numbers(0, 4096, [0, 1, 2, 3])
+    np.testing.assert_array_equal(worker._numbers(1000, 96, [0, 1, 2, 3]), whole[1000:1096])
+    assert len(np.unique(whole)) > 8
+    rows = [worker._numbers(64 * chunk, 64, [rank]).tobytes() for rank in range(4) for chunk in range(4)]
+    assert len(set(rows)) == 16
+
+
+def test_wrong_arguments_are_sentences(capsys, monkeypatch, tmp_path):
+    def says(*arguments: str) -> str:
+        assert cli.main(["bench", "all_reduce", *arguments]) == 2
+        return capsys.readouterr().err
+
+    assert "unknown peer 'nosuch' to measure against; known: gloo" in says("--against", "nosuch")
+    assert "unknown algorithm 'nosuch'" in says("--algorithms", "auto,nosuch")
+    assert "--ranks 0 must be at least 1" in says("--ranks", "0")
+    assert "--repeats 0 must be at least 1" in says("--repeats", "0")
+    assert "cannot be written" in says("--json", str(tmp_path / "nowhere" / "x.json"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["bench", "all_reduce", "--against", "gloo"]) == 1
+    assert "gloo needs torch, which is not installed: pip install 'gpucomm[torch]'" in capsys.readouterr().err
+
+
+def test_peers_are_found_by_their_files():
+    assert "gloo" in known_peers()
+    for name in known_peers():
+        assert callable(peer(name).check) and callable(peer(name).join)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
+def test_a_real_run(tmp_path: Path, monkeypatch, capsys, collective):
+    pytest.importorskip("cloudpickle")
+    peers = ["gloo"] if importlib.util.find_spec("torch") else []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    file = tmp_path / "rows.json"
+    arguments = f"--ranks 2 --sizes 1K --algorithms auto,ring --quick --repeats 2 --json {file}".split()
+    against = ["--against", ",".join(peers)] if peers else []
+    assert cli.main(["bench", collective, *arguments, *against]) == 0
+    rows = json.loads(file.read_text())
+    expected = [
+        ("gpucomm", "auto", "shm"),
+        ("gpucomm", "ring", "shm"),
+        *(("gloo", "default", "tcp") for _ in peers),
+    ]
+    assert [(row["library"], row["algorithm"], row["transport"]) for row in rows] == expected
+    for row in rows:
+        assert list(row) == KEYS.split()
+        assert (row["collective"], row["ranks"], row["bytes"], row["dtype"]) == (
+            collective,
+            2,
+            1024,
+            "float32",
+        )
+        assert row["correct"] is True and row["time_us"] > 0
+        assert row["algbw_GBps"] == pytest.approx(1024 / row["time_us"] / 1e3)
+    assert capsys.readouterr().out.count(" yes\n") == len(rows)
+    assert list((tmp_path / "temporary").iterdir()) == []

@@ -1,0 +1,141 @@
+"""The cost model gives the papers' closed forms: the plan that runs is the algorithm of the paper."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpucomm import _core
+from gpucomm import cost as c
+from gpucomm.errors import InvalidArgumentError
+
+ALPHA, BETA = 5e-6, 1e-9
+EVEN = 64 * 840 * 32  # bytes: cut evenly, on cache lines, by every world to 8 and every m that divides 32
+
+
+def links(kind: str, latency: float = 0.0) -> _core.Links:
+    return _core.Links(kind, alpha=ALPHA, beta=BETA, lambda_=latency)
+
+
+def exactly(expected: float) -> object:
+    return pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["switch", "chain"])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 7, 8])
+def test_linear_pipeline_is_the_papers_chain(kind, collective, world):
+    model = links(kind, latency=3e-6)
+    for m in (1, 2, 8, 32):
+        got = c.cost(collective, "linear_pipeline", world=world, nbytes=EVEN, links=model, segments=m)
+        by_hand = (world - 2 + m) * (ALPHA + EVEN / m * BETA) + (world - 1) * 3e-6
+        assert got == exactly(by_hand)
+        assert c.linear_pipeline(world, m, EVEN, model) == exactly(by_hand)
+
+
+def test_any_root_costs_the_same_on_a_switch():
+    for root in range(5):
+        got = c.cost(
+            "reduce", "linear_pipeline", world=5, nbytes=EVEN, links=links("switch"), root=root, segments=8
+        )
+        assert got == exactly(c.linear_pipeline(5, 8, EVEN, links("switch")))
+
+
+def all_reduce(algorithm: str, kind: str, world: int, m: int = 1) -> float:
+    return c.cost("all_reduce", algorithm, world=world, nbytes=EVEN, links=links(kind), segments=m)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("m", [1, 4, 32])
+def test_fused_and_unfused_all_reduce(world, m):
+    fused = all_reduce("linear_pipeline", "chain", world, m)
+    assert fused == exactly((2 * world - 3 + m) * (ALPHA + EVEN / m * BETA))
+    assert fused == exactly(c.linear_pipeline_fused(world, m, EVEN, links("chain")))
+    for kind in ("switch", "chain"):
+        unfused = all_reduce("linear_pipeline_unfused", kind, world, m)
+        assert unfused == exactly(2 * (world - 2 + m) * (ALPHA + EVEN / m * BETA))
+        assert unfused == exactly(c.linear_pipeline_unfused(world, m, EVEN, links(kind)))
+
+
+@pytest.mark.parametrize("world", [3, 4, 5, 8])
+def test_fusing_pays_on_a_chain_and_not_on_a_switch(world):
+    m = 32
+    fused, unfused = (all_reduce(f"linear_pipeline{end}", "chain", world, m) for end in ("", "_unfused"))
+    assert fused < 0.75 * unfused
+    assert fused < all_reduce("ring", "chain", world)
+    fused, unfused = (all_reduce(f"linear_pipeline{end}", "switch", world, m) for end in ("", "_unfused"))
+    assert 0.95 * unfused < fused <= unfused
+    assert fused > 2 * EVEN * BETA  # an interior rank's port carries everything twice
+    assert fused > 1.05 * all_reduce("ring", "switch", world)
+
+
+@pytest.mark.parametrize("kind", ["switch", "chain"])
+@pytest.mark.parametrize("world", [2, 3, 5, 8])
+def test_ring(kind, world):
+    got = all_reduce("ring", kind, world)
+    assert got == exactly(2 * (world - 1) * (ALPHA + EVEN / world * BETA))
+    assert got == exactly(c.ring(world, EVEN, links(kind)))
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize("world", [2, 4, 8, 16])
+def test_binomial_tree(collective, world):
+    got = c.cost(collective, "binomial_tree", world=world, nbytes=EVEN, links=links("switch"))
+    assert got == exactly(math.ceil(math.log2(world)) * (ALPHA + EVEN * BETA))
+    assert got == exactly(c.binomial_tree(world, EVEN, links("switch")))
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_bidirectional_exchange(world):
+    got = all_reduce("bidirectional_exchange", "switch", world)
+    assert got == exactly(2 * math.log2(world) * ALPHA + 2 * (world - 1) / world * EVEN * BETA)
+    assert got == exactly(c.bidirectional_exchange(world, EVEN, links("switch")))
+
+
+@pytest.mark.parametrize(
+    ("collective", "fused", "fill"),
+    [("broadcast", False, 6), ("all_reduce", True, 13)],
+    ids=["there", "and back"],
+)
+def test_the_best_segment_count_is_at_the_bottom_of_the_u(collective, fused, fill):
+    model, nbytes = links("chain"), 1 << 20
+    best = c.best_segments(8, nbytes, model, fused=fused)
+    assert best == round(math.sqrt(fill * nbytes * BETA / ALPHA))
+    counts = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    times = [
+        c.cost(collective, "linear_pipeline", world=8, nbytes=nbytes, links=model, segments=m) for m in counts
+    ]
+    bottom = times.index(min(times))
+    assert best / 2 <= counts[bottom] <= best * 2
+    assert times[: bottom + 1] == sorted(times[: bottom + 1], reverse=True)
+    assert times[bottom:] == sorted(times[bottom:])
+
+
+def test_the_best_segment_count_stays_in_its_range():
+    assert c.best_segments(2, 1 << 30, links("switch")) == 1  # no pipeline to fill
+    assert c.best_segments(8, 0, links("switch")) == 1
+    assert c.best_segments(8, 8, links("switch")) == 1
+    assert c.best_segments(8, 1 << 20, _core.Links("switch", alpha=0.0)) == 4096
+    assert c.best_segments(64, 1 << 40, links("switch")) == 4096
+
+
+def test_all_gather_takes_a_multiple_of_the_world():
+    got = c.cost("all_gather", "ring", world=3, nbytes=3 * 640 + 2, links=links("switch"))
+    assert got == exactly(2 * (ALPHA + 640 * BETA))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"nbytes": -1}, "nbytes=-1 must not be negative"),
+        ({"world": 0}, "world must be at least 1, got 0"),
+        ({"root": 4}, r"root must be in \[0, 4\), got 4"),
+        ({"algorithm": "nope"}, "unknown algorithm 'nope'"),
+        ({"collective": "all_gather"}, "'linear_pipeline' does not offer all_gather"),
+    ],
+)
+def test_bad_arguments_are_sentences(arguments, sentence):
+    request = {"collective": "reduce", "algorithm": "linear_pipeline", "world": 4, "nbytes": 8} | arguments
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        c.cost(**request, links=links("switch"))

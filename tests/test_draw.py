@@ -1,0 +1,136 @@
+"""`gpucomm plan`: messages are matched right, pictures are made, the table and the JSON say the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from conftest import pairs
+
+from gpucomm import _core, cli
+from gpucomm.bench.units import format_seconds
+from gpucomm.cost import plans_and_schedule
+from gpucomm.draw import draw_plans, messages
+from gpucomm.errors import InvalidArgumentError, UnavailableError
+from gpucomm.plan_command import parse_links
+
+LINKS = _core.Links("switch", lambda_=2e-6)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), pairs())
+def test_every_message_is_matched_with_its_receive(collective, algorithm):
+    plans, schedule = plans_and_schedule(collective, algorithm, 1 << 16, LINKS, world=5, segments=3)
+    found = messages(plans, schedule, LINKS)
+    assert len(found) == _core.verify(plans).messages
+    assert {(m.sender, m.sent_by) for m in found} == {
+        (plan.rank, i) for plan in plans for i, step in enumerate(plan.steps) if step.kind == "send"
+    }
+    for m in found:
+        sent, received = plans[m.sender].steps[m.sent_by], plans[m.receiver].steps[m.received_by]
+        assert sent.peers == [m.receiver] and m.sender in received.peers
+        assert (sent.piece, sent.pieces, sent.round) == (received.piece, received.pieces, received.round)
+        assert m.reduces == (received.kind == "recv_reduce")
+        assert m.begins_s - m.start_s == pytest.approx(2e-6) == m.arrived_s - m.left_s
+        assert 0 <= m.start_s < m.left_s < m.arrived_s <= schedule.total_s * (1 + 1e-9)
+
+
+def draw(folder: Path, name: str, *arguments: str) -> Path:
+    path = folder / name
+    call = ["plan", "all_reduce", "--algorithm", "linear_pipeline", *arguments, "--out", str(path)]
+    assert cli.main(call) == 0
+    return path
+
+
+def test_svg(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = draw(
+        tmp_path, "plan.svg", "--world", "4", "--segments", "8", "--links", "chain,alpha=5us,beta=1ns"
+    )
+    assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    texts = re.findall(r"<!-- (.*?) -->", path.read_text())  # matplotlib writes every text as outlines
+    assert "all_reduce by linear_pipeline: 4 ranks, 8 segments" in texts
+    assert any(text.startswith("1 MiB on a chain") and "1.77 ms, 48 messages" in text for text in texts)
+    assert {"rank 0", "rank 3", "segment", "receives and reduces", "time (ms)"} <= set(texts)
+    assert texts.count("7") == 2 * 6 + 1  # at both ends of its six messages, and in the scale
+    assert path.read_text().count("url(#h") == 24 + 1  # hatched: the reducing receives, and the legend's
+    shown = capsys.readouterr().out
+    assert "verified: every send meets its receive" in shown and f"drawn in {path}" in shown
+    again = draw(tmp_path, "again.svg", "--world", "4", "--segments", "8", "--links", "chain")
+    assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(("world", "segments"), [(1, 1), (2, 1), (8, 16)])
+def test_png(tmp_path, world, segments):
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("matplotlib")
+    path = draw(tmp_path, "plan.png", "--world", str(world), "--segments", str(segments))
+    with image.open(path) as picture:
+        width, height = picture.size
+        assert width >= 1000 and height >= 300
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 3 * segments  # a colour a segment
+
+
+def test_bad_pictures_are_sentences(tmp_path, monkeypatch):
+    plans, schedule = plans_and_schedule("all_reduce", "ring", 1 << 20, LINKS, world=4)
+
+    def attempt(path):
+        draw_plans(plans, schedule, LINKS, "", path)
+
+    with pytest.raises(InvalidArgumentError, match=r"must end in \.png or \.svg, got .*plan\.gif"):
+        attempt(tmp_path / "plan.gif")
+    many, scheduled = plans_and_schedule("all_reduce", "ring", 1 << 20, LINKS, world=64)
+    with pytest.raises(InvalidArgumentError, match="8064 messages is not readable, at most 5000"):
+        draw_plans(many, scheduled, LINKS, "", tmp_path / "plan.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UnavailableError, match=r"pip install 'gpucomm\[bench\]'"):
+        attempt(tmp_path / "plan.png")
+    monkeypatch.undo()
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InvalidArgumentError, match="cannot be written"):
+        attempt(tmp_path / "nowhere" / "plan.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_table_and_json(tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    arguments = "reduce --algorithm linear_pipeline --world 3 --root 1 --segments 2 --bytes 2K"
+    arguments += f" --links switch,latency=3us --json {path}"
+    assert cli.main(["plan", *arguments.split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["rank", "round", "step", "kind", "peer", "piece", "start", "end"]
+    written = json.loads(path.read_text())
+    assert len(written["steps"]) == 8
+    for line, row in zip(lines[1:], written["steps"], strict=False):
+        peers, times = ",".join(map(str, row["peers"])), (row["start_s"], row["end_s"])
+        words = [row["rank"], row["round"], row["step"], row["kind"], peers, row["piece"]]
+        assert line.split() == [*map(str, words), *" ".join(map(format_seconds, times)).split()]
+    assert (written["root"], written["world"], written["segments"], written["bytes"]) == (1, 3, 2, 2048)
+    assert written["links"] == {"kind": "switch", "alpha": 5e-6, "beta": 1e-9, "latency": 3e-6, "gamma": 0.0}
+    assert written["verified"]["messages"] == 4
+    assert written["total_s"] == pytest.approx(3 * (5e-6 + 1024e-9) + 2 * 3e-6)
+    assert max(row["end_s"] for row in written["steps"]) == written["total_s"]
+    first = next(row for row in written["steps"] if row["rank"] == 0 and row["kind"] == "recv_reduce")
+    assert (first["start_s"], first["end_s"]) == (pytest.approx(3e-6), pytest.approx(9.024e-6))
+
+
+def test_links():
+    links = parse_links("chain, alpha=20us,beta=0.5ns,latency=0,gamma=1e2ps")
+    assert (links.kind, links.lambda_) == ("chain", 0.0)
+    assert (links.alpha, links.beta, links.gamma) == pytest.approx((20e-6, 0.5e-9, 1e-10))
+    for text, sentence in (
+        ("ring", "unknown link model 'ring'"),
+        ("chain,speed=1us", "unknown setting 'speed=1us'; known: alpha=TIME"),
+        ("chain,alpha=5", "time '5' must be a number with a unit"),
+        ("chain,alpha=-5us", "time '-5us' must be"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=sentence):
+            parse_links(text)
+
+
+def test_wrong_arguments_end_with_two(capsys):
+    assert cli.main(["plan", "all_gather", "--algorithm", "linear_pipeline"]) == 2
+    assert "those that do: direct, ring" in capsys.readouterr().err
