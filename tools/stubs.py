@@ -1,4 +1,4 @@
-"""Writes src/gpucomm/_core.pyi from the built module; with --check says whether the committed one is right."""
+"""Writes src/gpucomm/_core.pyi from the built module; with --check says whether the committed one holds."""
 
 from __future__ import annotations
 
