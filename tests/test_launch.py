@@ -321,7 +321,7 @@ def test_run_sets_threads(run: Run, given: dict[str, str], seen: str) -> None:
 
 @pytest.mark.processes
 def test_run_module_and_executable(tmp_path: Path) -> None:
-    (tmp_path / "mod.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    (tmp_path / "mod.py").write_text("import sys; sys.stdout.write(f'{__name__} {sys.argv[1:]}\\n')")
     for options, expected in (
         (["-m", "mod", "-x"], "__main__ ['-x']\n"),
         (["--no-python", "sh", "-c", "echo $GPUCOMM_WORLD"], "2\n"),
