@@ -8,6 +8,7 @@ from generators.algorithms import algorithms, effort, predictions
 from generators.choices import exchanges, merges
 from generators.errors import error
 from generators.reference import reference
+from generators.results import collective_results, training_results
 from generators.transports import transports
 
 __all__ = ["KINDS", "TABLES"]
@@ -19,10 +20,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "transports": transports,
     "merges": merges,
     "exchanges": exchanges,
+    "training": training_results,
 }
 
 KINDS: dict[str, Callable[[str], str]] = {
     "table": lambda name: TABLES[name](),
     "error": error,
+    "results": collective_results,
     "reference": reference,
 }
