@@ -48,6 +48,8 @@ clean:
 	rm -rf build dist site $(VENV) .venv-*
 
 $(VENV)/.tools: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import os, sys, sysconfig as s; p = s.get_paths()["include"]; \
+	  os.path.exists(p + "/Python.h") or sys.exit(f"Python.h is not in {p}: install the headers (Debian: python3-dev)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'scikit-build-core>=0.11' 'pybind11>=3.0' cmake ninja
 	touch $@

@@ -6,6 +6,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from conftest import pairs
 from ranks import run_ranks
 
 from gpucomm.errors import UnsupportedTypeError
@@ -103,6 +104,23 @@ def test_halves_are_folded_in_float32_and_rounded_once(name):
 
     for result in run_ranks(world, body):
         assert torch.equal(result, expected.to(dtype))
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), pairs())
+def test_bfloat16_by_every_algorithm(collective, algorithm):
+    torch = pytest.importorskip("torch")
+
+    def body(comm):
+        x = torch.full((9, 100), comm.rank + 1.0).to(torch.bfloat16)
+        if collective in ("reduce", "broadcast"):
+            result = getattr(comm, collective)(x, 2, algorithm=algorithm)
+        else:
+            result = getattr(comm, collective)(x, algorithm=algorithm)
+        return {v.item() for v in result.unique()}
+
+    every, total = {1.0, 2.0, 3.0}, {6.0}
+    expected = {"broadcast": [{3.0}] * 3, "all_gather": [every] * 3, "reduce": [{1.0}, {2.0}, total]}
+    assert run_ranks(3, body) == expected.get(collective, [total] * 3)
 
 
 def test_anything_can_be_moved():

@@ -1,0 +1,66 @@
+"""The contract again, over processes: every algorithm on shared memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import pairs
+
+import gpucomm
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def world(request):
+    with gpucomm.local(request.param, env={"PYTHONPATH": str(Path(__file__).parent)}) as world:
+        yield world
+
+
+def contract(comm, collective, algorithm):
+    """Which of the cases are wrong on this rank."""
+    from reference import close
+    from test_collectives import expect, inputs, run
+
+    wrong = []
+    for dtype in ("float32", "float16", "int64", "bool"):
+        for count in (0, 1, 7, 1000, 65537):
+            arrays = inputs(collective, dtype, comm.world, count)
+            root = count % comm.world
+            for async_op in (False, True):
+                result = run(
+                    comm, collective, arrays[comm.rank].copy(), root, algorithm=algorithm, async_op=async_op
+                )
+                if async_op and result is not None:
+                    result = result.wait()
+                expected = expect(collective, arrays, comm.rank, root, "sum")
+                if expected is not None and not close(result, expected, "sum"):
+                    wrong.append((dtype, count, async_op))
+    return wrong
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [*pairs(), ("all_reduce", "auto")])
+def test_contract(world, collective, algorithm):
+    assert world.run(contract, collective, algorithm) == [[]] * world.ranks
+
+
+def large(comm, algorithm):
+    """Digests of a message larger than all slots together."""
+    import hashlib
+
+    import numpy as np
+
+    x = np.random.default_rng(comm.rank).standard_normal(9_000_001).astype(np.float32)
+    digests = []
+    for _ in range(2):
+        y = x.copy()
+        comm.all_reduce(y, op="mean", algorithm=algorithm)
+        digests.append(hashlib.blake2b(y).hexdigest())
+    return digests
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "ring", "linear_pipeline", "direct"])
+def test_large_messages_give_the_same_bits_everywhere_and_twice(world, algorithm):
+    digests = {digest for twice in world.run(large, algorithm) for digest in twice}
+    assert len(digests) == 1
