@@ -29,6 +29,24 @@ std::string text(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+// Runs what may block without the GIL. A signal's handler that raised (Ctrl-C) goes before the error it
+// caused.
+template <class Call>
+static void blocking(Call call) {
+  try {
+    py::gil_scoped_release released;
+    call();
+  } catch (const Error&) {
+    if (PyErr_Occurred()) throw py::error_already_set();
+    throw;
+  }
+}
+
+static bool interrupted() {
+  py::gil_scoped_acquire held;
+  return PyErr_CheckSignals() != 0;
+}
+
 bool forked() {
   [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] { is_child.store(true); });
   return is_child.load(std::memory_order_relaxed);
@@ -38,8 +56,7 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
   if (!done()) {
     std::optional<Seconds> timeout;
     if (timeout_s) timeout = seconds(*timeout_s);
-    py::gil_scoped_release released;
-    communicator_->wait(work_, timeout);
+    blocking([&] { communicator_->wait(work_, timeout); });
   }
   return result();
 }
@@ -60,6 +77,7 @@ PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world
     fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
   core_ = std::make_shared<Communicator>(entry.open({rank, world, fd, std::move(region)}), transport, rank,
                                          world, timeout);
+  core_->set_interrupt(interrupted);
 }
 
 std::string PyCommunicator::where() const {
@@ -121,8 +139,7 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
   if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links();
   std::erase_if(kept_, [](const Kept& kept) { return kept.work->done.load(std::memory_order_acquire); });
   if (!options.async_op) {
-    py::gil_scoped_release released;
-    core_->run(shape, arrays, limit);
+    blocking([&] { core_->run(shape, arrays, limit); });
     return result;
   }
   std::shared_ptr<Work> work;
@@ -235,8 +252,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
 void PyCommunicator::barrier(std::optional<double> timeout_s) {
   if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
   const Seconds limit = timeout(timeout_s);
-  py::gil_scoped_release released;
-  core_->barrier(limit);
+  blocking([&] { core_->barrier(limit); });
 }
 
 void PyCommunicator::close() {

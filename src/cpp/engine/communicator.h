@@ -60,6 +60,9 @@ class Communicator {
   Transport::Counters transport_counters() const { return transport_->counters(); }
   std::shared_ptr<Transport> shared_transport() { return transport_; }
 
+  // Asked now and then by a thread that waits in a call: true ends the wait, and with it the communicator.
+  void set_interrupt(bool (*interrupted)()) { interrupted_ = interrupted; }
+
   int rank() const { return rank_; }
   int world() const { return world_; }
   const std::string& transport_name() const { return transport_name_; }
@@ -83,11 +86,13 @@ class Communicator {
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
   void fault(const Error& error);
+  void interrupt();
   void check_open() const;
   void check_peers(const Work& work) const;
   [[noreturn]] void time_out(const Work& work, Seconds after) const;
   std::string where() const;
 
+  bool (*interrupted_)() = nullptr;
   std::shared_ptr<Transport> transport_;
   std::string transport_name_;
   int rank_, world_;
