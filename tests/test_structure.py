@@ -32,7 +32,7 @@ MIDDLE = BASE | {"cost", "probe"}
 PYTHON_LAYERS = {
     "errors": set(),
     "arrays": LOWEST,
-    "comm": LOWEST,
+    "comm": LOWEST | {"launch"},  # late, to make groups
     "cost": BASE,
     "probe": BASE,
     "launch": BASE,
