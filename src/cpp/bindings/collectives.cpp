@@ -125,8 +125,6 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
          "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
   if (options.segments && (*options.segments < 1 || *options.segments > 4096))
     fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments);
-  if (options.algorithm != "auto" && !Registry<Algorithm>::find(options.algorithm).offers(collective))
-    build_plan(options.algorithm, {collective});
   Shape shape;
   shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
   shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
@@ -234,10 +232,11 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
                                           const Options& options) {
   const Array in(x, "x");
   check_reducible(in, op);
-  const int64_t first = in.shape().empty() ? 1 : in.shape()[0];
+  const std::vector<int64_t> extents = in.shape();
+  const int64_t first = extents.empty() ? 1 : extents[0];
   if (first % core_->world())
     fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ",
-         core_->world(), "; got shape ", text(in.shape()));
+         core_->world(), "; got shape ", text(extents));
   Shape call = shape(Collective::reduce_scatter, in, options);
   call.op = parse_op(op);
   if (out.is_none()) out = allocate(x, in, false);
@@ -268,8 +267,7 @@ py::dict PyCommunicator::stats() const {
   const Transport::Counters c = core_->transport_counters();
   py::dict table;
   table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
-  table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls(),
-  table["busy_s"] = core_->busy_s();
+  table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls();
   return table;
 }
 

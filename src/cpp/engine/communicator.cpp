@@ -113,7 +113,7 @@ std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arr
       spare_ && spare_.use_count() == 1 ? std::move(spare_) : std::make_shared<Work>();
   work->program = std::move(compiled), work->arrays = arrays, work->timeout = timeout;
   work->sequence = ++sequence_;
-  work->started = false, work->error.reset();
+  work->started = false, work->error.reset(), work->deadline.reset();
   work->done.store(false, std::memory_order_relaxed);
   queue_.push_back(work);
   pending_.fetch_add(1, std::memory_order_release);
@@ -164,17 +164,13 @@ bool Communicator::advance_front() {
       }
       auto* aligned =
           reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch_.get()) + 63) / 64 * 64);
-      const auto now = Clock::now();
-      work.started = true, work.took = -now.time_since_epoch();
-      work.deadline = now + std::chrono::duration_cast<Clock::duration>(work.timeout);
+      work.started = true;
       work.execution.start(*work.program, *transport_, work.arrays, aligned, work.sequence);
       transport_->announce(work.execution.record());
     }
     const bool moved = work.execution.advance();
     if (!work.execution.done()) return moved;
     transport_->complete(work.sequence);
-    work.took += Clock::now().time_since_epoch();
-    busy_s_ += Seconds(work.took).count();
     finish_front({});
   } catch (const Error& error) {
     fault(error);
@@ -243,7 +239,10 @@ void Communicator::check(std::optional<Seconds> expired) {
   try {
     if (work.started) check_peers(work);
     if (expired) time_out(work, *expired);
-    if (work.started && Clock::now() >= work.deadline) time_out(work, work.timeout);
+    if (!work.started) return;
+    const auto now = Clock::now();
+    if (!work.deadline) work.deadline = now + std::chrono::duration_cast<Clock::duration>(work.timeout);
+    if (now >= *work.deadline) time_out(work, work.timeout);
   } catch (const Error& error) {
     fault(error);
   }

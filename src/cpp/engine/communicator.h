@@ -26,10 +26,9 @@ struct Work {
   uint64_t sequence = 0;
   Execution execution;
   bool started = false;
-  Clock::time_point deadline;  // from the start: calls queued before do not count
+  std::optional<Clock::time_point> deadline;  // from the first look at it: short calls read no clock
   std::atomic<bool> done{false};
   std::optional<Error> error;  // set before done
-  Clock::duration took{};      // from start to end
 };
 
 class Communicator {
@@ -71,10 +70,6 @@ class Communicator {
     std::lock_guard lock(mutex_);
     return sequence_;
   }
-  double busy_s() const {
-    std::lock_guard lock(mutex_);
-    return busy_s_;
-  }  // from start to end, summed over calls
   const Links& links() const { return links_; }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);
@@ -106,7 +101,6 @@ class Communicator {
   std::unique_ptr<std::byte[]> scratch_;
   size_t scratch_bytes_ = 0;
   uint64_t sequence_ = 0;
-  double busy_s_ = 0;
   Links links_;
   Choices choices_;
   std::optional<Error> fault_;
