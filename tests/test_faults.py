@@ -86,6 +86,11 @@ def survivors(processes: list[subprocess.Popen], victim: int) -> list[tuple[str,
     return found
 
 
+def allowed(kind: str, options: dict[str, str]) -> set[str]:
+    """An asynchronous call may be issued after an earlier one has failed: it repeats why all is closed."""
+    return {kind, "ClosedError"} if options.get("kind") == "async" else {kind}
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -105,7 +110,7 @@ def test_a_killed_rank_is_named_at_once(ranks, options, victim):
     ranks[victim].send_signal(signal.SIGKILL)
     killed = time.monotonic()
     for kind, text, closed in survivors(ranks, victim):
-        assert kind == "PeerLostError", text
+        assert kind in allowed("PeerLostError", options), text
         assert f"rank {victim} is gone (pid {ranks[victim].pid} has ended)" in text
         assert closed
     assert time.monotonic() - killed < TIMEOUT_S, "it took as long as a timeout"
@@ -118,7 +123,7 @@ def test_a_stopped_rank_is_named_within_the_timeout(ranks, options):
         assert process.stdout.readline() == "started\n"
     ranks[1].send_signal(signal.SIGSTOP)
     for kind, text, closed in survivors(ranks, 1):
-        assert kind == "CollectiveTimeoutError", text
+        assert kind in allowed("CollectiveTimeoutError", options), text
         assert f"1 (pid {ranks[1].pid}, stopped)" in text and f"timed out after {TIMEOUT_S:g} s" in text
         assert closed
     ranks[1].send_signal(signal.SIGCONT)

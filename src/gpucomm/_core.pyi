@@ -368,6 +368,10 @@ class Communicator:
         """
         Ends this rank's part; calls under way fail on every rank. Again: nothing.
         """
+    def flight_log(self) -> list:
+        """
+        The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way").
+        """
     def reduce(
         self,
         x: typing.Any,

@@ -18,6 +18,7 @@ COMMANDS = {
     "plan": ("gpucomm.plan_command", "draw or list the plan of a collective, verified"),
     "bench": ("gpucomm.bench.command", "time a collective beside other libraries"),
     "run": ("gpucomm.launch.run", "start N processes of this node as the ranks of one job"),
+    "flight": ("gpucomm.flight", "name the first difference between the ranks' flight logs"),
     "doctor": ("gpucomm.doctor", "show what is on, what is off and why"),
 }
 

@@ -188,6 +188,10 @@ void bind_communicator(py::module_& m) {
            "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls, busy_s (from start "
            "to end, summed).")
       .def(
+          "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
+          "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "
+          "way\").")
+      .def(
           "set_links", [](PyCommunicator& c, const Links& links) { c.core().set_links(links); }, "links"_a,
           "What \"auto\" computes with; must be the same on every rank.")
       .def_property_readonly(

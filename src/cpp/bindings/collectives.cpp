@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 
 #include "bindings/names.h"
 
@@ -31,15 +32,36 @@ std::string text(const std::vector<int64_t>& shape) {
 
 // Runs what may block without the GIL. A signal's handler that raised (Ctrl-C) goes before the error it
 // caused.
+// A fault writes the flight log, where one is asked for.
 template <class Call>
-static void blocking(Call call) {
+static void blocking(Communicator& communicator, Call call) {
   try {
     py::gil_scoped_release released;
     call();
-  } catch (const Error&) {
+  } catch (const Error& error) {
     if (PyErr_Occurred()) throw py::error_already_set();
+    if (error.kind != ErrorKind::closed && std::getenv("GPUCOMM_FLIGHT_DIR"))
+      py::module_::import("gpucomm.flight")
+          .attr("dump")(flight_log(communicator), communicator.rank(), error.what());
     throw;
   }
+}
+
+py::list flight_log(Communicator& communicator) {
+  const Transport& transport = communicator.transport();
+  py::list rows;
+  for (int rank = 0; rank < communicator.world(); ++rank) {
+    const uint64_t last = transport.arrived(rank), done = transport.completed(rank);
+    for (uint64_t s = last < kRememberedCalls ? 1 : last - kRememberedCalls + 1; s <= last; ++s) {
+      const CallRecord record = transport.call(rank, s);
+      if (!record.in_use) continue;
+      py::dict row;
+      row["rank"] = rank, row["sequence"] = s, row["call"] = describe(record);
+      row["state"] = s <= done ? "done" : "under way";
+      rows.append(row);
+    }
+  }
+  return rows;
 }
 
 static bool interrupted() {
@@ -56,7 +78,7 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
   if (!done()) {
     std::optional<Seconds> timeout;
     if (timeout_s) timeout = seconds(*timeout_s);
-    blocking([&] { communicator_->wait(work_, timeout); });
+    blocking(*communicator_, [&] { communicator_->wait(work_, timeout); });
   }
   return result();
 }
@@ -137,7 +159,7 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
   if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links();
   std::erase_if(kept_, [](const Kept& kept) { return kept.work->done.load(std::memory_order_acquire); });
   if (!options.async_op) {
-    blocking([&] { core_->run(shape, arrays, limit); });
+    blocking(*core_, [&] { core_->run(shape, arrays, limit); });
     return result;
   }
   std::shared_ptr<Work> work;
@@ -251,7 +273,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
 void PyCommunicator::barrier(std::optional<double> timeout_s) {
   if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
   const Seconds limit = timeout(timeout_s);
-  blocking([&] { core_->barrier(limit); });
+  blocking(*core_, [&] { core_->barrier(limit); });
 }
 
 void PyCommunicator::close() {

@@ -93,6 +93,9 @@ class PyCommunicator {
   bool measuring_ = false;
 };
 
+// The last calls of every rank, as this one can read them: rows of rank, sequence, call, state.
+pybind11::list flight_log(Communicator& communicator);
+
 // True in a child of fork: a communicator does not survive that.
 bool forked();
 

@@ -21,7 +21,7 @@ struct Entry {  // of kEntryBytes; the payload of a short message follows the he
 };
 static_assert(sizeof(Entry) == 32);
 static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
-static constexpr int kRecords = 8;
+static constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {
   uint64_t magic, world, slots, slot_bytes;
