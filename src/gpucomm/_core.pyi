@@ -22,6 +22,7 @@ __all__: list[str] = [
     "algorithms",
     "build_plan",
     "build_plans",
+    "choose",
     "reduce",
     "schedule",
     "set_simd_level",
@@ -492,6 +493,18 @@ def build_plans(
 ) -> list[Plan]:
     """
     Every rank's plan of the same call.
+    """
+
+def choose(
+    collective: str,
+    nbytes: typing.SupportsInt | typing.SupportsIndex,
+    world: typing.SupportsInt | typing.SupportsIndex,
+    links: Links,
+    root: typing.SupportsInt | typing.SupportsIndex = 0,
+    algorithm: str = "auto",
+) -> tuple[str, int, float]:
+    """
+    What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
     """
 
 def reduce(

@@ -3,6 +3,8 @@
 
 #include "bindings/bind.h"
 #include "bindings/collectives.h"
+#include "bindings/names.h"
+#include "engine/choose.h"
 #include "transports/regions.h"
 
 namespace py = pybind11;
@@ -124,7 +126,25 @@ void bind_regions(py::module_& m) {
 
 }  // namespace
 
+static void bind_choose(py::module_& m) {
+  m.def(
+      "choose",
+      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm) {
+        Shape shape{.collective = parse<Collective>("collective", collective, kCollectiveNames)};
+        shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
+        build_plan(algorithm == "auto" ? "direct" : algorithm,
+                   {shape.collective, world, 0, root});  // validates
+        const Choice choice = Choices().find(shape, world, links);
+        return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
+      },
+      "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
+      "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
+      "algorithm: "
+      "its segments.");
+}
+
 void bind_communicator(py::module_& m) {
+  bind_choose(m);
   bind_work(m);
   bind_regions(m);
   py::class_<PyCommunicator>(m, "Communicator", py::dynamic_attr(),
