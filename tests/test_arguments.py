@@ -38,6 +38,12 @@ def read_only() -> np.ndarray:
 
 BAD = [
     (lambda c: c.broadcast(X.copy(), 3), ValueError, r"root must be in \[0, 1\), got 3 \(rank 0 of 1\)"),
+    (lambda c: c.gather(X, 1), ValueError, r"root must be in \[0, 1\), got 1"),
+    (lambda c: c.scatter(X, 1), ValueError, r"root must be in \[0, 1\), got 1"),
+    (lambda c: c.scatter(None), ValueError, "x must be an array on the root, rank 0; got None"),
+    (lambda c: c.scatter(X, out=np.ones(3, "f4")), ValueError, "out must hold 4 elements of float32, got 3"),
+    (lambda c: c.all_to_all(X, out=np.ones(3, "f4")), ValueError, "out must hold 4 elements of float32"),
+    (lambda c: c.all_to_all(X, algorithm="ring"), ValueError, "offer all_to_all; those that do: direct"),
     (lambda c: c.reduce(X.copy(), -1), ValueError, r"root must be in \[0, 1\), got -1"),
     (
         lambda c: c.all_reduce(X.copy(), algorithm="quantum"),
@@ -101,8 +107,17 @@ def test_overlapping_buffers_are_refused():
             comm.all_gather(whole[1:4], out=whole[:6])
         with pytest.raises(InvalidArgumentError, match="overlap"):
             comm.reduce_scatter(whole[:8], out=whole[2:6])
-        with pytest.raises(InvalidArgumentError, match="multiple of the world, 2; got shape"):
-            comm.reduce_scatter(np.ones((3, 2)))
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.gather(whole[1:4], comm.rank, out=whole[:6])
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.scatter(whole[:8], comm.rank, out=whole[2:6])
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.all_to_all(whole[:8], out=whole[2:])
+        for call in (comm.reduce_scatter, comm.scatter, comm.all_to_all):
+            with pytest.raises(InvalidArgumentError, match="multiple of the world, 2; got shape"):
+                call(np.ones((3, 2)))
+        with pytest.raises(InvalidArgumentError, match="out is needed where x is None"):
+            comm.scatter(None, 1 - comm.rank)
 
     run_ranks(2, body)
 
@@ -136,6 +151,9 @@ def test_empty_and_0d_arrays(x):
             ("all_reduce", "all_gather"),
         ),
         (lambda c: c.reduce(np.ones(4), 0), lambda c: c.reduce(np.ones(4), 1), ("root 0", "root 1")),
+        (lambda c: c.gather(np.ones(4), 0), lambda c: c.gather(np.ones(4), 1), ("root 0", "root 1")),
+        (lambda c: c.scatter(np.ones(3), 0), lambda c: c.scatter(np.ones(6), 0), ("3 float64", "6 float64")),
+        (lambda c: c.all_to_all(np.ones(3)), lambda c: c.all_to_all(np.ones(6)), ("3 float64", "6 float64")),
         (lambda c: c.barrier(), lambda c: c.all_reduce(np.ones(1 << 20)), ("barrier #1", "1048576 float64")),
         (
             lambda c: c.all_reduce(np.ones(4), algorithm="ring"),

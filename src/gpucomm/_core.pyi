@@ -334,6 +334,31 @@ class Communicator:
             CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
             ClosedError: it was closed before.
         """
+    def all_to_all(
+        self,
+        x: typing.Any,
+        *,
+        out: typing.Any = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Sends part j of x to rank j; part j of the result is what rank j sent here.
+
+        Args:
+            x: an array of shape (world * n, ...) and any dtype, alike on all ranks; left as it is.
+            out: where the result goes, as many elements as x; x itself (in place), or apart from it. None: a new
+                array of x's library.
+            algorithm, segments, timeout, async_op: as in all_reduce.
+
+        Returns:
+            An array of x's shape; a Work if async_op.
+
+        Raises:
+            As all_reduce.
+        """
     def barrier(
         self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
     ) -> None:
@@ -367,6 +392,32 @@ class Communicator:
     def close(self) -> None:
         """
         Ends this rank's part; calls under way fail on every rank. Again: nothing.
+        """
+    def gather(
+        self,
+        x: typing.Any,
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        *,
+        out: typing.Any = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Concatenates every rank's x along the first dimension, in rank order, on one rank.
+
+        Args:
+            x: as in all_gather.
+            root: the rank that gets the result.
+            out: as in all_gather, on the root only.
+            algorithm, segments, timeout, async_op: as in all_reduce.
+
+        Returns:
+            On the root an array of shape (world * n, ...), elsewhere None; a Work if async_op.
+
+        Raises:
+            As all_reduce.
         """
     def reduce(
         self,
@@ -413,6 +464,34 @@ class Communicator:
             op: as in all_reduce.
             out: where this rank's part goes, count / world elements; it may be that part of x (in place).
                 None: a new array of x's library.
+            algorithm, segments, timeout, async_op: as in all_reduce.
+
+        Returns:
+            An array of shape (n, ...); a Work if async_op.
+
+        Raises:
+            As all_reduce.
+        """
+    def scatter(
+        self,
+        x: typing.Any,
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        *,
+        out: typing.Any = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Cuts the root's x along the first dimension and gives each rank its part.
+
+        Args:
+            x: on the root an array of shape (world * n, ...) and any dtype. Elsewhere it is not read: None, or an
+                array of the same shape and dtype that tells what comes.
+            root: the rank whose x is cut.
+            out: where this rank's part goes; the root's may be that part of x (in place). None: a new array of x's
+                library. Needed where x is None.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
         Returns:

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
+#include "bindings/bind_by_rank.h"
 #include "bindings/collectives.h"
 #include "transports/regions.h"
 
@@ -63,37 +64,6 @@ Returns:
 Raises:
     As all_reduce.)";
 
-constexpr const char* kAllGather =
-    R"(Concatenates every rank's x along the first dimension, in rank order, on all ranks.
-
-Args:
-    x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,).
-    out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
-        None: a new array of x's library.
-    algorithm, segments, timeout, async_op: as in all_reduce.
-
-Returns:
-    An array of shape (world * n, ...); a Work if async_op.
-
-Raises:
-    As all_reduce.)";
-
-constexpr const char* kReduceScatter =
-    R"(Reduces x over all ranks and leaves the rank-th part of the result on each.
-
-Args:
-    x: an array of shape (world * n, ...), alike on all ranks; left as it is.
-    op: as in all_reduce.
-    out: where this rank's part goes, count / world elements; it may be that part of x (in place).
-        None: a new array of x's library.
-    algorithm, segments, timeout, async_op: as in all_reduce.
-
-Returns:
-    An array of shape (n, ...); a Work if async_op.
-
-Raises:
-    As all_reduce.)";
-
 void bind_work(py::module_& m) {
   py::class_<PyWork>(m, "Work", "The handle of an asynchronous call.")
       .def("wait", &PyWork::wait, "timeout"_a = py::none(),
@@ -127,9 +97,10 @@ void bind_regions(py::module_& m) {
 void bind_communicator(py::module_& m) {
   bind_work(m);
   bind_regions(m);
-  py::class_<PyCommunicator>(m, "Communicator", py::dynamic_attr(),
-                             "The ranks of a job and their collectives.")
-      .def(py::init([](Text transport, int rank, int world, int fd,
+  py::class_<PyCommunicator> type(m, "Communicator", py::dynamic_attr(),
+                                  "The ranks of a job and their collectives.");
+  bind_by_rank(type);
+  type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout) {
              return std::make_unique<PyCommunicator>(transport, rank, world, fd, region.value_or(nullptr),
                                                      timeout);
@@ -162,23 +133,6 @@ void bind_communicator(py::module_& m) {
           },
           "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(),
           "timeout"_a = py::none(), "async_op"_a = false, kBroadcast)
-      .def(
-          "all_gather",
-          [](PyCommunicator& c, Object x, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op) {
-            return c.located([&] { return c.all_gather(x, out, {algorithm, segments, timeout, async_op}); });
-          },
-          "x"_a, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
-          "timeout"_a = py::none(), "async_op"_a = false, kAllGather)
-      .def(
-          "reduce_scatter",
-          [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op) {
-            return c.located(
-                [&] { return c.reduce_scatter(x, op, out, {algorithm, segments, timeout, async_op}); });
-          },
-          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduceScatter)
       .def(
           "barrier", [](PyCommunicator& c, Maybe timeout) { c.located([&] { c.barrier(timeout); }); },
           "timeout"_a = py::none(), "Returns when every rank has called it.")

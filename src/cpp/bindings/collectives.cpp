@@ -21,12 +21,6 @@ Seconds seconds(double value) {
   return Seconds(value);
 }
 
-std::string text(const std::vector<int64_t>& shape) {
-  std::string out = "(";
-  for (int64_t n : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(n);
-  return out + ")";
-}
-
 }  // namespace
 
 bool forked() {
@@ -192,44 +186,6 @@ py::object PyCommunicator::broadcast(py::object x, int root, const Options& opti
   Shape call = shape(Collective::broadcast, in, options);
   call.root = root;
   return issue(call, {in.data(), in.data()}, x, x, options);
-}
-
-py::object PyCommunicator::allocate(py::object x, const Array& like, bool gather) const {
-  std::vector<int64_t> extents = like.shape();
-  if (extents.empty()) extents = {1};
-  gather ? extents[0] *= core_->world() : extents[0] /= core_->world();
-  return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)));
-}
-
-py::object PyCommunicator::all_gather(py::object x, py::object out, const Options& options) {
-  const Array in(x, "x");
-  Shape call = shape(Collective::all_gather, in, options);
-  call.count = in.count() * core_->world();
-  if (out.is_none()) out = allocate(x, in, true);
-  const Array to(out, "out");
-  const std::byte* own = to.data() + core_->rank() * in.bytes();
-  check_out(in, to, call.count, own, in.bytes());
-  call.in_place = in.data() == own && in.bytes();
-  return issue(call, {in.data(), to.data()}, x, out, options);
-}
-
-py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out,
-                                          const Options& options) {
-  const Array in(x, "x");
-  check_reducible(in, op);
-  const int64_t first = in.shape().empty() ? 1 : in.shape()[0];
-  if (first % core_->world())
-    fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ",
-         core_->world(), "; got shape ", text(in.shape()));
-  Shape call = shape(Collective::reduce_scatter, in, options);
-  call.op = parse_op(op);
-  if (out.is_none()) out = allocate(x, in, false);
-  const Array to(out, "out");
-  std::byte* own = in.data() + core_->rank() * to.bytes();
-  check_out(in, to, in.count() / core_->world(), own, to.bytes());
-  call.in_place = to.data() == own && to.bytes();
-  if (call.in_place) check_writable(in, "x", "");
-  return issue(call, {in.data(), to.data()}, x, out, options);
 }
 
 void PyCommunicator::barrier(std::optional<double> timeout_s) {

@@ -51,6 +51,9 @@ class PyCommunicator {
   pybind11::object all_gather(pybind11::object x, pybind11::object out, const Options& options);
   pybind11::object reduce_scatter(pybind11::object x, const std::string& op, pybind11::object out,
                                   const Options& options);
+  pybind11::object gather(pybind11::object x, int root, pybind11::object out, const Options& options);
+  pybind11::object scatter(pybind11::object x, int root, pybind11::object out, const Options& options);
+  pybind11::object all_to_all(pybind11::object x, pybind11::object out, const Options& options);
   void barrier(std::optional<double> timeout_s);
   void close();
   pybind11::dict stats() const;
@@ -83,7 +86,8 @@ class PyCommunicator {
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
                  size_t shared_bytes) const;
   void check_writable(const Array& array, const char* what, const char* advice) const;
-  pybind11::object allocate(pybind11::object x, const Array& like, bool gather) const;
+  pybind11::object allocate(pybind11::object x, const Array& like, int64_t rows) const;
+  int64_t share_of(const Array& x) const;
   Seconds timeout(std::optional<double> timeout_s) const;
   void measure_links();
   std::string where() const;

@@ -18,9 +18,8 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   spaces_[static_cast<int>(Space::scratch)] = scratch;
   if (program.shape.in_place) {
     // Builders call the one array "output". All of it is there, whichever part the caller passed.
-    std::byte* whole = program.shape.collective == Collective::reduce_scatter
-                           ? spaces_[static_cast<int>(Space::input)]
-                           : spaces_[static_cast<int>(Space::output)];
+    std::byte* whole = scatters(program.shape.collective) ? spaces_[static_cast<int>(Space::input)]
+                                                          : spaces_[static_cast<int>(Space::output)];
     spaces_[static_cast<int>(Space::input)] = spaces_[static_cast<int>(Space::output)] = whole;
   }
   record_ = program.record;

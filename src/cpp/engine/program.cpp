@@ -105,17 +105,19 @@ Program compile(const Shape& shape, int world, int rank) {
     const Plan plan = build_plan(shape.algorithm, request);
     const Layout layout = cut(plan, shape.count, align_of(item));
     const size_t slot = slot_elements(plan, layout, Space::scratch) * item;
-    // All ranks must cut alike, but only some may need scratch: all look at the neediest.
+    // All ranks must cut alike, but only some may need scratch: all look at the neediest, in place.
     size_t neediest = 0;
-    for (const Plan& other : build_plans(shape.algorithm, request))
+    PlanRequest any = request;
+    any.in_place = true;
+    for (const Plan& other : build_plans(shape.algorithm, any))
       neediest =
           std::max(neediest, slot_elements(other, layout, Space::scratch) * item * other.scratch_slots);
     if (neediest > kMaxScratchBytes && Registry<Algorithm>::find(shape.algorithm).segmented) continue;
     program.scratch_slot_bytes = (slot + 63) / 64 * 64;
     program.scratch_bytes = program.scratch_slot_bytes * plan.scratch_slots;
     const size_t own = world > 1 && by_rank(shape.collective) ? layout.begin(plan.piece(rank, 0)) * item : 0;
-    program.input_shift = shape.collective == Collective::all_gather ? own : 0;
-    program.output_shift = shape.collective == Collective::reduce_scatter ? own : 0;
+    program.input_shift = gathers(shape.collective) ? own : 0;
+    program.output_shift = scatters(shape.collective) ? own : 0;
     program.shape.segments = plan.segments;
     Compiler(plan, layout, item, program).run();
     break;
@@ -133,8 +135,7 @@ std::string describe(const CallRecord& r) {
   std::string text = concat(name_of(collective), " #", r.sequence, " (");
   if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");
   text += concat(r.count, " ", name_of(static_cast<Dtype>(r.dtype)));
-  if (collective == Collective::reduce || collective == Collective::broadcast)
-    text += concat(", root ", r.root);
+  if (rooted(collective)) text += concat(", root ", r.root);
   return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
                        r.segments == 1 ? " segment)" : " segments)");
 }
