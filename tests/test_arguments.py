@@ -44,6 +44,34 @@ BAD = [
     (lambda c: c.scatter(X, out=np.ones(3, "f4")), ValueError, "out must hold 4 elements of float32, got 3"),
     (lambda c: c.all_to_all(X, out=np.ones(3, "f4")), ValueError, "out must hold 4 elements of float32"),
     (lambda c: c.all_to_all(X, algorithm="ring"), ValueError, "offer all_to_all; those that do: direct"),
+    (lambda c: c.all_gather(X, counts=[4, 4]), ValueError, "counts must have one entry per rank, 1; got 2"),
+    (lambda c: c.all_gather(X, counts=[-4]), ValueError, "counts must not be negative, got -4 for rank 0"),
+    (
+        lambda c: c.all_gather(X, counts=[3]),
+        ValueError,
+        "the first extent of x at this rank's place, 4; got 3",
+    ),
+    (lambda c: c.gather(X, counts=[3]), ValueError, "the first extent of x at this rank's place, 4; got 3"),
+    (
+        lambda c: c.reduce_scatter(X, counts=[3]),
+        ValueError,
+        "add up to the first extent of x, 4; they give 3",
+    ),
+    (lambda c: c.all_to_all(X, counts=[5]), ValueError, "add up to the first extent of x, 4; they give 5"),
+    (lambda c: c.all_to_all(X, counts=[]), ValueError, "counts must have one entry per rank, 1; got 0"),
+    (lambda c: c.all_to_all(X, out_counts=[-1]), ValueError, "out_counts must not be negative, got -1"),
+    (
+        lambda c: c.all_to_all(np.ones((0, 8)), out_counts=[1 << 61]),
+        ValueError,
+        "out_counts add up to more than any memory holds",
+    ),
+    (
+        lambda c: c.all_to_all(X, counts=[4], out_counts=[3]),
+        ValueError,
+        "counts and out_counts must be equal at this rank's own place, got 4 and 3",
+    ),
+    (lambda c: c.all_to_all(X, out=X, counts=[4]), ValueError, "x and out must be apart where counts"),
+    (lambda c: c.all_to_all(X, out=np.ones(3, "f4"), counts=[4]), ValueError, "out must hold 4 elements"),
     (lambda c: c.reduce(X.copy(), -1), ValueError, r"root must be in \[0, 1\), got -1"),
     (
         lambda c: c.all_reduce(X.copy(), algorithm="quantum"),
@@ -154,6 +182,21 @@ def test_empty_and_0d_arrays(x):
         (lambda c: c.gather(np.ones(4), 0), lambda c: c.gather(np.ones(4), 1), ("root 0", "root 1")),
         (lambda c: c.scatter(np.ones(3), 0), lambda c: c.scatter(np.ones(6), 0), ("3 float64", "6 float64")),
         (lambda c: c.all_to_all(np.ones(3)), lambda c: c.all_to_all(np.ones(6)), ("3 float64", "6 float64")),
+        (
+            lambda c: c.all_gather(np.ones(c.rank), counts=[0, 1, 2]),
+            lambda c: c.all_gather(np.ones(c.rank + 1), counts=[1, 2, 3]),
+            ("3 float64 in uneven counts", "6 float64 in uneven counts"),
+        ),
+        (
+            lambda c: c.reduce_scatter(np.ones(6), counts=[1, 2, 3]),
+            lambda c: c.reduce_scatter(np.ones(6), counts=[3, 2, 1]),
+            ("sum of 6 float64 in uneven counts of digest",),
+        ),
+        (
+            lambda c: c.all_to_all(np.ones(3), counts=[1, 1, 1], out_counts=[1, 1, 1]),
+            lambda c: c.all_to_all(np.ones(3)),
+            ("uneven float64", "3 float64"),
+        ),
         (lambda c: c.barrier(), lambda c: c.all_reduce(np.ones(1 << 20)), ("barrier #1", "1048576 float64")),
         (
             lambda c: c.all_reduce(np.ones(4), algorithm="ring"),
@@ -173,6 +216,19 @@ def test_a_mismatch_is_an_error_on_every_rank_and_names_both_calls(first, second
         assert isinstance(outcome, (MismatchError, ClosedError)), outcome
         assert isinstance(outcome, RuntimeError)
         assert all(name in str(outcome) for name in named), outcome
+
+
+@pytest.mark.parametrize("sent", [0, 1, 3, 70_000])
+def test_an_exchange_whose_counts_do_not_fit_is_an_error_on_every_rank(sent):
+    def body(comm):
+        counts = [2, 2, 2]
+        counts[2] = sent if comm.rank == 0 else 2  # rank 2 expects two
+        comm.all_to_all(np.ones(sum(counts)), counts=counts, out_counts=[2, 2, 2])
+        comm.barrier()
+
+    for outcome in outcomes_of(3, body):
+        assert isinstance(outcome, (MismatchError, ClosedError)), outcome
+        assert "rank 2 of 3 expects 2 elements from rank 0 in all_to_all #" in str(outcome)
 
 
 def test_roots_that_both_send_are_noticed_at_the_next_call():

@@ -45,6 +45,30 @@ def test_contract(world, collective, algorithm):
     assert world.run(contract, collective, algorithm) == [[]] * world.ranks
 
 
+def uneven(comm):
+    """Which collectives with uneven counts are wrong on this rank."""
+    import numpy as np
+
+    world, rank = comm.world, comm.rank
+    counts = [5000 * r + 3 for r in range(world)]
+    begin = sum(counts[:rank])
+    whole = np.concatenate([np.full(n, r, np.float32) for r, n in enumerate(counts)])
+    wrong = []
+    for algorithm in ("ring", "direct"):
+        gathered = comm.all_gather(whole[begin : begin + counts[rank]], counts=counts, algorithm=algorithm)
+        reduced = comm.reduce_scatter(whole, counts=counts, algorithm=algorithm)
+        wrong += [] if np.array_equal(gathered, whole) else ["all_gather"]
+        wrong += [] if reduced.tolist() == [rank * world] * counts[rank] else ["reduce_scatter"]
+    sent = [100 * rank + peer for peer in range(world)]
+    received = comm.all_to_all(np.full(sum(sent), rank), counts=sent)
+    expected = [100 * peer + rank for peer in range(world)]
+    return wrong + ([] if np.bincount(received, minlength=world).tolist() == expected else ["all_to_all"])
+
+
+def test_uneven_counts(world):
+    assert world.run(uneven) == [[]] * world.ranks
+
+
 def large(comm, algorithm):
     """Digests of a message larger than all slots together."""
     import hashlib

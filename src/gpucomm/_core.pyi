@@ -281,6 +281,8 @@ class Communicator:
         x: typing.Any,
         *,
         out: typing.Any = None,
+        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -293,13 +295,14 @@ class Communicator:
             x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,).
             out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
                 None: a new array of x's library.
+            counts: the first extent of every rank's x where these differ, alike on all ranks.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
         Returns:
-            An array of shape (world * n, ...); a Work if async_op.
+            An array of shape (world * n, ...), or (sum(counts), ...); a Work if async_op.
 
         Raises:
-            As all_reduce.
+            As all_reduce; MismatchError also where the ranks give other counts.
         """
     def all_reduce(
         self,
@@ -339,6 +342,10 @@ class Communicator:
         x: typing.Any,
         *,
         out: typing.Any = None,
+        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
+        out_counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -351,13 +358,17 @@ class Communicator:
             x: an array of shape (world * n, ...) and any dtype, alike on all ranks; left as it is.
             out: where the result goes, as many elements as x; x itself (in place), or apart from it. None: a new
                 array of x's library.
+            counts: how many of x's first dimension go to each rank, where not world times the same; every rank its
+                own. Then x and out must be apart, and all ranks must give counts or out_counts.
+            out_counts: how many come from each rank, in the first dimension of the result. None with counts given:
+                the ranks tell each other first, in a small call of its own that is waited for, async_op or not.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
         Returns:
-            An array of x's shape; a Work if async_op.
+            An array of x's shape, or (sum(out_counts), ...); a Work if async_op.
 
         Raises:
-            As all_reduce.
+            As all_reduce; MismatchError also where a rank sends another number than its peer expects.
         """
     def barrier(
         self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
@@ -399,6 +410,8 @@ class Communicator:
         root: typing.SupportsInt | typing.SupportsIndex = 0,
         *,
         out: typing.Any = None,
+        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -411,13 +424,14 @@ class Communicator:
             x: as in all_gather.
             root: the rank that gets the result.
             out: as in all_gather, on the root only.
+            counts: as in all_gather.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
         Returns:
-            On the root an array of shape (world * n, ...), elsewhere None; a Work if async_op.
+            On the root an array as all_gather's, elsewhere None; a Work if async_op.
 
         Raises:
-            As all_reduce.
+            As all_gather.
         """
     def reduce(
         self,
@@ -451,6 +465,8 @@ class Communicator:
         op: str = "sum",
         *,
         out: typing.Any = None,
+        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -464,13 +480,15 @@ class Communicator:
             op: as in all_reduce.
             out: where this rank's part goes, count / world elements; it may be that part of x (in place).
                 None: a new array of x's library.
+            counts: how many of x's first dimension go to each rank where not world times the same, alike on all
+                ranks.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
         Returns:
-            An array of shape (n, ...); a Work if async_op.
+            An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.
 
         Raises:
-            As all_reduce.
+            As all_gather.
         """
     def scatter(
         self,

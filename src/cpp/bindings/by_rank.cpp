@@ -8,17 +8,6 @@
 namespace py = pybind11;
 
 namespace gpucomm {
-namespace {
-
-std::string text(const std::vector<int64_t>& shape) {
-  std::string out = "(";
-  for (int64_t n : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(n);
-  return out + ")";
-}
-
-int64_t rows_of(const Array& x) { return x.shape().empty() ? 1 : x.shape()[0]; }
-
-}  // namespace
 
 // A new array like x, but with `rows` in the first dimension.
 py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t rows) const {
@@ -28,57 +17,58 @@ py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t row
   return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)));
 }
 
-// Rows that each rank has of an x that holds those of all ranks.
-int64_t PyCommunicator::share_of(const Array& x) const {
-  if (rows_of(x) % core_->world())
-    fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ",
-         core_->world(), "; got shape ", text(x.shape()));
-  return rows_of(x) / core_->world();
+Shape PyCommunicator::shape(Collective collective, const Array& x, const Parts& parts,
+                            const Options& options) const {
+  Shape call = shape(collective, x, options);
+  call.count = parts.total(), call.counts = parts.uneven();
+  return call;
 }
 
-py::object PyCommunicator::all_gather(py::object x, py::object out, const Options& options) {
-  const Array in(x, "x");
-  Shape call = shape(Collective::all_gather, in, options);
-  call.count = in.count() * core_->world();
-  if (out.is_none()) out = allocate(x, in, rows_of(in) * core_->world());
+// The end of all_gather and of gather on its root: `x` comes into `out`.
+py::object PyCommunicator::collect(Shape call, const Parts& parts, py::object x, const Array& in,
+                                   py::object out, const Options& options) {
+  if (out.is_none()) out = allocate(x, in, parts.total_rows());
   const Array to(out, "out");
-  const std::byte* own = to.data() + core_->rank() * in.bytes();
-  check_out(in, to, call.count, own, in.bytes());
+  const std::byte* own = to.data() + parts.begin(core_->rank()) * size_of(in.dtype());
+  check_out(in, to, parts.total(), own, in.bytes());
   call.in_place = in.data() == own && in.bytes();
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
 }
 
-py::object PyCommunicator::gather(py::object x, int root, py::object out, const Options& options) {
+py::object PyCommunicator::all_gather(py::object x, py::object out, const Counts& counts,
+                                      const Options& options) {
+  const Array in(x, "x");
+  const Parts parts = joined(in, counts, core_->world(), core_->rank());
+  return collect(shape(Collective::all_gather, in, parts, options), parts, x, in, out, options);
+}
+
+py::object PyCommunicator::gather(py::object x, int root, py::object out, const Counts& counts,
+                                  const Options& options) {
   const Array in(x, "x");
   check_root(root);
-  Shape call = shape(Collective::gather, in, options);
-  call.count = in.count() * core_->world(), call.root = root;
-  if (core_->rank() != root) {
-    call.in_place = false;
-    return issue(call, {in.data(), nullptr}, x, py::none(), options);
-  }
-  if (out.is_none()) out = allocate(x, in, rows_of(in) * core_->world());
-  const Array to(out, "out");
-  const std::byte* own = to.data() + root * in.bytes();
-  check_out(in, to, call.count, own, in.bytes());
-  call.in_place = in.data() == own && in.bytes();
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  const Parts parts = joined(in, counts, core_->world(), core_->rank());
+  Shape call = shape(Collective::gather, in, parts, options);
+  call.root = root;
+  if (core_->rank() == root) return collect(std::move(call), parts, x, in, out, options);
+  call.in_place = false;
+  return issue(std::move(call), {in.data(), nullptr}, x, py::none(), options);
 }
 
 py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out,
-                                          const Options& options) {
+                                          const Counts& counts, const Options& options) {
   const Array in(x, "x");
   check_reducible(in, op);
-  const int64_t share = share_of(in);
-  Shape call = shape(Collective::reduce_scatter, in, options);
+  const int rank = core_->rank();
+  const Parts parts = divided(in, counts, core_->world());
+  Shape call = shape(Collective::reduce_scatter, in, parts, options);
   call.op = parse_op(op);
-  if (out.is_none()) out = allocate(x, in, share);
+  if (out.is_none()) out = allocate(x, in, parts.rows[rank]);
   const Array to(out, "out");
-  std::byte* own = in.data() + core_->rank() * to.bytes();
-  check_out(in, to, in.count() / core_->world(), own, to.bytes());
+  std::byte* own = in.data() + parts.begin(rank) * size_of(in.dtype());
+  check_out(in, to, parts.count(rank), own, to.bytes());
   call.in_place = to.data() == own && to.bytes();
   if (call.in_place) check_writable(in, "x", "");
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
 }
 
 py::object PyCommunicator::scatter(py::object x, int root, py::object out, const Options& options) {
@@ -89,7 +79,7 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
     fail(ErrorKind::invalid_argument, "out is needed where x is None: nothing else tells how much comes");
   if (out.is_none()) {
     const Array like(x, "x");
-    out = allocate(x, like, share_of(like));
+    out = allocate(x, like, divided(like, {}, core_->world()).rows[0]);
   }
   const Array to(out, "out");
   Shape call = shape(Collective::scatter, to, options);
@@ -97,25 +87,57 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
   if (core_->rank() != root) {
     check_writable(to, "out", "");
     call.in_place = false;
-    return issue(call, {nullptr, to.data()}, x, out, options);
+    return issue(std::move(call), {nullptr, to.data()}, x, out, options);
   }
   const Array in(x, "x");
-  share_of(in);
-  std::byte* own = in.data() + root * to.bytes();
-  check_out(in, to, in.count() / core_->world(), own, to.bytes());
+  const Parts parts = divided(in, {}, core_->world());
+  std::byte* own = in.data() + parts.begin(root) * size_of(in.dtype());
+  check_out(in, to, parts.count(root), own, to.bytes());
   call.in_place = to.data() == own && to.bytes();
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
 }
 
-py::object PyCommunicator::all_to_all(py::object x, py::object out, const Options& options) {
+// What the other ranks send here, from what each sends to each: a small all_to_all of its own.
+std::vector<int64_t> PyCommunicator::exchange(const std::vector<int64_t>& sent, const Options& options) {
+  Shape call{.collective = Collective::all_to_all, .dtype = Dtype::int64};
+  call.count = sent.size(), call.in_place = false, call.segments = 1, call.algorithm = "direct";
+  std::vector<int64_t> received(sent.size());
+  const Seconds limit = timeout(options.timeout_s);
+  py::gil_scoped_release released;
+  core_->run(call,
+             {reinterpret_cast<const std::byte*>(sent.data()), reinterpret_cast<std::byte*>(received.data())},
+             limit);
+  return received;
+}
+
+// Sets what the ranks do not know of each other; returns what comes here.
+Parts PyCommunicator::agree(Shape& call, const Parts& sent, const Counts& out_counts,
+                            const Options& options) {
+  const int rank = core_->rank();
+  Parts received = sent;
+  if (out_counts) received = given(*out_counts, "out_counts", core_->world(), sent.row);
+  if (received.rows[rank] != sent.rows[rank])
+    fail(ErrorKind::invalid_argument, "counts and out_counts must be equal at this rank's own place, got ",
+         sent.rows[rank], " and ", received.rows[rank]);
+  if (!out_counts) received.rows = exchange(sent.rows, options);
+  call.counts = sent.elements(), call.out_counts = received.elements();
+  return received;
+}
+
+py::object PyCommunicator::all_to_all(py::object x, py::object out, const Counts& counts,
+                                      const Counts& out_counts, const Options& options) {
   const Array in(x, "x");
-  share_of(in);
+  const bool even = !counts && !out_counts;
+  const Parts sent = divided(in, counts, core_->world());
   Shape call = shape(Collective::all_to_all, in, options);
-  if (out.is_none()) out = allocate(x, in, rows_of(in));
+  if (!even && !out.is_none() && Array(out, "out").overlaps(in))
+    fail(ErrorKind::invalid_argument, "x and out must be apart where counts or out_counts are given");
+  const Parts received = even ? sent : agree(call, sent, out_counts, options);
+  if (out.is_none()) out = allocate(x, in, received.total_rows());
   const Array to(out, "out");
-  check_out(in, to, in.count(), in.data(), in.bytes());
-  call.in_place = in.data() == to.data();
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  check_out(in, to, received.total(), in.data(), in.bytes());
+  call.in_place = even && in.data() == to.data();
+  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
 }
 
 }  // namespace gpucomm
