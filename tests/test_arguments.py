@@ -102,6 +102,22 @@ BAD = [
         "complex64 arrays can not be reduced, only moved",
     ),
     (lambda c: c.all_reduce(np.ones(3, bool), op="mean"), TypeError, "'mean' is not defined for bool"),
+    (
+        lambda c: c.all_reduce(X.copy(), op="bxor"),
+        TypeError,
+        "'bxor' is not defined for float32 arrays, only for integers and bool",
+    ),
+    (
+        lambda c: c.reduce(np.ones(3, int), op="premul_sum", scale=2.0),
+        TypeError,
+        "'premul_sum' is not defined for int64 arrays, only for floats",
+    ),
+    (lambda c: c.reduce_scatter(X, "premul_sum"), ValueError, "op 'premul_sum' needs scale"),
+    (
+        lambda c: c.all_reduce(X.copy(), scale=2.0),
+        ValueError,
+        "scale is only for op 'premul_sum', got op 'sum'",
+    ),
     (lambda c: c.all_reduce(np.array(["a"])), TypeError, "can not be read"),
     (
         lambda c: c.all_reduce(X, out=np.ones(5, np.float32)),
@@ -172,6 +188,11 @@ def test_empty_and_0d_arrays(x):
             lambda c: c.all_reduce(np.ones(4)),
             lambda c: c.all_reduce(np.ones(4), op="max"),
             ("sum of", "max of"),
+        ),
+        (
+            lambda c: c.all_reduce(np.ones(4)),
+            lambda c: c.all_reduce(np.ones(4), op="premul_sum", scale=1.0),
+            ("(sum of", "premul_sum of"),
         ),
         (
             lambda c: c.all_reduce(np.ones(4)),
@@ -295,6 +316,10 @@ def test_after_close_every_call_says_so():
         comm.close()
         with pytest.raises(ClosedError, match="this communicator is closed"):
             comm.all_reduce(np.ones(1), algorithm="ring")
+        x = np.ones(1)
+        with pytest.raises(ClosedError):
+            comm.all_reduce(x, "premul_sum", scale=3.0, algorithm="ring")
+        assert x[0] == 1
 
     run_ranks(2, body)
 

@@ -23,6 +23,7 @@ __all__: list[str] = [
     "build_plan",
     "build_plans",
     "reduce",
+    "scale",
     "schedule",
     "set_simd_level",
     "shm_create",
@@ -310,6 +311,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: typing.Any = None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -321,8 +323,12 @@ class Communicator:
         Args:
             x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
                 int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given.
-            op: "sum", "mean", "min", "max" or "prod". float16 and bfloat16 are folded in float32.
+            op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
+                "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
+                folded in float32.
             out: where the result goes instead of x; same dtype and count, apart from x.
+            scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
+                dtype before anything is sent, in a pass of their own over x (or out, where it is given).
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
             segments: how finely the message is cut for pipelining; None: the cheapest.
             timeout: seconds until the call fails on every rank; None: the communicator's.
@@ -440,6 +446,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: typing.Any = None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -452,6 +459,7 @@ class Communicator:
             x: as in all_reduce; the root's is overwritten unless it gives `out`.
             root: the rank that gets the result.
             op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
+            scale: as in all_reduce; where x is left as it is, the products need memory of its size.
 
         Returns:
             The result on the root, x elsewhere; a Work if async_op.
@@ -465,6 +473,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: typing.Any = None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
         | None = None,
         algorithm: str = "auto",
@@ -480,6 +489,7 @@ class Communicator:
             op: as in all_reduce.
             out: where this rank's part goes, count / world elements; it may be that part of x (in place).
                 None: a new array of x's library.
+            scale: as in all_reduce; the products need memory of x's size.
             counts: how many of x's first dimension go to each rank where not world times the same, alike on all
                 ranks.
             algorithm, segments, timeout, async_op: as in all_reduce.
@@ -596,6 +606,13 @@ def reduce(
 ) -> numpy.ndarray:
     """
     Folds 1-D contiguous arrays in their order; for tests.
+    """
+
+def scale(
+    dtype: str, x: numpy.ndarray, factor: typing.SupportsFloat | typing.SupportsIndex
+) -> numpy.ndarray:
+    """
+    A 1-D array times a factor; for tests.
     """
 
 def schedule(

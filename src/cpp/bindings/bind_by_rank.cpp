@@ -36,6 +36,7 @@ Args:
     op: as in all_reduce.
     out: where this rank's part goes, count / world elements; it may be that part of x (in place).
         None: a new array of x's library.
+    scale: as in all_reduce; the products need memory of x's size.
     counts: how many of x's first dimension go to each rank where not world times the same, alike on all
         ranks.
     algorithm, segments, timeout, async_op: as in all_reduce.
@@ -111,15 +112,15 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
           "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllGather)
       .def(
           "reduce_scatter",
-          [](PyCommunicator& c, Object x, Text op, Object out, const Counts& counts, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op) {
+          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Counts& counts,
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
             return c.located([&] {
-              return c.reduce_scatter(x, op, out, counts, {algorithm, segments, timeout, async_op});
+              return c.reduce_scatter(x, op, out, scale, counts, {algorithm, segments, timeout, async_op});
             });
           },
-          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(),
-          "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
-          kReduceScatter)
+          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
+          "counts"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
+          "timeout"_a = py::none(), "async_op"_a = false, kReduceScatter)
       .def(
           "gather",
           [](PyCommunicator& c, Object x, int root, Object out, const Counts& counts, Text algorithm,

@@ -22,8 +22,12 @@ constexpr const char* kAllReduce =
 Args:
     x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
         int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given.
-    op: "sum", "mean", "min", "max" or "prod". float16 and bfloat16 are folded in float32.
+    op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
+        "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
+        folded in float32.
     out: where the result goes instead of x; same dtype and count, apart from x.
+    scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
+        dtype before anything is sent, in a pass of their own over x (or out, where it is given).
     algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
     segments: how finely the message is cut for pipelining; None: the cheapest.
     timeout: seconds until the call fails on every rank; None: the communicator's.
@@ -44,6 +48,7 @@ Args:
     x: as in all_reduce; the root's is overwritten unless it gives `out`.
     root: the rank that gets the result.
     op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
+    scale: as in all_reduce; where x is left as it is, the products need memory of its size.
 
 Returns:
     The result on the root, x elsewhere; a Work if async_op.
@@ -109,22 +114,24 @@ void bind_communicator(py::module_& m) {
            "timeout"_a = 60.0)
       .def(
           "all_reduce",
-          [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op) {
-            return c.located(
-                [&] { return c.all_reduce(x, op, out, {algorithm, segments, timeout, async_op}); });
-          },
-          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllReduce)
-      .def(
-          "reduce",
-          [](PyCommunicator& c, Object x, int root, Text op, Object out, Text algorithm,
+          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
              std::optional<int> segments, Maybe timeout, bool async_op) {
             return c.located(
-                [&] { return c.reduce(x, root, op, out, {algorithm, segments, timeout, async_op}); });
+                [&] { return c.all_reduce(x, op, out, scale, {algorithm, segments, timeout, async_op}); });
           },
-          "x"_a, "root"_a = 0, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduce)
+          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
+          "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
+          kAllReduce)
+      .def(
+          "reduce",
+          [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,
+             std::optional<int> segments, Maybe timeout, bool async_op) {
+            return c.located(
+                [&] { return c.reduce(x, root, op, out, scale, {algorithm, segments, timeout, async_op}); });
+          },
+          "x"_a, "root"_a = 0, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
+          "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
+          kReduce)
       .def(
           "broadcast",
           [](PyCommunicator& c, Object x, int root, Text algorithm, std::optional<int> segments,

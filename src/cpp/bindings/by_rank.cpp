@@ -54,10 +54,10 @@ py::object PyCommunicator::gather(py::object x, int root, py::object out, const 
   return issue(std::move(call), {in.data(), nullptr}, x, py::none(), options);
 }
 
-py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out,
+py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out, Factor scale,
                                           const Counts& counts, const Options& options) {
   const Array in(x, "x");
-  check_reducible(in, op);
+  check_reducible(in, op, scale);
   const int rank = core_->rank();
   const Parts parts = divided(in, counts, core_->world());
   Shape call = shape(Collective::reduce_scatter, in, parts, options);
@@ -68,7 +68,10 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
   check_out(in, to, parts.count(rank), own, to.bytes());
   call.in_place = to.data() == own && to.bytes();
   if (call.in_place) check_writable(in, "x", "");
-  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
+  py::object own_x = contribution(x, in, scale);
+  const auto* data = scale ? Array(own_x, "x").data() : in.data();
+  call.in_place = call.in_place && !scale;
+  return issue(std::move(call), {data, to.data()}, own_x, out, options);
 }
 
 py::object PyCommunicator::scatter(py::object x, int root, py::object out, const Options& options) {
