@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpucomm import _core
 
 ALGORITHMS = _core.algorithms()
+ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
 def pairs(*collectives: str) -> list[tuple[str, str]]:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 DTYPES = ["float64", "float32", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"]
-OPS = ["sum", "mean", "min", "max", "prod"]
+OPS = ["sum", "mean", "min", "max", "prod", "band", "bor", "bxor"]
+BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
+
+
+def defined(op: str, dtype: str) -> bool:
+    """Whether the op can be applied to arrays of that dtype."""
+    return not (op in BITWISE and "float" in dtype) and (op, dtype) != ("mean", "bool")
 
 
 def values(dtype: str, count: int, rank: int, op: str = "sum") -> np.ndarray:
@@ -22,6 +28,8 @@ def values(dtype: str, count: int, rank: int, op: str = "sum") -> np.ndarray:
 def fold(op: str, arrays: list[np.ndarray]) -> np.ndarray:
     """The exact result of folding the ranks' arrays."""
     dtype = arrays[0].dtype
+    if op in BITWISE:
+        return BITWISE[op].reduce(arrays)
     if dtype.kind == "b":
         return np.logical_or.reduce(arrays) if op in ("sum", "max") else np.logical_and.reduce(arrays)
     stack = np.stack(arrays).astype(np.float64 if dtype.kind == "f" else np.int64)

@@ -38,6 +38,40 @@ def read_only() -> np.ndarray:
 
 BAD = [
     (lambda c: c.broadcast(X.copy(), 3), ValueError, r"root must be in \[0, 1\), got 3 \(rank 0 of 1\)"),
+    (lambda c: c.gather(X, 1), ValueError, r"root must be in \[0, 1\), got 1"),
+    (lambda c: c.scatter(X, 1), ValueError, r"root must be in \[0, 1\), got 1"),
+    (lambda c: c.scatter(None), ValueError, "x must be an array on the root, rank 0; got None"),
+    (lambda c: c.scatter(X, out=np.ones(3, "f4")), ValueError, "out must hold 4 elements of float32, got 3"),
+    (lambda c: c.all_to_all(X, out=np.ones(3, "f4")), ValueError, "out must hold 4 elements of float32"),
+    (lambda c: c.all_to_all(X, algorithm="ring"), ValueError, "offer all_to_all; those that do: direct"),
+    (lambda c: c.all_gather(X, counts=[4, 4]), ValueError, "counts must have one entry per rank, 1; got 2"),
+    (lambda c: c.all_gather(X, counts=[-4]), ValueError, "counts must not be negative, got -4 for rank 0"),
+    (
+        lambda c: c.all_gather(X, counts=[3]),
+        ValueError,
+        "the first extent of x at this rank's place, 4; got 3",
+    ),
+    (lambda c: c.gather(X, counts=[3]), ValueError, "the first extent of x at this rank's place, 4; got 3"),
+    (
+        lambda c: c.reduce_scatter(X, counts=[3]),
+        ValueError,
+        "add up to the first extent of x, 4; they give 3",
+    ),
+    (lambda c: c.all_to_all(X, counts=[5]), ValueError, "add up to the first extent of x, 4; they give 5"),
+    (lambda c: c.all_to_all(X, counts=[]), ValueError, "counts must have one entry per rank, 1; got 0"),
+    (lambda c: c.all_to_all(X, out_counts=[-1]), ValueError, "out_counts must not be negative, got -1"),
+    (
+        lambda c: c.all_to_all(np.ones((0, 8)), out_counts=[1 << 61]),
+        ValueError,
+        "out_counts add up to more than any memory holds",
+    ),
+    (
+        lambda c: c.all_to_all(X, counts=[4], out_counts=[3]),
+        ValueError,
+        "counts and out_counts must be equal at this rank's own place, got 4 and 3",
+    ),
+    (lambda c: c.all_to_all(X, out=X, counts=[4]), ValueError, "x and out must be apart where counts"),
+    (lambda c: c.all_to_all(X, out=np.ones(3, "f4"), counts=[4]), ValueError, "out must hold 4 elements"),
     (lambda c: c.reduce(X.copy(), -1), ValueError, r"root must be in \[0, 1\), got -1"),
     (
         lambda c: c.all_reduce(X.copy(), algorithm="quantum"),
@@ -68,6 +102,22 @@ BAD = [
         "complex64 arrays can not be reduced, only moved",
     ),
     (lambda c: c.all_reduce(np.ones(3, bool), op="mean"), TypeError, "'mean' is not defined for bool"),
+    (
+        lambda c: c.all_reduce(X.copy(), op="bxor"),
+        TypeError,
+        "'bxor' is not defined for float32 arrays, only for integers and bool",
+    ),
+    (
+        lambda c: c.reduce(np.ones(3, int), op="premul_sum", scale=2.0),
+        TypeError,
+        "'premul_sum' is not defined for int64 arrays, only for floats",
+    ),
+    (lambda c: c.reduce_scatter(X, "premul_sum"), ValueError, "op 'premul_sum' needs scale"),
+    (
+        lambda c: c.all_reduce(X.copy(), scale=2.0),
+        ValueError,
+        "scale is only for op 'premul_sum', got op 'sum'",
+    ),
     (lambda c: c.all_reduce(np.array(["a"])), TypeError, "can not be read"),
     (
         lambda c: c.all_reduce(X, out=np.ones(5, np.float32)),
@@ -101,8 +151,17 @@ def test_overlapping_buffers_are_refused():
             comm.all_gather(whole[1:4], out=whole[:6])
         with pytest.raises(InvalidArgumentError, match="overlap"):
             comm.reduce_scatter(whole[:8], out=whole[2:6])
-        with pytest.raises(InvalidArgumentError, match="multiple of the world, 2; got shape"):
-            comm.reduce_scatter(np.ones((3, 2)))
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.gather(whole[1:4], comm.rank, out=whole[:6])
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.scatter(whole[:8], comm.rank, out=whole[2:6])
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.all_to_all(whole[:8], out=whole[2:])
+        for call in (comm.reduce_scatter, comm.scatter, comm.all_to_all):
+            with pytest.raises(InvalidArgumentError, match="multiple of the world, 2; got shape"):
+                call(np.ones((3, 2)))
+        with pytest.raises(InvalidArgumentError, match="out is needed where x is None"):
+            comm.scatter(None, 1 - comm.rank)
 
     run_ranks(2, body)
 
@@ -132,10 +191,33 @@ def test_empty_and_0d_arrays(x):
         ),
         (
             lambda c: c.all_reduce(np.ones(4)),
+            lambda c: c.all_reduce(np.ones(4), op="premul_sum", scale=1.0),
+            ("(sum of", "premul_sum of"),
+        ),
+        (
+            lambda c: c.all_reduce(np.ones(4)),
             lambda c: c.all_gather(np.ones(4)),
             ("all_reduce", "all_gather"),
         ),
         (lambda c: c.reduce(np.ones(4), 0), lambda c: c.reduce(np.ones(4), 1), ("root 0", "root 1")),
+        (lambda c: c.gather(np.ones(4), 0), lambda c: c.gather(np.ones(4), 1), ("root 0", "root 1")),
+        (lambda c: c.scatter(np.ones(3), 0), lambda c: c.scatter(np.ones(6), 0), ("3 float64", "6 float64")),
+        (lambda c: c.all_to_all(np.ones(3)), lambda c: c.all_to_all(np.ones(6)), ("3 float64", "6 float64")),
+        (
+            lambda c: c.all_gather(np.ones(c.rank), counts=[0, 1, 2]),
+            lambda c: c.all_gather(np.ones(c.rank + 1), counts=[1, 2, 3]),
+            ("3 float64 in uneven counts", "6 float64 in uneven counts"),
+        ),
+        (
+            lambda c: c.reduce_scatter(np.ones(6), counts=[1, 2, 3]),
+            lambda c: c.reduce_scatter(np.ones(6), counts=[3, 2, 1]),
+            ("sum of 6 float64 in uneven counts of digest",),
+        ),
+        (
+            lambda c: c.all_to_all(np.ones(3), counts=[1, 1, 1], out_counts=[1, 1, 1]),
+            lambda c: c.all_to_all(np.ones(3)),
+            ("uneven float64", "3 float64"),
+        ),
         (lambda c: c.barrier(), lambda c: c.all_reduce(np.ones(1 << 20)), ("barrier #1", "1048576 float64")),
         (
             lambda c: c.all_reduce(np.ones(4), algorithm="ring"),
@@ -155,6 +237,19 @@ def test_a_mismatch_is_an_error_on_every_rank_and_names_both_calls(first, second
         assert isinstance(outcome, (MismatchError, ClosedError)), outcome
         assert isinstance(outcome, RuntimeError)
         assert all(name in str(outcome) for name in named), outcome
+
+
+@pytest.mark.parametrize("sent", [0, 1, 3, 70_000])
+def test_an_exchange_whose_counts_do_not_fit_is_an_error_on_every_rank(sent):
+    def body(comm):
+        counts = [2, 2, 2]
+        counts[2] = sent if comm.rank == 0 else 2  # rank 2 expects two
+        comm.all_to_all(np.ones(sum(counts)), counts=counts, out_counts=[2, 2, 2])
+        comm.barrier()
+
+    for outcome in outcomes_of(3, body):
+        assert isinstance(outcome, (MismatchError, ClosedError)), outcome
+        assert "rank 2 of 3 expects 2 elements from rank 0 in all_to_all #" in str(outcome)
 
 
 def test_roots_that_both_send_are_noticed_at_the_next_call():
@@ -221,6 +316,10 @@ def test_after_close_every_call_says_so():
         comm.close()
         with pytest.raises(ClosedError, match="this communicator is closed"):
             comm.all_reduce(np.ones(1), algorithm="ring")
+        x = np.ones(1)
+        with pytest.raises(ClosedError):
+            comm.all_reduce(x, "premul_sum", scale=3.0, algorithm="ring")
+        assert x[0] == 1
 
     run_ranks(2, body)
 

@@ -6,7 +6,7 @@ import importlib.util
 
 import numpy as np
 import pytest
-from conftest import pairs
+from conftest import ROOTED, pairs
 from ranks import run_ranks
 
 from gpucomm.errors import UnsupportedTypeError
@@ -112,14 +112,13 @@ def test_bfloat16_by_every_algorithm(collective, algorithm):
 
     def body(comm):
         x = torch.full((9, 100), comm.rank + 1.0).to(torch.bfloat16)
-        if collective in ("reduce", "broadcast"):
-            result = getattr(comm, collective)(x, 2, algorithm=algorithm)
-        else:
-            result = getattr(comm, collective)(x, algorithm=algorithm)
-        return {v.item() for v in result.unique()}
+        root = [2] if collective in ROOTED else []
+        result = getattr(comm, collective)(x, *root, algorithm=algorithm)
+        return None if result is None else {v.item() for v in result.unique()}
 
     every, total = {1.0, 2.0, 3.0}, {6.0}
     expected = {"broadcast": [{3.0}] * 3, "all_gather": [every] * 3, "reduce": [{1.0}, {2.0}, total]}
+    expected |= {"scatter": [{3.0}] * 3, "all_to_all": [every] * 3, "gather": [None, None, every]}
     assert run_ranks(3, body) == expected.get(collective, [total] * 3)
 
 

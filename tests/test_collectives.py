@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import ALGORITHMS, pairs
+from conftest import ALGORITHMS, ROOTED, pairs
 from ranks import run_ranks
-from reference import DTYPES, OPS, close, fold, values
+from reference import DTYPES, OPS, close, defined, fold, values
 
 WORLDS = [1, 2, 3, 4, 5, 7, 8]
 
@@ -17,16 +17,14 @@ def counts(world: int) -> list[int]:
 
 def run(comm, collective, x, root=0, **options):
     """One collective by name; the result, or None where this rank gets none."""
-    if collective in ("broadcast",):
-        return comm.broadcast(x, root, **options)
-    if collective == "reduce":
-        result = comm.reduce(x, root, **options)
-        return result if comm.rank == root else None
+    if collective in ROOTED:
+        result = getattr(comm, collective)(x, root, **options)
+        return None if collective in ("reduce", "gather") and comm.rank != root else result
     return getattr(comm, collective)(x, **options)
 
 
 def inputs(collective: str, dtype: str, world: int, count: int, op: str = "sum") -> list[np.ndarray]:
-    each = count * world if collective == "reduce_scatter" else count
+    each = count * world if collective in ("reduce_scatter", "scatter", "all_to_all") else count
     return [values(dtype, each, rank, op) for rank in range(world)]
 
 
@@ -36,6 +34,12 @@ def expect(collective: str, arrays: list[np.ndarray], rank: int, root: int, op: 
         return arrays[root]
     if collective == "all_gather":
         return np.concatenate(arrays)
+    if collective == "gather":
+        return np.concatenate(arrays) if rank == root else None
+    if collective == "scatter":
+        return np.split(arrays[root], world)[rank]
+    if collective == "all_to_all":
+        return np.concatenate([np.split(array, world)[rank] for array in arrays])
     result = fold(op, arrays)
     if collective == "reduce":
         return result if rank == root else None
@@ -68,7 +72,7 @@ def test_ops(collective, algorithm, op):
     def body(comm):
         wrong = []
         for dtype in DTYPES:
-            if op == "mean" and dtype == "bool":
+            if not defined(op, dtype):
                 continue
             arrays = inputs(collective, dtype, world, 333, op)
             result = run(
@@ -88,7 +92,7 @@ def test_every_root_and_segment_count(collective, algorithm):
 
     def body(comm):
         wrong = []
-        for root in range(world if collective in ("broadcast", "reduce") else 1):
+        for root in range(world if collective in ROOTED else 1):
             for segments in (1, 2, 5, 64):
                 arrays = inputs(collective, "int32", world, 5000)
                 result = run(
@@ -114,7 +118,7 @@ def test_all_ranks_have_the_same_bits_twice(algorithm, dtype):
 
     def body(comm):
         results = []
-        for op in OPS:
+        for op in (op for op in OPS if defined(op, dtype)):
             for _ in range(2):
                 results.append(
                     comm.all_reduce(noise[comm.rank].copy(), op=op, algorithm=algorithm, segments=3).tobytes()
@@ -125,6 +129,43 @@ def test_all_ranks_have_the_same_bits_twice(algorithm, dtype):
     with np.errstate(all="ignore"):
         results = run_ranks(world, body)
     assert all(result == results[0] for result in results)
+
+
+def product(x: np.ndarray, factor: float) -> np.ndarray:
+    """What a rank contributes: halves are multiplied in float32 and rounded once."""
+    wide = x.astype(np.float32) if x.dtype == np.float16 else x
+    return (wide * wide.dtype.type(factor)).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("collective", "algorithm"), pairs("all_reduce", "reduce", "reduce_scatter"))
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_a_premultiplied_sum_is_the_sum_of_products(collective, algorithm, world, dtype):
+    noise = [np.random.default_rng(rank).standard_normal(1000).astype(dtype) for rank in range(world)]
+    factors = [0.1, -3.0, 0.5, 1e-3, 7.7]
+
+    def body(comm):
+        x, factor = noise[comm.rank].copy(), factors[comm.rank]
+        expected = run(comm, collective, product(x, factor), world - 1, algorithm=algorithm)
+        kept = collective == "reduce_scatter" or (collective == "reduce" and comm.rank != world - 1)
+        results = []
+        if collective != "reduce_scatter":
+            out = np.empty_like(x)
+            result = run(
+                comm, collective, x, world - 1, op="premul_sum", scale=factor, out=out, algorithm=algorithm
+            )
+            results.append(result)
+            assert np.array_equal(x, noise[comm.rank]), "x is left as it is where out is given"
+        results.append(
+            run(comm, collective, x, world - 1, op="premul_sum", scale=factor, algorithm=algorithm)
+        )
+        assert np.array_equal(x, noise[comm.rank]) == kept
+        return [
+            (r is None) == (expected is None) and (r is None or r.tobytes() == expected.tobytes())
+            for r in results
+        ]
+
+    assert all(all(outcome) for outcome in run_ranks(world, body))
 
 
 @pytest.mark.parametrize("segments", [1, 2, 7, 100])
@@ -155,6 +196,9 @@ def test_inputs_survive_where_they_must():
         else:
             comm.reduce(x.copy(), root=1)
         comm.reduce_scatter(np.concatenate([x] * 3))
+        comm.gather(x, root=2)
+        comm.scatter(x[:99], root=1)
+        comm.all_to_all(x[:99])
         return np.array_equal(x, kept)
 
     assert run_ranks(3, body) == [True] * 3
@@ -177,9 +221,49 @@ def test_shapes_follow_the_first_dimension():
         gathered = comm.all_gather(np.full((2, 3), comm.rank))
         zero_d = comm.all_gather(np.array(comm.rank))
         scattered = comm.reduce_scatter(np.ones((4, 3)))
-        return gathered.shape, zero_d.tolist(), scattered.shape
+        exchanged = comm.all_to_all(np.ones((4, 3)))
+        return gathered.shape, zero_d.tolist(), scattered.shape, exchanged.shape
 
-    assert run_ranks(2, body) == [((4, 3), [0, 1], (2, 3))] * 2
+    assert run_ranks(2, body) == [((4, 3), [0, 1], (2, 3), (4, 3))] * 2
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "binomial_tree"])
+@pytest.mark.parametrize("root", range(5))
+def test_gather_and_scatter_in_place(algorithm, root):
+    world = 5
+
+    def body(comm):
+        whole = np.zeros((world, 300), np.float32)
+        mine = whole[comm.rank] if comm.rank == root else np.empty(300, np.float32)
+        mine[:] = comm.rank + 1
+        gathered = comm.gather(mine, root, out=whole if comm.rank == root else None, algorithm=algorithm)
+        whole *= 10
+        x = whole if comm.rank == root else None
+        scattered = comm.scatter(x, root, out=mine, algorithm=algorithm, segments=2)
+        assert scattered is mine and (gathered is whole if comm.rank == root else gathered is None)
+        return whole[:, 0].tolist(), mine.tolist()
+
+    results = run_ranks(world, body)
+    assert results[root][0] == [10, 20, 30, 40, 50]
+    assert [mine for _, mine in results] == [[10.0 * (rank + 1)] * 300 for rank in range(world)]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("segments", [1, 3])
+def test_all_to_all_in_place(world, segments):
+    def body(comm):
+        wrong = []
+        for each in (0, 1, 100, 40_000):
+            arrays = inputs("all_to_all", "int32", world, each)
+            x = arrays[comm.rank].copy()
+            # Half of the ranks in place, half not: it is each one's own choice.
+            out = x if comm.rank % 2 else np.empty_like(x)
+            result = comm.all_to_all(x, out=out, segments=segments)
+            if result is not out or not np.array_equal(out, expect("all_to_all", arrays, comm.rank, 0, "")):
+                wrong.append(each)
+        return wrong
+
+    assert run_ranks(world, body) == [[]] * world
 
 
 def test_asynchronous_calls_run_in_order_and_many_at_once():
@@ -228,6 +312,18 @@ def test_large_messages_use_bounded_scratch():
     assert run_ranks(3, body)[0] == 3
 
 
+def test_by_rank_collectives_bound_their_scratch_too():
+    def body(comm):
+        x = np.full(1_500_000, comm.rank, np.float64)
+        whole = comm.gather(x, algorithm="binomial_tree", segments=1)
+        mine = comm.scatter(whole, out=np.empty_like(x), algorithm="binomial_tree", segments=1)
+        blocks = np.repeat(np.arange(4.0) + 10 * comm.rank, 1_500_000)
+        comm.all_to_all(blocks, out=blocks, segments=1)
+        return mine[0] == mine[-1] == comm.rank and blocks[::1_500_000].tolist()
+
+    assert run_ranks(4, body) == [[r, 10 + r, 20 + r, 30 + r] for r in range(4)]
+
+
 def test_world_of_one_gives_the_same_results():
     def body(comm):
         x = np.arange(5.0)
@@ -237,10 +333,14 @@ def test_world_of_one_gives_the_same_results():
             comm.broadcast(x.copy()).tolist(),
             comm.all_gather(x).tolist(),
             comm.reduce_scatter(x).tolist(),
+            comm.gather(x).tolist(),
+            comm.scatter(x).tolist(),
+            comm.all_to_all(x).tolist(),
+            comm.all_to_all(x.copy(), out=x).tolist(),
             comm.all_reduce(x, out=np.empty(5), async_op=True).wait().tolist(),
         ]
 
-    assert run_ranks(1, body) == [[[0, 1, 2, 3, 4]] * 6]
+    assert run_ranks(1, body) == [[[0, 1, 2, 3, 4]] * 10]
 
 
 def test_stats_count_payload_bytes():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from conftest import pairs
+from conftest import ROOTED, pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +20,7 @@ Step, Place, Plan = _core.Step, _core.Place, _core.Plan
 @given(data=st.data())
 def test_every_plan_is_valid(collective, algorithm, data):
     world = data.draw(st.integers(1, 13), label="world")
-    rooted = collective in ("reduce", "broadcast")
-    root = data.draw(st.integers(0, world - 1), label="root") if rooted else 0
+    root = data.draw(st.integers(0, world - 1), label="root") if collective in ROOTED else 0
     segments = data.draw(st.integers(1, 9), label="segments")
     in_place = collective == "broadcast" or data.draw(st.booleans(), label="in_place")
     plans = _core.build_plans(collective, algorithm, world, root=root, segments=segments, in_place=in_place)
@@ -35,7 +34,7 @@ def test_every_plan_is_valid(collective, algorithm, data):
 @pytest.mark.parametrize(("collective", "algorithm"), pairs())
 @pytest.mark.parametrize("world", [2, 3, 4, 5, 7, 8])
 def test_every_root(collective, algorithm, world):
-    for root in range(world if collective in ("reduce", "broadcast") else 1):
+    for root in range(world if collective in ROOTED else 1):
         _core.verify(_core.build_plans(collective, algorithm, world, root=root, segments=3))
 
 
@@ -153,6 +152,44 @@ def exchange(rank: int, **changes) -> list:
 
 def test_the_made_up_plan_is_valid():
     _core.verify(two_ranks(exchange(0), exchange(1), scratch_slots=1))
+
+
+def exchanged_blocks(piece_sent: int, piece_kept: int) -> list:
+    """all_to_all of two ranks; rank 0 sends and keeps the pieces named."""
+    plans = []
+    for rank in range(2):
+        sent, kept = (piece_sent, piece_kept) if rank == 0 else (0, 1)
+        steps = [
+            Step("send", piece=sent, source=Place("input"), peers=[1 - rank]),
+            Step("recv", piece=1 - rank, peers=[1 - rank], lane=1),
+            Step("copy", piece=kept, source=Place("input"), lane=2),
+        ]
+        plans.append(Plan("all_to_all", "made_up", 2, rank, chunks=2, in_place=False, steps=steps))
+    return plans
+
+
+def test_an_exchange_delivers_the_right_block():
+    _core.verify(exchanged_blocks(1, 0))
+    with pytest.raises(MismatchError, match="piece 0 of the result is piece 0 of the input, not 1"):
+        _core.verify(exchanged_blocks(0, 0))
+
+
+def test_a_piece_of_scratch_is_not_taken_for_another():
+    steps = [
+        Step("copy", piece=0, source=Place("input"), target=Place("scratch")),
+        Step("copy", piece=1, source=Place("scratch"), target=Place("output")),
+        Step("copy", piece=0, source=Place("scratch"), target=Place("output")),
+    ]
+    plan = Plan("all_gather", "made_up", 1, 0, segments=2, in_place=False, scratch_slots=1, steps=steps)
+    with pytest.raises(MismatchError, match="piece 1 of the result is piece 0 of the input, not 1"):
+        _core.verify([plan])
+
+
+@pytest.mark.parametrize("root", range(6))
+def test_every_subtree_travels_as_one_message(root):
+    plans = _core.build_plans("gather", "binomial_tree", 6, root=root)
+    found = _core.verify(plans)
+    assert (found.messages, found.rounds) == (5, 3)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ FLOATS = ["float64", "float32", *HALVES]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8"]
 DTYPES = [*FLOATS, *INTEGERS, "bool"]
 OPS = ["sum", "mean", "min", "max", "prod"]
+BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 CASES = [case for case in itertools.product(DTYPES, OPS) if case != ("bool", "mean")]
+CASES += itertools.product([*INTEGERS, "bool"], BITWISE)
 
 
 @pytest.fixture(params=_core.simd_levels(), autouse=True)
@@ -73,6 +75,8 @@ def narrow(dtype: str, array: Array) -> Array:
 
 def combine(a: Array, b: Array, op: str) -> Array:
     """One step of the fold. min and max: -0 is below +0, and NaN where either is; sum of bool is "or"."""
+    if op in BITWISE:
+        return np.asarray(BITWISE[op](a, b))
     if op not in ("min", "max"):
         return a * b if op == "prod" else a + b
     if a.dtype.kind != "f":
@@ -103,7 +107,7 @@ def oracle(dtype: str, op: str, sources: list[Array], divisor: int = 1) -> Array
 @pytest.mark.parametrize("sources", [1, 2, 3, 5, 9])
 @pytest.mark.parametrize(("dtype", "op"), CASES)
 def test_equals_a_left_fold_in_numpy(dtype: str, op: str, sources: int) -> None:
-    rng = np.random.default_rng([DTYPES.index(dtype), OPS.index(op), sources])
+    rng = np.random.default_rng([DTYPES.index(dtype), [*OPS, *BITWISE].index(op), sources])
     divisor = sources if op == "mean" else 1
     for count in [0, 1, 7, 64, 1000, 4097]:
         arrays = [sample(dtype, count, rng) for _ in range(sources)]
@@ -167,6 +171,28 @@ def test_any_byte_but_zero_is_true() -> None:
     for arrays in [[a, b], [a, b, a], [a, b, a, b, b]]:
         assert _core.reduce("bool", "sum", arrays).view(np.uint8).tolist() == [0, 1, 1, 1, 1] * 20
         assert _core.reduce("bool", "prod", arrays).view(np.uint8).tolist() == [0, 0, 0, 1, 1] * 20
+        assert _core.reduce("bool", "bor", arrays).view(np.uint8).tolist() == [0, 1, 1, 1, 1] * 20
+        assert _core.reduce("bool", "band", arrays).view(np.uint8).tolist() == [0, 0, 0, 1, 1] * 20
+    assert _core.reduce("bool", "bxor", [a, b]).view(np.uint8).tolist() == [0, 1, 1, 0, 0] * 20
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_scaling_rounds_once(dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    for factor, count in itertools.product([0.1, -3.0, 1e-4, 0.0, 1e30], [0, 1, 7, 4097]):
+        x = sample(dtype, count, rng)
+        wide = widen(dtype, x)
+        with np.errstate(all="ignore"):
+            expected = narrow(dtype, wide * wide.dtype.type(factor))
+        found = _core.scale(dtype, x, factor)
+        assert_same_bits(narrow(dtype, widen(dtype, found)), expected)
+
+
+@pytest.mark.parametrize("op", BITWISE)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_bitwise_operations_on_floats_are_refused(dtype: str, op: str) -> None:
+    with pytest.raises(TypeError, match=f"'{op}' is not defined for {dtype}"):
+        _core.reduce(dtype, op, [np.ones(2, storage(dtype))] * 2)
 
 
 @pytest.mark.parametrize("sources", [1, 2, 4])

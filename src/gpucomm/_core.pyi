@@ -24,6 +24,7 @@ __all__: list[str] = [
     "build_plans",
     "choose",
     "reduce",
+    "scale",
     "schedule",
     "set_simd_level",
     "shm_create",
@@ -282,6 +283,8 @@ class Communicator:
         x: typing.Any,
         *,
         out: typing.Any = None,
+        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -294,13 +297,14 @@ class Communicator:
             x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,).
             out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
                 None: a new array of x's library.
+            counts: the first extent of every rank's x where these differ, alike on all ranks.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
         Returns:
-            An array of shape (world * n, ...); a Work if async_op.
+            An array of shape (world * n, ...), or (sum(counts), ...); a Work if async_op.
 
         Raises:
-            As all_reduce.
+            As all_reduce; MismatchError also where the ranks give other counts.
         """
     def all_reduce(
         self,
@@ -308,6 +312,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: typing.Any = None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -319,8 +324,12 @@ class Communicator:
         Args:
             x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
                 int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given.
-            op: "sum", "mean", "min", "max" or "prod". float16 and bfloat16 are folded in float32.
+            op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
+                "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
+                folded in float32.
             out: where the result goes instead of x; same dtype and count, apart from x.
+            scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
+                dtype before anything is sent, in a pass of their own over x (or out, where it is given).
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
             segments: how finely the message is cut for pipelining; None: the cheapest.
             timeout: seconds until the call fails on every rank; None: the communicator's.
@@ -334,6 +343,39 @@ class Communicator:
             MismatchError: the ranks did not make the same call.
             CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
             ClosedError: it was closed before.
+        """
+    def all_to_all(
+        self,
+        x: typing.Any,
+        *,
+        out: typing.Any = None,
+        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
+        out_counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Sends part j of x to rank j; part j of the result is what rank j sent here.
+
+        Args:
+            x: an array of shape (world * n, ...) and any dtype, alike on all ranks; left as it is.
+            out: where the result goes, as many elements as x; x itself (in place), or apart from it. None: a new
+                array of x's library.
+            counts: how many of x's first dimension go to each rank, where not world times the same; every rank its
+                own. Then x and out must be apart, and all ranks must give counts or out_counts.
+            out_counts: how many come from each rank, in the first dimension of the result. None with counts given:
+                the ranks tell each other first, in a small call of its own that is waited for, async_op or not.
+            algorithm, segments, timeout, async_op: as in all_reduce.
+
+        Returns:
+            An array of x's shape, or (sum(out_counts), ...); a Work if async_op.
+
+        Raises:
+            As all_reduce; MismatchError also where a rank sends another number than its peer expects.
         """
     def barrier(
         self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
@@ -373,6 +415,35 @@ class Communicator:
         """
         The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way").
         """
+    def gather(
+        self,
+        x: typing.Any,
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        *,
+        out: typing.Any = None,
+        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Concatenates every rank's x along the first dimension, in rank order, on one rank.
+
+        Args:
+            x: as in all_gather.
+            root: the rank that gets the result.
+            out: as in all_gather, on the root only.
+            counts: as in all_gather.
+            algorithm, segments, timeout, async_op: as in all_reduce.
+
+        Returns:
+            On the root an array as all_gather's, elsewhere None; a Work if async_op.
+
+        Raises:
+            As all_gather.
+        """
     def reduce(
         self,
         x: typing.Any,
@@ -380,6 +451,7 @@ class Communicator:
         op: str = "sum",
         *,
         out: typing.Any = None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -392,6 +464,7 @@ class Communicator:
             x: as in all_reduce; the root's is overwritten unless it gives `out`.
             root: the rank that gets the result.
             op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
+            scale: as in all_reduce; where x is left as it is, the products need memory of its size.
 
         Returns:
             The result on the root, x elsewhere; a Work if async_op.
@@ -405,6 +478,9 @@ class Communicator:
         op: str = "sum",
         *,
         out: typing.Any = None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+        | None = None,
         algorithm: str = "auto",
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -418,6 +494,37 @@ class Communicator:
             op: as in all_reduce.
             out: where this rank's part goes, count / world elements; it may be that part of x (in place).
                 None: a new array of x's library.
+            scale: as in all_reduce; the products need memory of x's size.
+            counts: how many of x's first dimension go to each rank where not world times the same, alike on all
+                ranks.
+            algorithm, segments, timeout, async_op: as in all_reduce.
+
+        Returns:
+            An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.
+
+        Raises:
+            As all_gather.
+        """
+    def scatter(
+        self,
+        x: typing.Any,
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        *,
+        out: typing.Any = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Cuts the root's x along the first dimension and gives each rank its part.
+
+        Args:
+            x: on the root an array of shape (world * n, ...) and any dtype. Elsewhere it is not read: None, or an
+                array of the same shape and dtype that tells what comes.
+            root: the rank whose x is cut.
+            out: where this rank's part goes; the root's may be that part of x (in place). None: a new array of x's
+                library. Needed where x is None.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
         Returns:
@@ -516,6 +623,13 @@ def reduce(
 ) -> numpy.ndarray:
     """
     Folds 1-D contiguous arrays in their order; for tests.
+    """
+
+def scale(
+    dtype: str, x: numpy.ndarray, factor: typing.SupportsFloat | typing.SupportsIndex
+) -> numpy.ndarray:
+    """
+    A 1-D array times a factor; for tests.
     """
 
 def schedule(

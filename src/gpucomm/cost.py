@@ -26,7 +26,7 @@ __all__ = [
 
 MOST_SEGMENTS = 4096  # what a communicator takes
 _ALIGN_BYTES = 64  # cuts fall on cache lines, as in a communicator
-_BY_RANK = ("all_gather", "reduce_scatter")
+_BY_RANK = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
 
 
 def cost(
@@ -42,13 +42,13 @@ def cost(
     """The time of one call on a model of the links.
 
     Args:
-        collective: all_reduce, reduce, broadcast, all_gather or reduce_scatter.
+        collective: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter or all_to_all.
         algorithm: a name of `gpucomm.algorithms()`.
         world: number of ranks.
-        nbytes: the whole message; of all_gather and reduce_scatter that of all ranks together, of which the
-            largest multiple of `world` is taken.
+        nbytes: the whole message; where it has a part for every rank, that of all parts together, of which
+            the largest multiple of `world` is taken.
         links: the model of the links.
-        root: the rank that gets (reduce) or gives (broadcast) the message.
+        root: the rank that gets (reduce, gather) or gives (broadcast, scatter) the message.
         segments: how finely the message is cut.
 
     Returns:

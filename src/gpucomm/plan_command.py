@@ -28,14 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm plan`."""
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("collective", help="all_reduce, reduce, broadcast, all_gather or reduce_scatter")
+    parser.add_argument("collective", help="all_reduce, broadcast, gather, ...: what the algorithm offers")
     parser.add_argument("--algorithm", required=True, help=", ".join(_core.algorithms()))
     parser.add_argument("--world", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
     parser.add_argument(
         "--segments", type=int, default=1, metavar="M", help="pieces to cut into (default: 1)"
     )
     parser.add_argument(
-        "--root", type=int, default=0, metavar="RANK", help="of reduce, broadcast (default: 0)"
+        "--root", type=int, default=0, metavar="RANK", help="of reduce, broadcast, gather, scatter"
     )
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument("--links", default="switch", metavar="MODEL", help="see below (default: switch)")

@@ -44,9 +44,14 @@ inline constexpr size_t size_of(Dtype dtype) { return kDtypeInfo[static_cast<int
 inline constexpr std::string_view name_of(Dtype dtype) { return kDtypeInfo[static_cast<int>(dtype)].name; }
 inline constexpr bool reducible(Dtype dtype) { return static_cast<int>(dtype) < kReducibleDtypes; }
 
-enum class Op : uint8_t { sum, mean, min, max, prod };
-inline constexpr int kOps = 5;
-inline constexpr std::string_view kOpNames[kOps] = {"sum", "mean", "min", "max", "prod"};
+inline constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::bfloat16; }  // of the reducible ones
+
+// premul_sum: a sum of contributions that each rank has multiplied by a factor of its own before.
+enum class Op : uint8_t { sum, mean, min, max, prod, band, bor, bxor, premul_sum };
+inline constexpr int kOps = 9;
+inline constexpr std::string_view kOpNames[kOps] = {"sum",  "mean", "min",  "max",       "prod",
+                                                    "band", "bor",  "bxor", "premul_sum"};
 inline constexpr std::string_view name_of(Op op) { return kOpNames[static_cast<int>(op)]; }
+inline constexpr bool bitwise(Op op) { return op == Op::band || op == Op::bor || op == Op::bxor; }
 
 }  // namespace gpucomm

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
+#include "bindings/bind_by_rank.h"
 #include "bindings/collectives.h"
 #include "bindings/names.h"
 #include "engine/choose.h"
@@ -23,8 +24,12 @@ constexpr const char* kAllReduce =
 Args:
     x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
         int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given.
-    op: "sum", "mean", "min", "max" or "prod". float16 and bfloat16 are folded in float32.
+    op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
+        "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
+        folded in float32.
     out: where the result goes instead of x; same dtype and count, apart from x.
+    scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
+        dtype before anything is sent, in a pass of their own over x (or out, where it is given).
     algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
     segments: how finely the message is cut for pipelining; None: the cheapest.
     timeout: seconds until the call fails on every rank; None: the communicator's.
@@ -45,6 +50,7 @@ Args:
     x: as in all_reduce; the root's is overwritten unless it gives `out`.
     root: the rank that gets the result.
     op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
+    scale: as in all_reduce; where x is left as it is, the products need memory of its size.
 
 Returns:
     The result on the root, x elsewhere; a Work if async_op.
@@ -61,37 +67,6 @@ Args:
 
 Returns:
     x; a Work if async_op.
-
-Raises:
-    As all_reduce.)";
-
-constexpr const char* kAllGather =
-    R"(Concatenates every rank's x along the first dimension, in rank order, on all ranks.
-
-Args:
-    x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,).
-    out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
-        None: a new array of x's library.
-    algorithm, segments, timeout, async_op: as in all_reduce.
-
-Returns:
-    An array of shape (world * n, ...); a Work if async_op.
-
-Raises:
-    As all_reduce.)";
-
-constexpr const char* kReduceScatter =
-    R"(Reduces x over all ranks and leaves the rank-th part of the result on each.
-
-Args:
-    x: an array of shape (world * n, ...), alike on all ranks; left as it is.
-    op: as in all_reduce.
-    out: where this rank's part goes, count / world elements; it may be that part of x (in place).
-        None: a new array of x's library.
-    algorithm, segments, timeout, async_op: as in all_reduce.
-
-Returns:
-    An array of shape (n, ...); a Work if async_op.
 
 Raises:
     As all_reduce.)";
@@ -147,9 +122,10 @@ void bind_communicator(py::module_& m) {
   bind_choose(m);
   bind_work(m);
   bind_regions(m);
-  py::class_<PyCommunicator>(m, "Communicator", py::dynamic_attr(),
-                             "The ranks of a job and their collectives.")
-      .def(py::init([](Text transport, int rank, int world, int fd,
+  py::class_<PyCommunicator> type(m, "Communicator", py::dynamic_attr(),
+                                  "The ranks of a job and their collectives.");
+  bind_by_rank(type);
+  type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout) {
              return std::make_unique<PyCommunicator>(transport, rank, world, fd, region.value_or(nullptr),
                                                      timeout);
@@ -158,22 +134,24 @@ void bind_communicator(py::module_& m) {
            "timeout"_a = 60.0)
       .def(
           "all_reduce",
-          [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op) {
-            return c.located(
-                [&] { return c.all_reduce(x, op, out, {algorithm, segments, timeout, async_op}); });
-          },
-          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllReduce)
-      .def(
-          "reduce",
-          [](PyCommunicator& c, Object x, int root, Text op, Object out, Text algorithm,
+          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
              std::optional<int> segments, Maybe timeout, bool async_op) {
             return c.located(
-                [&] { return c.reduce(x, root, op, out, {algorithm, segments, timeout, async_op}); });
+                [&] { return c.all_reduce(x, op, out, scale, {algorithm, segments, timeout, async_op}); });
           },
-          "x"_a, "root"_a = 0, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduce)
+          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
+          "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
+          kAllReduce)
+      .def(
+          "reduce",
+          [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,
+             std::optional<int> segments, Maybe timeout, bool async_op) {
+            return c.located(
+                [&] { return c.reduce(x, root, op, out, scale, {algorithm, segments, timeout, async_op}); });
+          },
+          "x"_a, "root"_a = 0, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
+          "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
+          kReduce)
       .def(
           "broadcast",
           [](PyCommunicator& c, Object x, int root, Text algorithm, std::optional<int> segments,
@@ -182,23 +160,6 @@ void bind_communicator(py::module_& m) {
           },
           "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(),
           "timeout"_a = py::none(), "async_op"_a = false, kBroadcast)
-      .def(
-          "all_gather",
-          [](PyCommunicator& c, Object x, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op) {
-            return c.located([&] { return c.all_gather(x, out, {algorithm, segments, timeout, async_op}); });
-          },
-          "x"_a, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
-          "timeout"_a = py::none(), "async_op"_a = false, kAllGather)
-      .def(
-          "reduce_scatter",
-          [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op) {
-            return c.located(
-                [&] { return c.reduce_scatter(x, op, out, {algorithm, segments, timeout, async_op}); });
-          },
-          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kReduceScatter)
       .def(
           "barrier", [](PyCommunicator& c, Maybe timeout) { c.located([&] { c.barrier(timeout); }); },
           "timeout"_a = py::none(), "Returns when every rank has called it.")

@@ -8,6 +8,7 @@
 #include "bindings/bind.h"
 #include "bindings/names.h"
 #include "reduce/reduce.h"
+#include "reduce/scale.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -17,6 +18,8 @@ namespace gpucomm {
 static py::array fold(const std::string& dtype, const std::string& op, const std::vector<py::array>& sources,
                       int divisor, std::optional<py::array> out) {
   const Dtype type = parse_dtype(dtype);
+  if (bitwise(parse_op(op)) && is_float(type))
+    fail(ErrorKind::unsupported_type, "op '", op, "' is not defined for ", dtype, " arrays");
   if (sources.empty()) fail(ErrorKind::invalid_argument, "reduce needs at least one source");
   std::vector<const void*> pointers;
   for (const py::array& source : sources) {
@@ -33,7 +36,14 @@ static py::array fold(const std::string& dtype, const std::string& op, const std
   return result;
 }
 
+static py::array scaled(const std::string& dtype, const py::array& x, double factor) {
+  py::array result(x.dtype(), x.size());
+  scale(parse_dtype(dtype), result.mutable_data(), x.data(), x.size(), factor);
+  return result;
+}
+
 void bind_reduce(py::module_& m) {
+  m.def("scale", &scaled, "dtype"_a, "x"_a, "factor"_a, "A 1-D array times a factor; for tests.");
   m.def("reduce", &fold, "dtype"_a, "op"_a, "sources"_a, "divisor"_a = 1, "out"_a = py::none(),
         "Folds 1-D contiguous arrays in their order; for tests.");
   m.def("simd_level", &simd_level, "The SIMD level of the host reductions.");

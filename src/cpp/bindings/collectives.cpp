@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "bindings/names.h"
+#include "reduce/scale.h"
 
 namespace py = pybind11;
 
@@ -20,12 +21,6 @@ Seconds seconds(double value) {
   if (!(value > 0) || !std::isfinite(value))
     fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value);
   return Seconds(value);
-}
-
-std::string text(const std::vector<int64_t>& shape) {
-  std::string out = "(";
-  for (int64_t n : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(n);
-  return out + ")";
 }
 
 }  // namespace
@@ -115,13 +110,39 @@ void PyCommunicator::check_root(int root) const {
     fail(ErrorKind::invalid_argument, "root must be in [0, ", core_->world(), "), got ", root);
 }
 
-void PyCommunicator::check_reducible(const Array& x, const std::string& op) const {
+void PyCommunicator::check_reducible(const Array& x, const std::string& name, Factor scale) const {
   if (!reducible(x.dtype()))
     fail(ErrorKind::unsupported_type, name_of(x.dtype()),
          " arrays can not be reduced, only moved (broadcast, all_gather)");
-  if (parse_op(op) == Op::mean && x.dtype() == Dtype::boolean)
+  const Op op = parse_op(name);
+  if (op == Op::mean && x.dtype() == Dtype::boolean)
     fail(ErrorKind::unsupported_type,
          "op 'mean' is not defined for bool arrays; 'min' is their \"and\", 'max' their \"or\"");
+  if (bitwise(op) && is_float(x.dtype()))
+    fail(ErrorKind::unsupported_type, "op '", name, "' is not defined for ", name_of(x.dtype()),
+         " arrays, only for integers and bool");
+  if (op == Op::premul_sum && !is_float(x.dtype()))
+    fail(ErrorKind::unsupported_type, "op 'premul_sum' is not defined for ", name_of(x.dtype()),
+         " arrays, only for floats");
+  if (op == Op::premul_sum && !scale)
+    fail(ErrorKind::invalid_argument, "op 'premul_sum' needs scale, the factor of this rank's x");
+  if (op != Op::premul_sum && scale)
+    fail(ErrorKind::invalid_argument, "scale is only for op 'premul_sum', got op '", name, "'");
+}
+
+// A pass of its own: builders send the input as it is. Nothing is written on a closed communicator.
+void PyCommunicator::multiply(const Array& x, const Array& target, Factor factor) const {
+  if (!factor || core_->closed()) return;
+  py::gil_scoped_release released;
+  scale(x.dtype(), target.data(), x.data(), x.count(), *factor);
+}
+
+// What this rank contributes where x must be left as it is.
+py::object PyCommunicator::contribution(py::object x, const Array& in, Factor scale) const {
+  if (!scale) return x;
+  py::object copy = allocate(x, in, in.shape().empty() ? 1 : in.shape()[0]);
+  multiply(in, Array(copy, "x"), scale);
+  return copy;
 }
 
 void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
@@ -184,42 +205,43 @@ void PyCommunicator::measure_links() {
   measuring_ = false;
 }
 
-py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::object out,
-                                      const Options& options) {
-  const Array in(x, "x");
-  check_reducible(in, op);
-  Shape call = shape(Collective::all_reduce, in, options);
-  call.op = parse_op(op);
+// The end of all_reduce, and of reduce on its root.
+py::object PyCommunicator::fold(Shape call, py::object x, const Array& in, py::object out, Factor scale,
+                                const Options& options) {
   if (out.is_none()) {
     check_writable(in, "x", ": pass out= to leave it as it is");
-    return issue(call, {in.data(), in.data()}, x, x, options);
+    multiply(in, in, scale);
+    return issue(std::move(call), {in.data(), in.data()}, x, x, options);
   }
   const Array to(out, "out");
   check_out(in, to, in.count(), in.data(), in.bytes());
-  call.in_place = in.data() == to.data();
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  multiply(in, to, scale);
+  auto* input = scale ? to.data() : in.data();
+  call.in_place = input == to.data();
+  return issue(std::move(call), {input, to.data()}, x, out, options);
 }
 
-py::object PyCommunicator::reduce(py::object x, int root, const std::string& op, py::object out,
+py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::object out, Factor scale,
+                                      const Options& options) {
+  const Array in(x, "x");
+  check_reducible(in, op, scale);
+  Shape call = shape(Collective::all_reduce, in, options);
+  call.op = parse_op(op);
+  return fold(std::move(call), x, in, out, scale, options);
+}
+
+py::object PyCommunicator::reduce(py::object x, int root, const std::string& op, py::object out, Factor scale,
                                   const Options& options) {
   const Array in(x, "x");
   check_root(root);
-  check_reducible(in, op);
+  check_reducible(in, op, scale);
   Shape call = shape(Collective::reduce, in, options);
   call.op = parse_op(op), call.root = root;
-  auto* data = in.data();
-  if (core_->rank() != root) {
-    call.in_place = false;  // x is only read here
-    return issue(call, {data, nullptr}, x, x, options);
-  }
-  if (out.is_none()) {
-    check_writable(in, "x", ": pass out= to leave it as it is");
-    return issue(call, {data, data}, x, x, options);
-  }
-  const Array to(out, "out");
-  check_out(in, to, in.count(), data, in.bytes());
-  call.in_place = data == to.data();
-  return issue(call, {data, to.data()}, x, out, options);
+  if (core_->rank() == root) return fold(std::move(call), x, in, out, scale, options);
+  call.in_place = false;  // x is only read here
+  py::object own = contribution(x, in, scale);
+  const auto* data = scale ? Array(own, "x").data() : in.data();
+  return issue(std::move(call), {data, nullptr}, own, x, options);
 }
 
 py::object PyCommunicator::broadcast(py::object x, int root, const Options& options) {
@@ -229,45 +251,6 @@ py::object PyCommunicator::broadcast(py::object x, int root, const Options& opti
   Shape call = shape(Collective::broadcast, in, options);
   call.root = root;
   return issue(call, {in.data(), in.data()}, x, x, options);
-}
-
-py::object PyCommunicator::allocate(py::object x, const Array& like, bool gather) const {
-  std::vector<int64_t> extents = like.shape();
-  if (extents.empty()) extents = {1};
-  gather ? extents[0] *= core_->world() : extents[0] /= core_->world();
-  return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)));
-}
-
-py::object PyCommunicator::all_gather(py::object x, py::object out, const Options& options) {
-  const Array in(x, "x");
-  Shape call = shape(Collective::all_gather, in, options);
-  call.count = in.count() * core_->world();
-  if (out.is_none()) out = allocate(x, in, true);
-  const Array to(out, "out");
-  const std::byte* own = to.data() + core_->rank() * in.bytes();
-  check_out(in, to, call.count, own, in.bytes());
-  call.in_place = in.data() == own && in.bytes();
-  return issue(call, {in.data(), to.data()}, x, out, options);
-}
-
-py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out,
-                                          const Options& options) {
-  const Array in(x, "x");
-  check_reducible(in, op);
-  const std::vector<int64_t> extents = in.shape();
-  const int64_t first = extents.empty() ? 1 : extents[0];
-  if (first % core_->world())
-    fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ",
-         core_->world(), "; got shape ", text(extents));
-  Shape call = shape(Collective::reduce_scatter, in, options);
-  call.op = parse_op(op);
-  if (out.is_none()) out = allocate(x, in, false);
-  const Array to(out, "out");
-  std::byte* own = in.data() + core_->rank() * to.bytes();
-  check_out(in, to, in.count() / core_->world(), own, to.bytes());
-  call.in_place = to.data() == own && to.bytes();
-  if (call.in_place) check_writable(in, "x", "");
-  return issue(call, {in.data(), to.data()}, x, out, options);
 }
 
 void PyCommunicator::barrier(std::optional<double> timeout_s) {

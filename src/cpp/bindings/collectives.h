@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "bindings/array.h"
+#include "bindings/parts.h"
 #include "engine/communicator.h"
 
 namespace gpucomm {
+
+using Factor = std::optional<double>;  // of premul_sum
 
 // The keywords that every collective takes.
 struct Options {
@@ -43,14 +46,20 @@ class PyCommunicator {
   PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region,
                  double timeout_s);
 
-  pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out,
+  pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, Factor scale,
                               const Options& options);
   pybind11::object reduce(pybind11::object x, int root, const std::string& op, pybind11::object out,
-                          const Options& options);
+                          Factor scale, const Options& options);
   pybind11::object broadcast(pybind11::object x, int root, const Options& options);
-  pybind11::object all_gather(pybind11::object x, pybind11::object out, const Options& options);
+  pybind11::object all_gather(pybind11::object x, pybind11::object out, const Counts& counts,
+                              const Options& options);
   pybind11::object reduce_scatter(pybind11::object x, const std::string& op, pybind11::object out,
-                                  const Options& options);
+                                  Factor scale, const Counts& counts, const Options& options);
+  pybind11::object gather(pybind11::object x, int root, pybind11::object out, const Counts& counts,
+                          const Options& options);
+  pybind11::object scatter(pybind11::object x, int root, pybind11::object out, const Options& options);
+  pybind11::object all_to_all(pybind11::object x, pybind11::object out, const Counts& counts,
+                              const Counts& out_counts, const Options& options);
   void barrier(std::optional<double> timeout_s);
   void close();
   pybind11::dict stats() const;
@@ -78,12 +87,21 @@ class PyCommunicator {
   pybind11::object issue(Shape shape, const Arrays& arrays, pybind11::object x, pybind11::object result,
                          const Options& options);
   Shape shape(Collective collective, const Array& x, const Options& options) const;
+  Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
   void check_root(int root) const;
-  void check_reducible(const Array& x, const std::string& op) const;
+  void check_reducible(const Array& x, const std::string& name, Factor scale) const;
+  void multiply(const Array& x, const Array& target, Factor factor) const;
+  pybind11::object contribution(pybind11::object x, const Array& in, Factor scale) const;
+  pybind11::object fold(Shape call, pybind11::object x, const Array& in, pybind11::object out, Factor scale,
+                        const Options& options);
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
                  size_t shared_bytes) const;
   void check_writable(const Array& array, const char* what, const char* advice) const;
-  pybind11::object allocate(pybind11::object x, const Array& like, bool gather) const;
+  pybind11::object allocate(pybind11::object x, const Array& like, int64_t rows) const;
+  pybind11::object collect(Shape call, const Parts& parts, pybind11::object x, const Array& in,
+                           pybind11::object out, const Options& options);
+  std::vector<int64_t> exchange(const std::vector<int64_t>& sent, const Options& options);
+  Parts agree(Shape& call, const Parts& sent, const Counts& out_counts, const Options& options);
   Seconds timeout(std::optional<double> timeout_s) const;
   void measure_links();
   std::string where() const;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "plans/plan.h"
@@ -18,8 +19,19 @@ struct Shape {
   int segments = 0;       // 0: chosen
   bool barrier = false;   // an all_reduce of nothing, by name
   std::string algorithm;  // "auto": chosen
+  // Elements of each rank's chunk; empty: all alike. Of all_to_all: those sent to and received from each
+  // rank, of which the others know only their own part; both are given or none.
+  std::vector<size_t> counts, out_counts;
   bool operator==(const Shape&) const = default;
 };
+
+// What uneven counts add to a key of shapes.
+inline std::string key_of_counts(const Shape& shape) {
+  std::string key;
+  for (const auto* counts : {&shape.counts, &shape.out_counts})
+    for (size_t n : *counts) key += ' ' + std::to_string(n);
+  return key;
+}
 
 struct Arrays {
   const std::byte* input = nullptr;

@@ -22,7 +22,9 @@ double cost(const std::string& algorithm, const Shape& shape, int world, int seg
 }  // namespace
 
 const Choice& Choices::find(const Shape& shape, int world, const Links& links) {
-  const size_t bytes = shape.count * size_of(shape.dtype);
+  // Uneven counts are priced as even ones. Of all_to_all the ranks know different counts, and must choose
+  // alike: as for an empty message.
+  const size_t bytes = shape.out_counts.empty() ? shape.count * size_of(shape.dtype) : 0;
   const int size = std::bit_width(bytes);
   const auto key =
       std::tuple(static_cast<int>(shape.collective), size, shape.algorithm, shape.segments, shape.root);

@@ -81,9 +81,10 @@ void Communicator::check_open() const {
 
 std::shared_ptr<const Program> Communicator::program(const Shape& wish) {
   if (last_program_ && wish == last_shape_) return last_program_;
-  const std::string key = concat(static_cast<int>(wish.collective), ' ', static_cast<int>(wish.op), ' ',
-                                 static_cast<int>(wish.dtype), ' ', wish.count, ' ', wish.root, ' ',
-                                 wish.in_place, ' ', wish.segments, ' ', wish.barrier, ' ', wish.algorithm);
+  const std::string key =
+      concat(static_cast<int>(wish.collective), ' ', static_cast<int>(wish.op), ' ',
+             static_cast<int>(wish.dtype), ' ', wish.count, ' ', wish.root, ' ', wish.in_place, ' ',
+             wish.segments, ' ', wish.barrier, ' ', wish.algorithm, key_of_counts(wish));
   auto& entry = programs_[key];
   if (!entry) {
     Shape shape = wish;

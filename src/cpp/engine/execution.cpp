@@ -18,9 +18,8 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   spaces_[static_cast<int>(Space::scratch)] = scratch;
   if (program.shape.in_place) {
     // Builders call the one array "output". All of it is there, whichever part the caller passed.
-    std::byte* whole = program.shape.collective == Collective::reduce_scatter
-                           ? spaces_[static_cast<int>(Space::input)]
-                           : spaces_[static_cast<int>(Space::output)];
+    std::byte* whole = scatters(program.shape.collective) ? spaces_[static_cast<int>(Space::input)]
+                                                          : spaces_[static_cast<int>(Space::output)];
     spaces_[static_cast<int>(Space::input)] = spaces_[static_cast<int>(Space::output)] = whole;
   }
   record_ = program.record;
@@ -67,7 +66,8 @@ Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
     if (in.peers.empty()) return Outcome::finished;
     const size_t before = lane.progress.moved;
     const std::byte* data = at(in.source, in.source_offset);
-    if (transport_->send(in.peers[0], record_.tag, data, in.bytes, lane.progress)) return Outcome::finished;
+    const uint64_t tag = record_.tag + in.salt;
+    if (transport_->send(in.peers[0], tag, data, in.bytes, lane.progress)) return Outcome::finished;
     return lane.progress.moved > before ? Outcome::moved : Outcome::waiting;
   }
   std::byte* target = at(in.target, in.target_offset);
@@ -82,9 +82,13 @@ Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
 }
 
 // The next chunk of this call from a peer. Another call's message is the ranks' disagreement.
-const Chunk* Execution::expect(int peer) {
+const Chunk* Execution::expect(int peer, const Instruction& in) {
   const Chunk* chunk = transport_->peek(peer);
-  if (!chunk || chunk->tag == record_.tag) return chunk;
+  if (!chunk || chunk->tag == record_.tag + in.salt) return chunk;
+  if (in.salt && transport_->call(peer, record_.sequence).tag == record_.tag)
+    fail(ErrorKind::mismatch, "counts and out_counts do not fit: rank ", program_->rank, " of ",
+         program_->world, " expects ", program_->shape.out_counts[peer], " elements from rank ", peer, " in ",
+         describe(record_), ", which sends another number");
   const auto [mine, theirs] = disagreement(peer, chunk->tag);
   fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ",
        program_->world, " calls ", describe(mine), ", rank ", peer, " ",
@@ -109,7 +113,7 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   SendProgress& progress = lane.progress;
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < in.bytes) {
-    const Chunk* chunk = expect(in.peers[0]);
+    const Chunk* chunk = expect(in.peers[0], in);
     if (!chunk) return outcome;
     if (chunk->bytes)
       std::memcpy(at(in.target, in.target_offset) + progress.moved, chunk->data, chunk->bytes);
@@ -129,7 +133,7 @@ Execution::Outcome Execution::receive_and_reduce(const Instruction& in, LaneStat
     sources_.clear();
     size_t bytes = 0;
     for (int peer : in.peers) {
-      const Chunk* chunk = expect(peer);
+      const Chunk* chunk = expect(peer, in);
       if (!chunk) return outcome;
       sources_.push_back(chunk->data);
       bytes = chunk->bytes;

@@ -30,7 +30,7 @@ class Execution {
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes);
   bool ready(const Instruction& in) const;
-  const Chunk* expect(int peer);
+  const Chunk* expect(int peer, const Instruction& in);
   std::pair<CallRecord, CallRecord> disagreement(int peer, uint64_t tag) const;
   std::byte* at(const Place& place, size_t offset) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace gpucomm {
 namespace {
@@ -13,9 +14,19 @@ uint64_t mix(uint64_t hash, uint64_t value) {  // splitmix64's finaliser
   return hash ^ (hash >> 31);
 }
 
+// Of all_to_all with uneven counts the ranks agree on that and no more.
+uint64_t digest_of_counts(const Shape& shape) {
+  if (shape.counts.empty() || !shape.out_counts.empty()) return !shape.counts.empty();
+  uint64_t hash = 0;
+  for (size_t n : shape.counts) hash = mix(hash, n);
+  return hash;
+}
+
 CallRecord make_record(const Shape& shape) {
   CallRecord record;
-  record.count = shape.count, record.root = shape.root, record.segments = shape.segments;
+  record.count = shape.out_counts.empty() ? shape.count : 0;
+  record.counts = digest_of_counts(shape);
+  record.root = shape.root, record.segments = shape.segments;
   record.collective = static_cast<uint8_t>(shape.collective);
   record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
   record.in_use = 1, record.barrier = shape.barrier;
@@ -33,9 +44,10 @@ uint64_t fingerprint_of(const CallRecord& record) {
 
 class Compiler {
  public:
-  Compiler(const Plan& plan, const Layout& layout, size_t item, Program& program)
+  Compiler(const Plan& plan, const Layout& layout, const Layout& out_layout, size_t item, Program& program)
       : plan_(plan),
         layout_(layout),
+        out_layout_(out_layout),
         item_(item),
         program_(program),
         sent_(plan.world),
@@ -49,12 +61,21 @@ class Compiler {
   }
 
  private:
-  size_t bytes_to(int piece) const { return layout_.begin(piece) * item_; }
+  const Layout& layout_of(const Place& place) const {
+    return place.space == Space::output ? out_layout_ : layout_;
+  }
 
   size_t offset(const Place& place, const Step& step) const {
-    if (place.space != Space::scratch) return bytes_to(step.piece);
+    const Layout& layout = layout_of(place);
+    if (place.space != Space::scratch) return layout.begin(step.piece) * item_;
     const int base = place.base < 0 ? step.piece : place.base;
-    return place.slot * program_.scratch_slot_bytes + bytes_to(step.piece) - bytes_to(base);
+    return place.slot * program_.scratch_slot_bytes + (layout.begin(step.piece) - layout.begin(base)) * item_;
+  }
+
+  uint64_t salt(const Step& step, const Layout& layout) const {
+    if (program_.shape.out_counts.empty()) return 0;
+    const int first = plan_.piece(plan_.chunk_of(step.piece), 0);
+    return mix(1, layout.count(first, plan_.segments));
   }
 
   void add(const Step& step) {
@@ -64,6 +85,7 @@ class Compiler {
     if (!known)
       fail(ErrorKind::unavailable, "a plan with '", name_of(step.kind),
            "' steps needs a codec or engine that this version does not have");
+    const Layout& layout = layout_of(step.kind == StepKind::send ? step.source : step.target);
     Instruction in{step.kind,
                    step.final,
                    step.lane,
@@ -71,8 +93,9 @@ class Compiler {
                    step.target,
                    offset(step.source, step),
                    offset(step.target, step),
-                   layout_.count(step.piece, step.pieces) * item_,
+                   layout.count(step.piece, step.pieces) * item_,
                    {},
+                   salt(step, layout),
                    0,
                    step.after};
     auto& met = step.kind == StepKind::send ? sent_ : received_;
@@ -86,13 +109,19 @@ class Compiler {
   }
 
   const Plan& plan_;
-  const Layout& layout_;
+  const Layout &layout_, &out_layout_;
   size_t item_;
   Program& program_;
   std::vector<bool> sent_, received_;
 };
 
 size_t align_of(size_t item) { return std::max<size_t>(1, 64 / item); }
+
+// The output of an all_to_all with uneven counts is cut otherwise than its input.
+Layout cut_out(const Plan& plan, const Shape& shape) {
+  const size_t count = std::accumulate(shape.out_counts.begin(), shape.out_counts.end(), size_t{0});
+  return cut(plan, count, align_of(size_of(shape.dtype)), shape.out_counts);
+}
 
 }  // namespace
 
@@ -103,21 +132,24 @@ Program compile(const Shape& shape, int world, int rank) {
   program.shape = shape, program.world = world, program.rank = rank;
   for (;; request.segments *= 2) {
     const Plan plan = build_plan(shape.algorithm, request);
-    const Layout layout = cut(plan, shape.count, align_of(item));
+    const Layout layout = cut(plan, shape.count, align_of(item), shape.counts);
+    const Layout out_layout = shape.out_counts.empty() ? layout : cut_out(plan, shape);
     const size_t slot = slot_elements(plan, layout, Space::scratch) * item;
-    // All ranks must cut alike, but only some may need scratch: all look at the neediest.
+    // All ranks must cut alike, but only some may need scratch: all look at the neediest, in place.
     size_t neediest = 0;
-    for (const Plan& other : build_plans(shape.algorithm, request))
+    PlanRequest any = request;
+    any.in_place = shape.out_counts.empty();
+    for (const Plan& other : build_plans(shape.algorithm, any))
       neediest =
           std::max(neediest, slot_elements(other, layout, Space::scratch) * item * other.scratch_slots);
     if (neediest > kMaxScratchBytes && Registry<Algorithm>::find(shape.algorithm).segmented) continue;
     program.scratch_slot_bytes = (slot + 63) / 64 * 64;
     program.scratch_bytes = program.scratch_slot_bytes * plan.scratch_slots;
     const size_t own = world > 1 && by_rank(shape.collective) ? layout.begin(plan.piece(rank, 0)) * item : 0;
-    program.input_shift = shape.collective == Collective::all_gather ? own : 0;
-    program.output_shift = shape.collective == Collective::reduce_scatter ? own : 0;
+    program.input_shift = gathers(shape.collective) ? own : 0;
+    program.output_shift = scatters(shape.collective) ? own : 0;
     program.shape.segments = plan.segments;
-    Compiler(plan, layout, item, program).run();
+    Compiler(plan, layout, out_layout, item, program).run();
     break;
   }
   program.record = make_record(program.shape);
@@ -132,9 +164,12 @@ std::string describe(const CallRecord& r) {
   const auto collective = static_cast<Collective>(r.collective);
   std::string text = concat(name_of(collective), " #", r.sequence, " (");
   if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");
-  text += concat(r.count, " ", name_of(static_cast<Dtype>(r.dtype)));
-  if (collective == Collective::reduce || collective == Collective::broadcast)
-    text += concat(", root ", r.root);
+  const bool unknown = collective == Collective::all_to_all && r.counts;
+  text += unknown ? "uneven" : std::to_string(r.count);
+  text += concat(" ", name_of(static_cast<Dtype>(r.dtype)));
+  if (r.counts && !unknown)
+    text += concat(" in uneven counts of digest ", std::hex, r.counts >> 32, std::dec);
+  if (rooted(collective)) text += concat(", root ", r.root);
   return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
                        r.segments == 1 ? " segment)" : " segments)");
 }

@@ -1,8 +1,9 @@
 // binomial_tree: the minimum spanning tree (MST) of the papers: log2 p rounds, the whole message in each.
 // Source: arXiv:1611.04255 (cost table, MST).   Cost: broadcast, reduce ceil(log2 p)(alpha + n beta);
-// all_reduce twice that. Few messages: for short ones. A parent folds its children in order of growing
-// subtree.
+// all_reduce twice that; gather, scatter ceil(log2 p) alpha + (p-1)/p n beta (see range_tree.cpp). Few
+// messages: for short ones. A parent folds its children in order of growing subtree.
 #include "plans/plan.h"
+#include "plans/range_tree.h"
 
 namespace gpucomm {
 namespace {
@@ -94,6 +95,7 @@ class Tree {
 };
 
 void build(const PlanRequest& request, Plan& plan) {
+  if (by_rank(request.collective)) return build_range_tree(request, plan);
   Tree tree(request, plan);
   std::vector<int> ready(plan.segments, -1);
   if (request.collective == Collective::broadcast) return tree.broadcast(ready, 0);
@@ -107,7 +109,8 @@ const Registry<Algorithm>::Add add{
     "binomial_tree",
     {"minimum spanning tree (MST): log p rounds of the whole message; for short messages",
      "MST of arXiv:1611.04255",
-     {Collective::all_reduce, Collective::reduce, Collective::broadcast},
+     {Collective::all_reduce, Collective::reduce, Collective::broadcast, Collective::gather,
+      Collective::scatter},
      true,
      build}};
 

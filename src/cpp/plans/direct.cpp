@@ -67,7 +67,7 @@ class Direct {
   void rooted(int root, bool reduce) {
     for (int k = 0; k < plan_.segments; ++k) {
       if (rank_ != root)
-        reduce ? void(send(k, own_, root, k)) : receive(k, root, k);
+        reduce ? send(k, own_, root, k) : receive(k, root, k);
       else if (reduce)
         plan_.steps[fold(0, k)].piece = k;
       else
@@ -75,14 +75,42 @@ class Direct {
     }
   }
 
+  // Every chunk between its rank and the root, and nothing to wait for on the way: segments gain nothing.
+  void by_root(int root, bool gather) {
+    plan_.segments = 1;
+    if (rank_ == root) {
+      gather ? collect(0, 0) : scatter(0, 0);
+      own_shard();
+    } else if (gather) {
+      send(rank_, own_, root, 0);
+    } else {
+      receive(rank_, root, 0);
+    }
+  }
+
+  // In place what comes waits in scratch until the block that it replaces has left.
+  void all_to_all() {
+    plan_.scratch_slots = world_ - 1;
+    std::vector<int> copied(world_, -1);
+    for (int k = 0; k < plan_.segments; ++k) {
+      std::vector<int> sent(world_, -1);
+      for (int peer : to_) sent[peer] = send(plan_.piece(peer, k), own_, peer, k);
+      for (int peer : from_) {
+        const int piece = plan_.piece(peer, k);
+        const int received = receive(piece, peer, k);
+        if (!plan_.in_place) continue;
+        const Place held{Space::scratch, (rank_ - peer + world_) % world_ - 1};
+        plan_.steps[received].target = held;
+        if (k) plan_.steps[received].after = {copied[peer]};
+        copied[peer] = copy(piece, 1, held);
+        plan_.steps[copied[peer]].after = {sent[peer], received};
+      }
+    }
+    own_shard();
+  }
+
   void own_shard() {
-    if (!plan_.in_place)
-      plan_.add({.kind = StepKind::copy,
-                 .piece = plan_.piece(rank_, 0),
-                 .pieces = plan_.segments,
-                 .source = own_,
-                 .target = {Space::output},
-                 .lane = kLocal});
+    if (!plan_.in_place) copy(plan_.piece(rank_, 0), plan_.segments, own_);
   }
 
   Place own() const { return own_; }
@@ -96,13 +124,21 @@ class Direct {
                       .lane = kSend + peer,
                       .round = round});
   }
-  void receive(int piece, int peer, int round) {
-    plan_.add({.kind = StepKind::recv,
-               .piece = piece,
-               .target = {Space::output},
-               .peers = {peer},
-               .lane = kReceive,
-               .round = round});
+  int receive(int piece, int peer, int round) {
+    return plan_.add({.kind = StepKind::recv,
+                      .piece = piece,
+                      .target = {Space::output},
+                      .peers = {peer},
+                      .lane = kReceive,
+                      .round = round});
+  }
+  int copy(int piece, int pieces, Place from) {
+    return plan_.add({.kind = StepKind::copy,
+                      .piece = piece,
+                      .pieces = pieces,
+                      .source = from,
+                      .target = {Space::output},
+                      .lane = kLocal});
   }
 
   Plan& plan_;
@@ -112,14 +148,17 @@ class Direct {
 };
 
 void build(const PlanRequest& request, Plan& plan) {
-  const bool rooted = request.collective == Collective::reduce || request.collective == Collective::broadcast;
-  plan.chunks = rooted ? 1 : request.world;
-  plan.segment_major = request.collective == Collective::all_reduce;
+  const Collective c = request.collective;
+  const bool whole = c == Collective::reduce || c == Collective::broadcast;
+  plan.chunks = whole ? 1 : request.world;
+  plan.segment_major = c == Collective::all_reduce;
   Direct direct(request, plan);
-  if (rooted) return direct.rooted(request.root, request.collective == Collective::reduce);
-  if (request.collective == Collective::all_reduce) return direct.all_reduce();
+  if (whole) return direct.rooted(request.root, c == Collective::reduce);
+  if (rooted(c)) return direct.by_root(request.root, c == Collective::gather);
+  if (c == Collective::all_reduce) return direct.all_reduce();
+  if (c == Collective::all_to_all) return direct.all_to_all();
   for (int k = 0; k < plan.segments; ++k) {
-    if (request.collective == Collective::reduce_scatter) {
+    if (c == Collective::reduce_scatter) {
       direct.scatter(k, k);
       direct.fold(k, k);
     } else {
@@ -127,7 +166,7 @@ void build(const PlanRequest& request, Plan& plan) {
       direct.collect(k, k);
     }
   }
-  if (request.collective == Collective::all_gather) direct.own_shard();
+  if (c == Collective::all_gather) direct.own_shard();
 }
 
 const Registry<Algorithm>::Add add{
@@ -135,7 +174,7 @@ const Registry<Algorithm>::Add add{
     {"every rank to every rank, each folds its chunk of all in one pass; two hops; for shared memory",
      "ours",
      {Collective::all_reduce, Collective::reduce, Collective::broadcast, Collective::all_gather,
-      Collective::reduce_scatter},
+      Collective::reduce_scatter, Collective::gather, Collective::scatter, Collective::all_to_all},
      true,
      build}};
 

@@ -11,17 +11,36 @@
 
 namespace gpucomm {
 
-enum class Collective : uint8_t { all_reduce, reduce, broadcast, all_gather, reduce_scatter };
-inline constexpr int kCollectives = 5;
-inline constexpr std::string_view kCollectiveNames[kCollectives] = {"all_reduce", "reduce", "broadcast",
-                                                                    "all_gather", "reduce_scatter"};
+enum class Collective : uint8_t {
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  gather,
+  scatter,
+  all_to_all
+};
+inline constexpr int kCollectives = 8;
+inline constexpr std::string_view kCollectiveNames[kCollectives] = {
+    "all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"};
 inline constexpr std::string_view name_of(Collective c) { return kCollectiveNames[static_cast<int>(c)]; }
 inline constexpr bool reduces(Collective c) {
   return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
 }
-// Chunk r of the message belongs to rank r: its size is the caller's, not a cut of ours.
+inline constexpr bool rooted(Collective c) {
+  return c == Collective::reduce || c == Collective::broadcast || c == Collective::gather ||
+         c == Collective::scatter;
+}
+// The input is only this rank's chunk of the message; or the output is.
+inline constexpr bool gathers(Collective c) { return c == Collective::all_gather || c == Collective::gather; }
+inline constexpr bool scatters(Collective c) {
+  return c == Collective::reduce_scatter || c == Collective::scatter;
+}
+// Chunk r of the message belongs to rank r: its size is the caller's, not a cut of ours. Of all_to_all chunk
+// r of the input goes to rank r, and chunk r of the output comes from it.
 inline constexpr bool by_rank(Collective c) {
-  return c == Collective::all_gather || c == Collective::reduce_scatter;
+  return gathers(c) || scatters(c) || c == Collective::all_to_all;
 }
 
 enum class StepKind : uint8_t {
@@ -82,6 +101,7 @@ struct Plan {
     return segment_major ? segment * chunks + chunk : chunk * segments + segment;
   }
   int chunk_of(int piece) const { return segment_major ? piece % chunks : piece / segments; }
+  int segment_of(int piece) const { return segment_major ? piece / chunks : piece % segments; }
   int add(Step step) {
     steps.push_back(std::move(step));
     return static_cast<int>(steps.size()) - 1;
@@ -121,7 +141,7 @@ struct Layout {
 };
 
 // Cuts `count` elements for the plan. Cuts fall on multiples of `align` elements, except that the chunks of
-// all_gather and reduce_scatter are exactly count / world. `counts` (one per chunk) overrides the chunks.
+// collectives by rank are exactly count / world. `counts` (one per chunk) overrides the chunks.
 Layout cut(const Plan& plan, size_t count, size_t align, const std::vector<size_t>& counts = {});
 
 // Elements that a slot of `space` (scratch or coded) must hold for any step of the plan.

@@ -12,6 +12,7 @@ using Clock = std::vector<int>;  // per lane of every rank: how many of its step
 struct Value {
   std::vector<int> times;   // per rank: how often its contribution is in here; empty: nothing here yet
   std::vector<int> passes;  // per rank: lossy passes on that contribution's way
+  int piece = 0;            // of the contributions, where they began
   bool coded = false, final = false;
 };
 
@@ -96,8 +97,9 @@ class Machine {
       const Step& a = plans_[from].steps[out[k]];
       if (k >= in.size()) fault(from, out[k], "sends a message that rank ", to, " never receives");
       const Step& b = plans_[to].steps[in[k]];
-      if (a.piece != b.piece || a.pieces != b.pieces || a.round != b.round ||
-          coded(a.source) != coded(b.target))
+      // Of all_to_all the ends count differently: by receiver and by sender. The results tell what came.
+      const bool differ = a.piece != b.piece && plans_[from].collective != Collective::all_to_all;
+      if (differ || a.pieces != b.pieces || a.round != b.round || coded(a.source) != coded(b.target))
         fault(from, out[k], "meets step ", in[k], " of rank ", to, ", which expects piece ", b.piece, "+",
               b.pieces, " in round ", b.round);
       if (a.lane != plans_[from].steps[out[0]].lane || b.lane != plans_[to].steps[in[0]].lane)
@@ -111,9 +113,11 @@ class Machine {
     for (int r = 0; r < world_; ++r)
       for (int piece = 0; piece < plans_[r].pieces(); ++piece) {
         const Plan& plan = plans_[r];
-        if (plan.collective == Collective::broadcast && r != plan.root) continue;
-        if (plan.collective == Collective::all_gather && plan.chunk_of(piece) != r) continue;
-        Value value{std::vector<int>(world_), std::vector<int>(world_)};
+        const bool from_root =
+            plan.collective == Collective::broadcast || plan.collective == Collective::scatter;
+        if (from_root && r != plan.root) continue;
+        if (gathers(plan.collective) && plan.chunk_of(piece) != r) continue;
+        Value value{std::vector<int>(world_), std::vector<int>(world_), piece};
         value.times[r] = 1;
         cell(r, {Space::input}, piece).value = value;
       }
@@ -207,6 +211,8 @@ class Machine {
   void add(int rank, int index, Value& value, const Value& more) {
     if (value.final || more.final) fault(rank, index, "folds a result that was already final");
     if (value.coded != more.coded) fault(rank, index, "folds coded with dense data");
+    if (value.piece != more.piece)
+      fault(rank, index, "folds piece ", value.piece, " with piece ", more.piece);
     for (int r = 0; r < world_; ++r) {
       value.times[r] += more.times[r];
       value.passes[r] = std::max(value.passes[r], more.passes[r]);
@@ -248,12 +254,13 @@ class Machine {
     const Collective c = plan.collective;
     const int chunk = plan.chunk_of(piece);
     Value value;
-    if (c == Collective::reduce && rank != plan.root) return value;
-    if (c == Collective::reduce_scatter && chunk != rank) return value;
+    if ((c == Collective::reduce || c == Collective::gather) && rank != plan.root) return value;
+    if (scatters(c) && chunk != rank) return value;
+    value.piece = c == Collective::all_to_all ? plan.piece(rank, plan.segment_of(piece)) : piece;
     value.times.assign(world_, reduces(c) ? 1 : 0);
     value.passes.assign(world_, 0);
-    if (c == Collective::broadcast) value.times[plan.root] = 1;
-    if (c == Collective::all_gather) value.times[chunk] = 1;
+    if (c == Collective::broadcast || c == Collective::scatter) value.times[plan.root] = 1;
+    if (gathers(c) || c == Collective::all_to_all) value.times[chunk] = 1;
     value.final = reduces(c);
     return value;
   }
@@ -266,6 +273,9 @@ class Machine {
         if (got.times != want.times)
           fail(ErrorKind::mismatch, label(r), ": piece ", piece,
                " of the result lacks or repeats a contribution");
+        if (got.piece != want.piece)
+          fail(ErrorKind::mismatch, label(r), ": piece ", piece, " of the result is piece ", got.piece,
+               " of the input, not ", want.piece);
         if (world_ > 1 && got.final != want.final)
           fail(ErrorKind::mismatch, label(r), ": piece ", piece, " of the result was never marked final");
         for (int p : got.passes) report_.lossy_passes = std::max(report_.lossy_passes, p);

@@ -122,9 +122,11 @@ std::atomic<int>& current_level() {
 
 Kernel find_kernel(Dtype dtype, Op op, int divisor) {
   GPUCOMM_CHECK(divisor <= 1 || dtype == Dtype::boolean || op == Op::sum || op == Op::mean);
-  if (op == Op::sum || op == Op::mean) op = divisor > 1 ? Op::mean : Op::sum;
+  if (op == Op::sum || op == Op::mean || op == Op::premul_sum) op = divisor > 1 ? Op::mean : Op::sum;
   const Level& level = levels()[current_level().load(std::memory_order_relaxed)];
-  return (*level.kernels)[static_cast<int>(dtype)][static_cast<int>(op)];
+  const Kernel kernel = (*level.kernels)[static_cast<int>(dtype)][static_cast<int>(op)];
+  GPUCOMM_CHECK(kernel);  // null: bitwise operations on floats
+  return kernel;
 }
 
 }  // namespace

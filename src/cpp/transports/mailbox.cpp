@@ -127,6 +127,7 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
     }
     if (n) std::memcpy(to, data + progress.moved, n);
     e.tag = tag, e.bytes = static_cast<uint32_t>(n);
+    box.in_slot[box.out_next % kRingEntries] = e.slot >= 0;
     e.full.store(1, std::memory_order_release);
     ++box.out_next;
     progress.moved += n, progress.begun = true;
@@ -165,6 +166,18 @@ void Mailbox::consume(int peer) {
   ring_bell(peer);
 }
 
+// How many slots lie in messages that the peer has not consumed yet, as far as this rank can see.
+size_t Mailbox::slots_under_way(Box& box) const {
+  // The ring has turned since: what lies a whole ring back is consumed, and its entry is another message's
+  // now.
+  if (box.out_next - box.out_seen > kRingEntries) box.out_seen = box.out_next - kRingEntries;
+  while (box.out_seen != box.out_next && !entry(box.out, box.out_seen).full.load(std::memory_order_relaxed))
+    ++box.out_seen;
+  size_t slots = 0;
+  for (uint32_t i = box.out_seen; i != box.out_next; ++i) slots += box.in_slot[i % kRingEntries];
+  return slots;
+}
+
 // Takes over a consumed slot. No rank keeps more than three quarters of a pair's, its unconsumed messages and
 // what lies in its return ring included: so its peer can always have a quarter on the way, whatever this rank
 // waits for, and a plan that needs no buffering can not lock up for want of slots.
@@ -172,9 +185,7 @@ void Mailbox::settle(Box& box, int slot) {
   box.owned.push_back(slot);
   while (take_back(box)) {
   }
-  while (box.out_seen != box.out_next && !entry(box.out, box.out_seen).full.load(std::memory_order_relaxed))
-    ++box.out_seen;
-  const size_t under_way = box.out_next - box.out_seen;
+  const size_t under_way = slots_under_way(box);
   while (!box.owned.empty() && (box.owned.size() + under_way) * 4 > static_cast<size_t>(layout_.slots) * 3) {
     // The one held longest: the last is still warm here and will carry the next reply.
     box.give[box.give_next++ % layout_.slots].store(box.owned.front() + 1, std::memory_order_release);

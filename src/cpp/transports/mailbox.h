@@ -6,6 +6,7 @@
 // which costs much less than to lines that the peer has only read. Who holds too many gives one back by a
 // second ring.
 #pragma once
+#include <array>
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -69,12 +70,14 @@ class Mailbox : public Transport {
     std::byte* slots = nullptr;
     std::vector<int> owned;
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
+    std::array<bool, kRingEntries> in_slot{};  // which of the last messages sent took a slot
     Chunk chunk;
   };
   Box open_box(int peer) const;
   Entry& entry(Entry* ring, uint32_t index) const;
   bool take_back(Box& box);
   void settle(Box& box, int slot);
+  size_t slots_under_way(Box& box) const;
   void ring_bell(int rank);
 
   std::shared_ptr<Region> region_;

@@ -25,6 +25,7 @@ struct CallRecord {
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
   uint32_t barrier = 0;
   std::array<char, 32> algorithm{};
+  uint64_t counts = 0;  // digest of uneven counts; 0: even ones
 };
 static_assert(sizeof(CallRecord) <= CallRecord::kWords * 8);
 

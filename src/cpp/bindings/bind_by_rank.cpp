@@ -1,0 +1,156 @@
+#include "bindings/bind_by_rank.h"
+
+#include <pybind11/stl.h>
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace gpucomm {
+namespace {
+
+using Text = const std::string&;
+using Maybe = std::optional<double>;
+using Object = py::object;
+
+constexpr const char* kAllGather =
+    R"(Concatenates every rank's x along the first dimension, in rank order, on all ranks.
+
+Args:
+    x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,).
+    out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
+        None: a new array of x's library.
+    counts: the first extent of every rank's x where these differ, alike on all ranks.
+    algorithm, segments, timeout, async_op: as in all_reduce.
+
+Returns:
+    An array of shape (world * n, ...), or (sum(counts), ...); a Work if async_op.
+
+Raises:
+    As all_reduce; MismatchError also where the ranks give other counts.)";
+
+constexpr const char* kReduceScatter =
+    R"(Reduces x over all ranks and leaves the rank-th part of the result on each.
+
+Args:
+    x: an array of shape (world * n, ...), alike on all ranks; left as it is.
+    op: as in all_reduce.
+    out: where this rank's part goes, count / world elements; it may be that part of x (in place).
+        None: a new array of x's library.
+    scale: as in all_reduce; the products need memory of x's size.
+    counts: how many of x's first dimension go to each rank where not world times the same, alike on all
+        ranks.
+    algorithm, segments, timeout, async_op: as in all_reduce.
+
+Returns:
+    An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.
+
+Raises:
+    As all_gather.)";
+
+constexpr const char* kGather =
+    R"(Concatenates every rank's x along the first dimension, in rank order, on one rank.
+
+Args:
+    x: as in all_gather.
+    root: the rank that gets the result.
+    out: as in all_gather, on the root only.
+    counts: as in all_gather.
+    algorithm, segments, timeout, async_op: as in all_reduce.
+
+Returns:
+    On the root an array as all_gather's, elsewhere None; a Work if async_op.
+
+Raises:
+    As all_gather.)";
+
+constexpr const char* kScatter = R"(Cuts the root's x along the first dimension and gives each rank its part.
+
+Args:
+    x: on the root an array of shape (world * n, ...) and any dtype. Elsewhere it is not read: None, or an
+        array of the same shape and dtype that tells what comes.
+    root: the rank whose x is cut.
+    out: where this rank's part goes; the root's may be that part of x (in place). None: a new array of x's
+        library. Needed where x is None.
+    algorithm, segments, timeout, async_op: as in all_reduce.
+
+Returns:
+    An array of shape (n, ...); a Work if async_op.
+
+Raises:
+    As all_reduce.)";
+
+constexpr const char* kAllToAll =
+    R"(Sends part j of x to rank j; part j of the result is what rank j sent here.
+
+Args:
+    x: an array of shape (world * n, ...) and any dtype, alike on all ranks; left as it is.
+    out: where the result goes, as many elements as x; x itself (in place), or apart from it. None: a new
+        array of x's library.
+    counts: how many of x's first dimension go to each rank, where not world times the same; every rank its
+        own. Then x and out must be apart, and all ranks must give counts or out_counts.
+    out_counts: how many come from each rank, in the first dimension of the result. None with counts given:
+        the ranks tell each other first, in a small call of its own that is waited for, async_op or not.
+    algorithm, segments, timeout, async_op: as in all_reduce.
+
+Returns:
+    An array of x's shape, or (sum(out_counts), ...); a Work if async_op.
+
+Raises:
+    As all_reduce; MismatchError also where a rank sends another number than its peer expects.)";
+
+}  // namespace
+
+void bind_by_rank(py::class_<PyCommunicator>& type) {
+  type.def(
+          "all_gather",
+          [](PyCommunicator& c, Object x, Object out, const Counts& counts, Text algorithm,
+             std::optional<int> segments, Maybe timeout, bool async_op) {
+            return c.located(
+                [&] { return c.all_gather(x, out, counts, {algorithm, segments, timeout, async_op}); });
+          },
+          "x"_a, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(), "algorithm"_a = "auto",
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllGather)
+      .def(
+          "reduce_scatter",
+          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Counts& counts,
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
+            return c.located([&] {
+              return c.reduce_scatter(x, op, out, scale, counts, {algorithm, segments, timeout, async_op});
+            });
+          },
+          "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
+          "counts"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
+          "timeout"_a = py::none(), "async_op"_a = false, kReduceScatter)
+      .def(
+          "gather",
+          [](PyCommunicator& c, Object x, int root, Object out, const Counts& counts, Text algorithm,
+             std::optional<int> segments, Maybe timeout, bool async_op) {
+            return c.located(
+                [&] { return c.gather(x, root, out, counts, {algorithm, segments, timeout, async_op}); });
+          },
+          "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(),
+          "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
+          kGather)
+      .def(
+          "scatter",
+          [](PyCommunicator& c, Object x, int root, Object out, Text algorithm, std::optional<int> segments,
+             Maybe timeout, bool async_op) {
+            return c.located(
+                [&] { return c.scatter(x, root, out, {algorithm, segments, timeout, async_op}); });
+          },
+          "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kScatter)
+      .def(
+          "all_to_all",
+          [](PyCommunicator& c, Object x, Object out, const Counts& counts, const Counts& out_counts,
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
+            return c.located([&] {
+              return c.all_to_all(x, out, counts, out_counts, {algorithm, segments, timeout, async_op});
+            });
+          },
+          "x"_a, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(), "out_counts"_a = py::none(),
+          "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
+          kAllToAll);
+}
+
+}  // namespace gpucomm

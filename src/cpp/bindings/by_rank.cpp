@@ -1,0 +1,146 @@
+// The collectives whose message has a part for every rank: all_gather, reduce_scatter, gather, scatter and
+// all_to_all. Parts lie along the first dimension, in rank order.
+#include <pybind11/stl.h>
+
+#include "bindings/collectives.h"
+#include "bindings/names.h"
+
+namespace py = pybind11;
+
+namespace gpucomm {
+
+// A new array like x, but with `rows` in the first dimension.
+py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t rows) const {
+  std::vector<int64_t> extents = like.shape();
+  if (extents.empty()) extents = {1};
+  extents[0] = rows;
+  return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)));
+}
+
+Shape PyCommunicator::shape(Collective collective, const Array& x, const Parts& parts,
+                            const Options& options) const {
+  Shape call = shape(collective, x, options);
+  call.count = parts.total(), call.counts = parts.uneven();
+  return call;
+}
+
+// The end of all_gather and of gather on its root: `x` comes into `out`.
+py::object PyCommunicator::collect(Shape call, const Parts& parts, py::object x, const Array& in,
+                                   py::object out, const Options& options) {
+  if (out.is_none()) out = allocate(x, in, parts.total_rows());
+  const Array to(out, "out");
+  const std::byte* own = to.data() + parts.begin(core_->rank()) * size_of(in.dtype());
+  check_out(in, to, parts.total(), own, in.bytes());
+  call.in_place = in.data() == own && in.bytes();
+  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
+}
+
+py::object PyCommunicator::all_gather(py::object x, py::object out, const Counts& counts,
+                                      const Options& options) {
+  const Array in(x, "x");
+  const Parts parts = joined(in, counts, core_->world(), core_->rank());
+  return collect(shape(Collective::all_gather, in, parts, options), parts, x, in, out, options);
+}
+
+py::object PyCommunicator::gather(py::object x, int root, py::object out, const Counts& counts,
+                                  const Options& options) {
+  const Array in(x, "x");
+  check_root(root);
+  const Parts parts = joined(in, counts, core_->world(), core_->rank());
+  Shape call = shape(Collective::gather, in, parts, options);
+  call.root = root;
+  if (core_->rank() == root) return collect(std::move(call), parts, x, in, out, options);
+  call.in_place = false;
+  return issue(std::move(call), {in.data(), nullptr}, x, py::none(), options);
+}
+
+py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out, Factor scale,
+                                          const Counts& counts, const Options& options) {
+  const Array in(x, "x");
+  check_reducible(in, op, scale);
+  const int rank = core_->rank();
+  const Parts parts = divided(in, counts, core_->world());
+  Shape call = shape(Collective::reduce_scatter, in, parts, options);
+  call.op = parse_op(op);
+  if (out.is_none()) out = allocate(x, in, parts.rows[rank]);
+  const Array to(out, "out");
+  std::byte* own = in.data() + parts.begin(rank) * size_of(in.dtype());
+  check_out(in, to, parts.count(rank), own, to.bytes());
+  call.in_place = to.data() == own && to.bytes();
+  if (call.in_place) check_writable(in, "x", "");
+  py::object own_x = contribution(x, in, scale);
+  const auto* data = scale ? Array(own_x, "x").data() : in.data();
+  call.in_place = call.in_place && !scale;
+  return issue(std::move(call), {data, to.data()}, own_x, out, options);
+}
+
+py::object PyCommunicator::scatter(py::object x, int root, py::object out, const Options& options) {
+  check_root(root);
+  if (x.is_none() && core_->rank() == root)
+    fail(ErrorKind::invalid_argument, "x must be an array on the root, rank ", root, "; got None");
+  if (x.is_none() && out.is_none())
+    fail(ErrorKind::invalid_argument, "out is needed where x is None: nothing else tells how much comes");
+  if (out.is_none()) {
+    const Array like(x, "x");
+    out = allocate(x, like, divided(like, {}, core_->world()).rows[0]);
+  }
+  const Array to(out, "out");
+  Shape call = shape(Collective::scatter, to, options);
+  call.count = to.count() * core_->world(), call.root = root;
+  if (core_->rank() != root) {
+    check_writable(to, "out", "");
+    call.in_place = false;
+    return issue(std::move(call), {nullptr, to.data()}, x, out, options);
+  }
+  const Array in(x, "x");
+  const Parts parts = divided(in, {}, core_->world());
+  std::byte* own = in.data() + parts.begin(root) * size_of(in.dtype());
+  check_out(in, to, parts.count(root), own, to.bytes());
+  call.in_place = to.data() == own && to.bytes();
+  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
+}
+
+// What the other ranks send here, from what each sends to each: a small all_to_all of its own.
+std::vector<int64_t> PyCommunicator::exchange(const std::vector<int64_t>& sent, const Options& options) {
+  Shape call{.collective = Collective::all_to_all, .dtype = Dtype::int64};
+  call.count = sent.size(), call.in_place = false, call.segments = 1, call.algorithm = "direct";
+  std::vector<int64_t> received(sent.size());
+  const Seconds limit = timeout(options.timeout_s);
+  py::gil_scoped_release released;
+  core_->run(call,
+             {reinterpret_cast<const std::byte*>(sent.data()), reinterpret_cast<std::byte*>(received.data())},
+             limit);
+  return received;
+}
+
+// Sets what the ranks do not know of each other; returns what comes here.
+Parts PyCommunicator::agree(Shape& call, const Parts& sent, const Counts& out_counts,
+                            const Options& options) {
+  const int rank = core_->rank();
+  Parts received = sent;
+  if (out_counts) received = given(*out_counts, "out_counts", core_->world(), sent.row);
+  if (received.rows[rank] != sent.rows[rank])
+    fail(ErrorKind::invalid_argument, "counts and out_counts must be equal at this rank's own place, got ",
+         sent.rows[rank], " and ", received.rows[rank]);
+  if (!out_counts) received.rows = exchange(sent.rows, options);
+  call.counts = sent.elements(), call.out_counts = received.elements();
+  return received;
+}
+
+py::object PyCommunicator::all_to_all(py::object x, py::object out, const Counts& counts,
+                                      const Counts& out_counts, const Options& options) {
+  const Array in(x, "x");
+  const bool even = !counts && !out_counts;
+  const Parts sent = divided(in, counts, core_->world());
+  Shape call = shape(Collective::all_to_all, in, options);
+  if (!even && !out.is_none() && Array(out, "out").overlaps(in))
+    fail(ErrorKind::invalid_argument, "x and out must be apart where counts or out_counts are given");
+  const Parts received = even ? sent : agree(call, sent, out_counts, options);
+  if (out.is_none()) out = allocate(x, in, received.total_rows());
+  const Array to(out, "out");
+  check_out(in, to, received.total(), in.data(), in.bytes());
+  call.in_place = even && in.data() == to.data();
+  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
+}
+
+}  // namespace gpucomm
