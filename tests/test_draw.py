@@ -12,7 +12,7 @@ import pytest
 from conftest import pairs
 
 from gpucomm import _core, cli
-from gpucomm.bench.units import format_seconds
+from gpucomm.units import format_seconds
 from gpucomm.cost import plans_and_schedule
 from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError, UnavailableError

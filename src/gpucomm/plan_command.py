@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.bench.units import format_seconds, format_size, parse_seconds, parse_size
+from gpucomm.units import format_seconds, format_size, parse_seconds, parse_size
 from gpucomm.cost import plans_and_schedule
 from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError

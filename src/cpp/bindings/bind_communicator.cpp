@@ -130,12 +130,15 @@ void bind_communicator(py::module_& m) {
   py::class_<PyCommunicator>(m, "Communicator", py::dynamic_attr(),
                              "The ranks of a job and their collectives.")
       .def(py::init([](Text transport, int rank, int world, int fd,
-                       std::optional<std::shared_ptr<Region>> region, double timeout) {
+                       std::optional<std::shared_ptr<Region>> region, double timeout,
+                       const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed) {
+             std::optional<Emulation> emulation;
+             if (links) emulation = {*links, half_duplex, jitter, seed};
              return std::make_unique<PyCommunicator>(transport, rank, world, fd, region.value_or(nullptr),
-                                                     timeout);
+                                                     timeout, emulation);
            }),
            "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
-           "timeout"_a = 60.0)
+           "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0, "seed"_a = 0)
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,

@@ -21,6 +21,14 @@ struct Options {
   bool async_op = false;
 };
 
+// Links to emulate: the model, and what is beyond it.
+struct Emulation {
+  Links links;
+  bool half_duplex = false;
+  double jitter_s = 0;
+  uint64_t seed = 0;
+};
+
 class PyCommunicator;
 
 // The handle of an asynchronous call.
@@ -41,7 +49,7 @@ class PyWork {
 class PyCommunicator {
  public:
   PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region,
-                 double timeout_s);
+                 double timeout_s, const std::optional<Emulation>& emulation);
 
   pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out,
                               const Options& options);
