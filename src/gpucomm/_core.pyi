@@ -275,6 +275,10 @@ class Communicator:
         fd: typing.SupportsInt | typing.SupportsIndex = -1,
         region: Region | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+        links: Links | None = None,
+        half_duplex: bool = False,
+        jitter: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        seed: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
     def all_gather(
         self,

@@ -136,8 +136,8 @@ void check_same(Transport& transport, const Endpoint& endpoint, const std::optio
   const uint64_t first = transport.agree(own | endpoint.rank);
   if (first >> kRankBits << kRankBits == own) return;
   fail(ErrorKind::mismatch, "rank ", endpoint.rank, " of ", endpoint.world,
-       links ? " was given emulated links" : " was given no emulated links", ", rank ", first & ((1 << kRankBits) - 1),
-       " was not given the same: give the same links to all ranks");
+       links ? " was given emulated links" : " was given no emulated links", ", rank ",
+       first & ((1 << kRankBits) - 1), " was not given the same: give the same links to all ranks");
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 namespace gpucomm {
 namespace {
 
+constexpr uint64_t kGrace = 200'000;  // ns in which a rank that waits for a port should have woken up
+
 uint64_t nanoseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e9 + 0.5); }
 
 uint64_t mix(uint64_t hash, uint64_t value) {  // splitmix64's finaliser
@@ -18,7 +20,7 @@ uint64_t mix(uint64_t hash, uint64_t value) {  // splitmix64's finaliser
 }  // namespace
 
 LinkPorts::LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world)
-    : clocks_(clocks), links_(links), rank_(rank), sent_(world) {
+    : clocks_(clocks), wanted_(clocks + kSharedClocks / 2), links_(links), rank_(rank), sent_(world) {
   for (int peer = 0; peer < world; ++peer) routes_.push_back(route(rank, peer));
 }
 
@@ -36,14 +38,18 @@ std::vector<LinkPorts::Port> LinkPorts::route(int rank, int peer) const {
 uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& progress) {
   const auto& ports = routes_[peer];
   const uint64_t length = nanoseconds(links_.alpha_s + static_cast<double>(bytes) * links_.beta_s);
-  uint64_t seen[kSharedClocks];
+  uint64_t seen[kSharedClocks / 2];
   while (true) {
     uint64_t start = progress.since;
     for (size_t i = 0; i < ports.size(); ++i) {
       seen[i] = clocks_[ports[i].clock].load(std::memory_order_acquire);
       start = std::max(start, seen[i] - std::min(seen[i], ports[i].later));
     }
-    if (start > now) return start;
+    const bool wait = start > now, defer = !wait && now < start + kGrace && others_first(ports);
+    for (size_t i = 0; i < ports.size(); ++i)
+      want(ports[i].clock, (wait || defer) && seen[i] >= start + ports[i].later);
+    if (wait) return start;
+    if (defer) return start + kGrace;
     const uint64_t left = start + length;
     size_t taken = 0;
     auto swap = [&](size_t i, uint64_t from, uint64_t to) {
@@ -57,6 +63,22 @@ uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& pro
     }
     while (taken-- > 0) swap(taken, left + ports[taken].later, seen[taken]);
   }
+}
+
+bool LinkPorts::others_first(const std::vector<Port>& ports) const {
+  const uint64_t lower = (uint64_t{1} << rank_) - 1;
+  return std::any_of(ports.begin(), ports.end(), [&](const Port& port) {
+    return wanted_[port.clock].load(std::memory_order_acquire) & lower;
+  });
+}
+
+void LinkPorts::want(int clock, bool wanted) {
+  const uint64_t bit = uint64_t{1} << rank_;
+  if (static_cast<bool>(wanted_[clock].load(std::memory_order_relaxed) & bit) == wanted) return;
+  if (wanted)
+    wanted_[clock].fetch_or(bit, std::memory_order_acq_rel);
+  else
+    wanted_[clock].fetch_and(~bit, std::memory_order_acq_rel);
 }
 
 // The same for the same message of every run.

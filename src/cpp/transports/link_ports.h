@@ -22,6 +22,7 @@ class LinkPorts {
 
   // Takes the ports to a peer for a message that could leave at progress.since, and fills `progress` in: the
   // message starts as soon as all of them are free. Returns 0, or when to try again if that is after `now`.
+  // Of several that could start at once the lowest rank's does, as in the cost model.
   uint64_t take(int peer, size_t bytes, uint64_t now, SendProgress& progress);
 
  private:
@@ -30,9 +31,12 @@ class LinkPorts {
     uint64_t later;  // ns after the start from which it is used: a receiver's port, the latency
   };
   std::vector<Port> route(int rank, int peer) const;
+  bool others_first(const std::vector<Port>& ports) const;
+  void want(int clock, bool wanted);
   uint64_t jitter(int peer);
 
   Clocks* clocks_;
+  Clocks* wanted_;  // by port: a bit for each rank that waits for nothing else
   EmulatedLinks links_;
   int rank_;
   std::vector<std::vector<Port>> routes_;  // by peer

@@ -14,12 +14,12 @@ struct Entry {  // of kEntryBytes; the payload of a short message follows the he
   std::atomic<uint64_t> full;  // 0: the sender's to fill; else the receiver's to read
   uint64_t tag;
   uint32_t bytes;
-  int32_t slot;  // -1: the payload is here
+  int32_t slot;    // -1: the payload is here
   uint64_t stamp;  // when it may be seen; 0: at once
   std::byte payload[];
 };
 static_assert(sizeof(Entry) == 32);
-static_assert(kSharedClocks >= 2 * kMaxWorld);
+static_assert(kSharedClocks >= 4 * kMaxWorld);
 static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 static constexpr int kRecords = 8;
 
