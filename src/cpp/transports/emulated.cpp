@@ -1,8 +1,10 @@
 #include "transports/emulated.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "transports/mailbox.h"
 
@@ -17,24 +19,47 @@ uint64_t clock_ns() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The rank's own time. A rank that waits is woken late, the later the busier the machine; on a path of many
-// messages that would add up. So what a rank does after a wait counts as done when what it waited for was
-// there. What it computes takes the time it takes.
+// The time on this thread's processor.
+uint64_t processor_ns() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+// The rank's own time, behind the clock. The machine wakes a rank late, and lets it wait for a processor, the
+// longer the busier it is; on a path of many messages that would add up. So what a rank does after a wait is
+// dated at what it waited for, and what it computes takes the processor time that it takes.
 class OwnTime {
  public:
-  uint64_t now() const { return clock_ns() - late_; }
-  void wait() {
-    if (!waits_) waits_ = true, since_ = now();
+  uint64_t now() {
+    const uint64_t processor = processor_ns();
+    if (thread_ == pthread_self()) now_ += processor - processor_;
+    mark(processor);
+    return now_ = std::min(now_, clock_ns());
   }
-  // Something of that time was noticed, now.
-  void notice(uint64_t stamp, uint64_t now) {
-    late_ = waits_ ? now - std::min(now, std::max(stamp, since_)) : std::min(late_, now - stamp);
+  void wait() {
+    if (!waits_) now();
+    waits_ = true;
+  }
+  // Something of that time, which is past, was noticed.
+  void notice(uint64_t stamp) {
+    if (waits_)
+      mark(processor_ns());
+    else
+      now();
+    now_ = std::max(now_, stamp);
     waits_ = false;
   }
-  void reset() { late_ = 0, waits_ = false; }
+  void reset() {
+    mark(processor_ns());
+    now_ = clock_ns(), waits_ = false;
+  }
 
  private:
-  uint64_t late_ = 0, since_ = 0;
+  void mark(uint64_t processor) { processor_ = processor, thread_ = pthread_self(); }
+
+  uint64_t now_ = 0, processor_ = 0;
+  pthread_t thread_{};  // whose processor time that is
   bool waits_ = false;
 };
 
@@ -54,7 +79,7 @@ class Emulated : public Transport {
     // All of it is on its way, but the port is not free for the next message.
     const uint64_t now = clock_ns();
     if (now < progress.left) return wait(due, progress.left);
-    time_.notice(progress.left, now);
+    time_.notice(progress.left);
     due.store(kNever, std::memory_order_relaxed);
     return true;
   }
@@ -67,7 +92,7 @@ class Emulated : public Transport {
       wait(due, chunk ? chunk->stamp : kNever);
       return nullptr;
     }
-    time_.notice(chunk->stamp, now);
+    time_.notice(chunk->stamp);
     due.store(kNever, std::memory_order_relaxed);
     return chunk;
   }

@@ -6,7 +6,10 @@
 namespace gpucomm {
 namespace {
 
-constexpr uint64_t kGrace = 200'000;  // ns in which a rank that waits for a port should have woken up
+// A message takes its ports a little late, dated back: by then every rank that could take one of them at the
+// same time has woken up and said so. Not noticed, for the message still has longer to go.
+constexpr uint64_t kMostGrace = 1'000'000;  // ns
+constexpr uint64_t kGraceShare = 8;         // of the message's time
 
 uint64_t nanoseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e9 + 0.5); }
 
@@ -45,11 +48,11 @@ uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& pro
       seen[i] = clocks_[ports[i].clock].load(std::memory_order_acquire);
       start = std::max(start, seen[i] - std::min(seen[i], ports[i].later));
     }
-    const bool wait = start > now, defer = !wait && now < start + kGrace && others_first(ports);
+    const uint64_t grace = std::min(kMostGrace, length / kGraceShare);
+    const uint64_t when = start > now ? start : start + grace + (others_first(ports) ? grace : 0);
     for (size_t i = 0; i < ports.size(); ++i)
-      want(ports[i].clock, (wait || defer) && seen[i] >= start + ports[i].later);
-    if (wait) return start;
-    if (defer) return start + kGrace;
+      want(ports[i].clock, when > now && (start <= now || seen[i] >= start + ports[i].later));
+    if (when > now) return when;
     const uint64_t left = start + length;
     size_t taken = 0;
     auto swap = [&](size_t i, uint64_t from, uint64_t to) {
