@@ -21,26 +21,31 @@ class LinkPorts {
   LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world);
 
   // Takes the ports to a peer for a message that could leave at progress.since, and fills `progress` in: the
-  // message starts as soon as all of them are free. Returns 0, or when to try again if that is after `now`.
-  // Of several that could start at once the lowest rank's does, as in the cost model.
+  // message starts as soon as all of them are free. Returns 0, or when to try again.
+  // Of messages that want one port the one that can start first gets it, then the lowest rank's, as in the
+  // cost model.
   uint64_t take(int peer, size_t bytes, uint64_t now, SendProgress& progress);
 
  private:
-  struct Port {
-    int clock;
-    uint64_t later;  // ns after the start from which it is used: a receiver's port, the latency
+  struct Route {  // the ports on a message's way
+    int first, step, count;
+    uint64_t later;  // ns after the start from which the last one is used: a receiver's port, the latency
+    int clock(int i) const { return first + i * step; }
+    uint64_t shift(int i) const { return i + 1 == count ? later : 0; }
   };
-  std::vector<Port> route(int rank, int peer) const;
-  bool others_first(const std::vector<Port>& ports) const;
-  void want(int clock, bool wanted);
+  Route route(int from, int to) const;
+  bool meet(const Route& a, const Route& b) const;
+  uint64_t start(const Route& route, uint64_t since, uint64_t* seen = nullptr) const;
+  bool occupy(const Route& route, const uint64_t* seen, uint64_t left);
+  bool is_next(int peer, uint64_t begin, uint64_t tie) const;
+  Clocks& waiting(int from, int to) const { return waiting_[from * world_ + to]; }
   uint64_t jitter(int peer);
 
-  Clocks* clocks_;
-  Clocks* wanted_;  // by port: a bit for each rank that waits for nothing else
+  Clocks *free_, *waiting_;  // when each port is free; since when a message between two ranks waits, or 0
   EmulatedLinks links_;
-  int rank_;
-  std::vector<std::vector<Port>> routes_;  // by peer
-  std::vector<uint64_t> sent_;             // by peer
+  uint64_t latency_;
+  int rank_, world_;
+  std::vector<uint64_t> sent_;  // by peer
 };
 
 // A fingerprint of the links, not 0.

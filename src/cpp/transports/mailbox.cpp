@@ -19,7 +19,7 @@ struct Entry {  // of kEntryBytes; the payload of a short message follows the he
   std::byte payload[];
 };
 static_assert(sizeof(Entry) == 32);
-static_assert(kSharedClocks >= 4 * kMaxWorld);
+static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
 static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 static constexpr int kRecords = 8;
 

@@ -53,7 +53,7 @@ struct SendProgress {
 };
 
 // Words that all ranks of a communicator share, zero at first.
-inline constexpr int kSharedClocks = 256;
+inline constexpr int kSharedClocks = 128 + 64 * 64;
 using Clocks = std::atomic<uint64_t>;
 
 // Nothing here blocks but `sleep`. Messages between two ranks arrive in order. Both ends cut a message of the
