@@ -138,7 +138,8 @@ void bind_communicator(py::module_& m) {
                                                      timeout, emulation);
            }),
            "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
-           "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0, "seed"_a = 0)
+           "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0,
+           "seed"_a = 0)
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Text algorithm, std::optional<int> segments,
