@@ -33,7 +33,8 @@ class OwnTime {
  public:
   uint64_t now() {
     const uint64_t processor = processor_ns();
-    if (thread_ == pthread_self()) now_ += processor - processor_;
+    // A new thread may have an ended one's name.
+    if (thread_ == pthread_self() && processor > processor_) now_ += processor - processor_;
     mark(processor);
     return now_ = std::min(now_, clock_ns());
   }

@@ -49,7 +49,9 @@ struct SendProgress {
   uint64_t since = 0, left = 0, there = 0;
   double ns_per_byte = 0;
   // The stamp of a chunk after which so many bytes are still to come.
-  uint64_t stamp(size_t to_come) const { return there - static_cast<uint64_t>(to_come * ns_per_byte); }
+  uint64_t stamp(size_t to_come) const {
+    return there ? there - static_cast<uint64_t>(static_cast<double>(to_come) * ns_per_byte) : 0;
+  }
 };
 
 // Words that all ranks of a communicator share, zero at first.
