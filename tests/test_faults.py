@@ -58,6 +58,7 @@ def start(world: int, **options) -> list[subprocess.Popen]:
                 "OMP_NUM_THREADS": "1",
             },
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
         for r in range(world)
@@ -72,6 +73,7 @@ def ranks():
         process.kill()
         process.wait()
         process.stdout.close()
+        process.stderr.close()
 
 
 def survivors(processes: list[subprocess.Popen], victim: int) -> list[tuple[str, str, bool]]:
@@ -82,6 +84,11 @@ def survivors(processes: list[subprocess.Popen], victim: int) -> list[tuple[str,
             assert process.returncode == 0
             found.append(tuple(json.loads(out.splitlines()[-1])))
     return found
+
+
+def allowed(kind: str, options: dict[str, str]) -> set[str]:
+    """An asynchronous call may be issued after an earlier one has failed: it repeats why all is closed."""
+    return {kind, "ClosedError"} if options.get("kind") == "async" else {kind}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,7 @@ def test_a_killed_rank_is_named_at_once(ranks, options, victim):
     ranks[victim].send_signal(signal.SIGKILL)
     killed = time.monotonic()
     for kind, text, closed in survivors(ranks, victim):
-        assert kind == "PeerLostError", text
+        assert kind in allowed("PeerLostError", options), text
         assert f"rank {victim} is gone (pid {ranks[victim].pid} has ended)" in text
         assert closed
     assert time.monotonic() - killed < TIMEOUT_S, "it took as long as a timeout"
@@ -116,7 +123,7 @@ def test_a_stopped_rank_is_named_within_the_timeout(ranks, options):
         assert process.stdout.readline() == "started\n"
     ranks[1].send_signal(signal.SIGSTOP)
     for kind, text, closed in survivors(ranks, 1):
-        assert kind == "CollectiveTimeoutError", text
+        assert kind in allowed("CollectiveTimeoutError", options), text
         assert f"1 (pid {ranks[1].pid}, stopped)" in text and f"timed out after {TIMEOUT_S:g} s" in text
         assert closed
     ranks[1].send_signal(signal.SIGCONT)
@@ -124,6 +131,19 @@ def test_a_stopped_rank_is_named_within_the_timeout(ranks, options):
     assert "reports: " in json.loads(out.splitlines()[-1])[1], (
         "the stopped rank learns what became of the others"
     )
+
+
+def test_ctrl_c_ends_a_wait(ranks):
+    ranks += start(2, kind="barrier", timeout=60)
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    ranks[1].send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    while "S" not in Path(f"/proc/{ranks[0].pid}/stat").read_text().split(")")[-1].split()[:1]:
+        assert time.monotonic() < begin + 10, "rank 0 never waits"
+    ranks[0].send_signal(signal.SIGINT)
+    _, stderr = ranks[0].communicate(timeout=5)
+    assert "KeyboardInterrupt" in stderr and ranks[0].returncode != 0
 
 
 def test_nothing_is_left_behind(ranks):

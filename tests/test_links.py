@@ -119,3 +119,14 @@ def test_links_too_fast_for_the_machine_are_marked():
 def test_a_local_world_refuses_other_things_than_text():
     with pytest.raises(InvalidArgumentError, match="links=1 must be a text"):
         gpucomm.local(2, threads=True, links=1)
+
+
+def test_a_group_has_links_of_the_same_kind():
+    links = _core.Links("chain", alpha=1e-6, beta=1e-10)
+
+    def call(comm):
+        with comm.split(comm.rank // 2) as group:
+            group.barrier()
+            return group.transport, group.links.kind, group.emulation["jitter"]
+
+    assert run_ranks(3, call, links=links, jitter=1e-5) == [("emulated(local)", "chain", 1e-5)] * 3

@@ -34,7 +34,7 @@ PYTHON_LAYERS = {
     "units": {"errors"},
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
-    "comm": LOWEST,
+    "comm": LOWEST | {"launch"},  # late, to make groups
     "cost": BASE,
     "probe": BASE,
     "launch": BASE,

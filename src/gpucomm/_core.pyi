@@ -22,6 +22,7 @@ __all__: list[str] = [
     "algorithms",
     "build_plan",
     "build_plans",
+    "choose",
     "reduce",
     "schedule",
     "set_simd_level",
@@ -372,6 +373,10 @@ class Communicator:
         """
         Ends this rank's part; calls under way fail on every rank. Again: nothing.
         """
+    def flight_log(self) -> list:
+        """
+        The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way").
+        """
     def reduce(
         self,
         x: typing.Any,
@@ -439,6 +444,11 @@ class Communicator:
         Whether it was closed, by close() or by a fault.
         """
     @property
+    def emulation(self) -> dict:
+        """
+        The keywords that gave it emulated links; empty without.
+        """
+    @property
     def links(self) -> Links:
         """
         The model of the links that "auto" computes with.
@@ -492,6 +502,18 @@ def build_plans(
 ) -> list[Plan]:
     """
     Every rank's plan of the same call.
+    """
+
+def choose(
+    collective: str,
+    nbytes: typing.SupportsInt | typing.SupportsIndex,
+    world: typing.SupportsInt | typing.SupportsIndex,
+    links: Links,
+    root: typing.SupportsInt | typing.SupportsIndex = 0,
+    algorithm: str = "auto",
+) -> tuple[str, int, float]:
+    """
+    What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
     """
 
 def reduce(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from gpucomm import _core
@@ -28,6 +29,42 @@ class Communicator(_core.Communicator):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Divides the ranks into groups, each with a communicator of its own; every rank must call it.
+
+        Args:
+            color: ranks of one color form a group; a whole number from 0 up, or None to join none.
+            key: orders the ranks of a group; equal keys keep this communicator's order.
+
+        Returns:
+            The group's communicator, with this one's timeout, or None for color None. It owns its memory and
+            may be used beside this one, but calls that wait for each other must be issued in one order.
+
+        Raises:
+            InvalidArgumentError: color or key is no such number.
+            Error: as any collective.
+        """
+        from gpucomm.launch import groups
+
+        return groups.split(self, color, key)
+
+    def subset(self, ranks: Sequence[int]) -> Communicator | None:
+        """Makes a communicator of some ranks, in the order given; every rank must call it alike.
+
+        Args:
+            ranks: distinct ranks of this communicator, at least one.
+
+        Returns:
+            The group's communicator, or None on ranks that are not in it.
+
+        Raises:
+            InvalidArgumentError: ranks repeat or are out of range.
+            Error: as any collective.
+        """
+        from gpucomm.launch import groups
+
+        return groups.subset(self, ranks)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

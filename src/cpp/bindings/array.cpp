@@ -129,8 +129,8 @@ void Array::read(const dlpack::Tensor& tensor, const char* what) {
   if (!contiguous(tensor))
     fail(ErrorKind::unsupported_type, what, " must be C-contiguous: pass a contiguous copy of it");
   dtype_ = dtype_of(tensor.dtype, what);
-  shape_.assign(tensor.shape, tensor.shape + tensor.ndim);
-  for (int64_t extent : shape_) count_ *= extent;
+  extents_ = tensor.shape, dimensions_ = tensor.ndim;
+  for (int i = 0; i < dimensions_; ++i) count_ *= extents_[i];
   data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   if (count_ && !tensor.data)
     fail(ErrorKind::unsupported_type, what, " has no memory behind it (a fake or meta tensor)");

@@ -23,7 +23,7 @@ class Array {
   size_t bytes() const { return count_ * size_of(dtype_); }
   Dtype dtype() const { return dtype_; }
   bool read_only() const { return read_only_; }
-  const std::vector<int64_t>& shape() const { return shape_; }
+  std::vector<int64_t> shape() const { return {extents_, extents_ + dimensions_}; }
   bool overlaps(const Array& other) const {
     return bytes() && other.bytes() && data_ < other.data_ + other.bytes() && other.data_ < data_ + bytes();
   }
@@ -38,7 +38,8 @@ class Array {
   size_t count_ = 1;
   Dtype dtype_ = Dtype::float32;
   bool read_only_ = false;
-  std::vector<int64_t> shape_;
+  const int64_t* extents_ = nullptr;  // the array's own
+  int dimensions_ = 0;
 };
 
 }  // namespace gpucomm

@@ -3,6 +3,8 @@
 
 #include "bindings/bind.h"
 #include "bindings/collectives.h"
+#include "bindings/names.h"
+#include "engine/choose.h"
 #include "transports/regions.h"
 
 namespace py = pybind11;
@@ -124,7 +126,25 @@ void bind_regions(py::module_& m) {
 
 }  // namespace
 
+static void bind_choose(py::module_& m) {
+  m.def(
+      "choose",
+      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm) {
+        Shape shape{.collective = parse<Collective>("collective", collective, kCollectiveNames)};
+        shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
+        build_plan(algorithm == "auto" ? "direct" : algorithm,
+                   {shape.collective, world, 0, root});  // validates
+        const Choice choice = Choices().find(shape, world, links);
+        return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
+      },
+      "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
+      "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
+      "algorithm: "
+      "its segments.");
+}
+
 void bind_communicator(py::module_& m) {
+  bind_choose(m);
   bind_work(m);
   bind_regions(m);
   py::class_<PyCommunicator>(m, "Communicator", py::dynamic_attr(),
@@ -192,11 +212,26 @@ void bind_communicator(py::module_& m) {
            "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls, busy_s (from start "
            "to end, summed).")
       .def(
+          "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
+          "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "
+          "way\").")
+      .def(
           "set_links", [](PyCommunicator& c, const Links& links) { c.core().set_links(links); }, "links"_a,
           "What \"auto\" computes with; must be the same on every rank.")
       .def_property_readonly(
           "links", [](const PyCommunicator& c) { return c.core().links(); },
           "The model of the links that \"auto\" computes with.")
+      .def_property_readonly(
+          "emulation",
+          [](const PyCommunicator& c) {
+            py::dict keywords;
+            if (const auto& e = c.emulation()) {
+              keywords["links"] = e->links, keywords["half_duplex"] = e->half_duplex;
+              keywords["jitter"] = e->jitter_s, keywords["seed"] = e->seed;
+            }
+            return keywords;
+          },
+          "The keywords that gave it emulated links; empty without.")
       .def_property_readonly(
           "rank", [](const PyCommunicator& c) { return c.core().rank(); },
           "This process's number, 0 to world - 1.")

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 
 #include "bindings/names.h"
 #include "transports/emulated.h"
@@ -30,6 +31,45 @@ std::string text(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+// Runs what may block without the GIL. A signal's handler that raised (Ctrl-C) goes before the error it
+// caused.
+// A fault writes the flight log, where one is asked for.
+template <class Call>
+static void blocking(Communicator& communicator, Call call) {
+  try {
+    py::gil_scoped_release released;
+    call();
+  } catch (const Error& error) {
+    if (PyErr_Occurred()) throw py::error_already_set();
+    if (error.kind != ErrorKind::closed && std::getenv("GPUCOMM_FLIGHT_DIR"))
+      py::module_::import("gpucomm.flight")
+          .attr("dump")(flight_log(communicator), communicator.rank(), error.what());
+    throw;
+  }
+}
+
+py::list flight_log(Communicator& communicator) {
+  const Transport& transport = communicator.transport();
+  py::list rows;
+  for (int rank = 0; rank < communicator.world(); ++rank) {
+    const uint64_t last = transport.arrived(rank), done = transport.completed(rank);
+    for (uint64_t s = last < kRememberedCalls ? 1 : last - kRememberedCalls + 1; s <= last; ++s) {
+      const CallRecord record = transport.call(rank, s);
+      if (!record.in_use) continue;
+      py::dict row;
+      row["rank"] = rank, row["sequence"] = s, row["call"] = describe(record);
+      row["state"] = s <= done ? "done" : "under way";
+      rows.append(row);
+    }
+  }
+  return rows;
+}
+
+static bool interrupted() {
+  py::gil_scoped_acquire held;
+  return PyErr_CheckSignals() != 0;
+}
+
 bool forked() {
   [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] { is_child.store(true); });
   return is_child.load(std::memory_order_relaxed);
@@ -39,8 +79,7 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
   if (!done()) {
     std::optional<Seconds> timeout;
     if (timeout_s) timeout = seconds(*timeout_s);
-    py::gil_scoped_release released;
-    communicator_->wait(work_, timeout);
+    blocking(*communicator_, [&] { communicator_->wait(work_, timeout); });
   }
   return result();
 }
@@ -74,6 +113,8 @@ PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world
       open_transport(transport, {rank, world, fd, std::move(region)}, emulated(emulation)),
       emulation ? concat("emulated(", transport, ")") : transport, rank, world, timeout);
   if (emulation) core_->set_links(emulation->links);
+  emulation_ = emulation;
+  core_->set_interrupt(interrupted);
 }
 
 std::string PyCommunicator::where() const {
@@ -121,8 +162,6 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
          "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
   if (options.segments && (*options.segments < 1 || *options.segments > 4096))
     fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments);
-  if (options.algorithm != "auto" && !Registry<Algorithm>::find(options.algorithm).offers(collective))
-    build_plan(options.algorithm, {collective});
   Shape shape;
   shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
   shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
@@ -135,8 +174,7 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
   if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links();
   std::erase_if(kept_, [](const Kept& kept) { return kept.work->done.load(std::memory_order_acquire); });
   if (!options.async_op) {
-    py::gil_scoped_release released;
-    core_->run(shape, arrays, limit);
+    blocking(*core_, [&] { core_->run(shape, arrays, limit); });
     return result;
   }
   std::shared_ptr<Work> work;
@@ -231,10 +269,11 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
                                           const Options& options) {
   const Array in(x, "x");
   check_reducible(in, op);
-  const int64_t first = in.shape().empty() ? 1 : in.shape()[0];
+  const std::vector<int64_t> extents = in.shape();
+  const int64_t first = extents.empty() ? 1 : extents[0];
   if (first % core_->world())
     fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ",
-         core_->world(), "; got shape ", text(in.shape()));
+         core_->world(), "; got shape ", text(extents));
   Shape call = shape(Collective::reduce_scatter, in, options);
   call.op = parse_op(op);
   if (out.is_none()) out = allocate(x, in, false);
@@ -249,8 +288,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
 void PyCommunicator::barrier(std::optional<double> timeout_s) {
   if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
   const Seconds limit = timeout(timeout_s);
-  py::gil_scoped_release released;
-  core_->barrier(limit);
+  blocking(*core_, [&] { core_->barrier(limit); });
 }
 
 void PyCommunicator::close() {
@@ -266,8 +304,7 @@ py::dict PyCommunicator::stats() const {
   const Transport::Counters c = core_->transport_counters();
   py::dict table;
   table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
-  table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls(),
-  table["busy_s"] = core_->busy_s();
+  table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls();
   return table;
 }
 

@@ -77,6 +77,7 @@ class PyCommunicator {
 
   Communicator& core() { return *core_; }
   const Communicator& core() const { return *core_; }
+  const std::optional<Emulation>& emulation() const { return emulation_; }
 
  private:
   struct Kept {
@@ -97,9 +98,13 @@ class PyCommunicator {
   std::string where() const;
 
   std::shared_ptr<Communicator> core_;
+  std::optional<Emulation> emulation_;
   std::vector<Kept> kept_;  // arrays of asynchronous calls, until these are done
   bool measuring_ = false;
 };
+
+// The last calls of every rank, as this one can read them: rows of rank, sequence, call, state.
+pybind11::list flight_log(Communicator& communicator);
 
 // True in a child of fork: a communicator does not survive that.
 bool forked();

@@ -14,26 +14,27 @@ namespace {
 constexpr auto kLook = std::chrono::milliseconds(20);  // between two looks at peers, poison and the clock
 constexpr size_t kMostPrograms = 512;
 
-// Awake for a while, then asleep: spinning is fatal where ranks outnumber cores, so there it yields instead.
+// Awake for a while, then asleep. The first turns only pause: a peer that runs on another core answers within
+// them. From then on each turn offers the core to whoever else needs it; where ranks outnumber cores that may
+// be the very rank that is waited for, so there from the start.
 class Patience {
  public:
-  explicit Patience(int world) : yields_(world > usable_cpus()) {
+  explicit Patience(int world) : pauses_(world > usable_cpus() ? 0 : 200) {
     const int wish = env().spin_us;
-    budget_ = std::chrono::microseconds(wish >= 0 ? wish : yields_ ? 100 : 50);
+    budget_ = std::chrono::microseconds(wish >= 0 ? wish : pauses_ ? 50 : 100);
   }
   // False when it is time to sleep.
   bool stay_awake() {
-    if (yields_) {
-      sched_yield();
-    } else {
-      for (int i = 0; i < 16; ++i) pause();
-      if (++turns_ % 8) return true;  // reading the clock costs as much as a look at the mailbox
+    if (turns_++ < pauses_) {
+      pause();
+      return true;
     }
+    sched_yield();
     const auto now = Clock::now();
-    if (!counting_) counting_ = true, since_ = now;
+    if (turns_ == pauses_ + 1) since_ = now;
     return now - since_ < budget_;
   }
-  void reset() { counting_ = false; }
+  void reset() { turns_ = 0; }
 
  private:
   static void pause() {
@@ -43,9 +44,7 @@ class Patience {
     asm volatile("yield");
 #endif
   }
-  bool yields_;
-  unsigned turns_ = 0;
-  bool counting_ = false;
+  int pauses_, turns_ = 0;
   std::chrono::microseconds budget_;
   Clock::time_point since_{};
 };
@@ -114,7 +113,7 @@ std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arr
       spare_ && spare_.use_count() == 1 ? std::move(spare_) : std::make_shared<Work>();
   work->program = std::move(compiled), work->arrays = arrays, work->timeout = timeout;
   work->sequence = ++sequence_;
-  work->started = false, work->error.reset();
+  work->started = false, work->error.reset(), work->deadline.reset();
   work->done.store(false, std::memory_order_relaxed);
   queue_.push_back(work);
   pending_.fetch_add(1, std::memory_order_release);
@@ -165,17 +164,13 @@ bool Communicator::advance_front() {
       }
       auto* aligned =
           reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch_.get()) + 63) / 64 * 64);
-      const auto now = Clock::now();
-      work.started = true, work.took = -now.time_since_epoch();
-      work.deadline = now + std::chrono::duration_cast<Clock::duration>(work.timeout);
+      work.started = true;
       work.execution.start(*work.program, *transport_, work.arrays, aligned, work.sequence);
       transport_->announce(work.execution.record());
     }
     const bool moved = work.execution.advance();
     if (!work.execution.done()) return moved;
     transport_->complete(work.sequence);
-    work.took += Clock::now().time_since_epoch();
-    busy_s_ += Seconds(work.took).count();
     finish_front({});
   } catch (const Error& error) {
     fault(error);
@@ -217,6 +212,7 @@ void Communicator::drive(Work& work, Clock::time_point deadline, Seconds patienc
       const auto now = Clock::now();
       if (now >= next_look) {
         next_look = now + kLook;
+        if (interrupted_ && interrupted_()) interrupt();
         check(now >= deadline ? std::optional(patience_s) : std::nullopt);
       }
       auto nap = std::min<Clock::duration>(kLook, deadline - now);
@@ -229,6 +225,13 @@ void Communicator::drive(Work& work, Clock::time_point deadline, Seconds patienc
   if (waiters_.fetch_sub(1, std::memory_order_acq_rel) == 1 && busy()) Progress::instance().add(*this);
 }
 
+void Communicator::interrupt() {
+  std::lock_guard lock(mutex_);
+  if (!queue_.empty())
+    fault(Error(ErrorKind::closed, concat("interrupted by a signal in ",
+                                          describe(queue_.front()->execution.record()), where())));
+}
+
 void Communicator::check(std::optional<Seconds> expired) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || queue_.empty()) return;
@@ -236,7 +239,10 @@ void Communicator::check(std::optional<Seconds> expired) {
   try {
     if (work.started) check_peers(work);
     if (expired) time_out(work, *expired);
-    if (work.started && Clock::now() >= work.deadline) time_out(work, work.timeout);
+    if (!work.started) return;
+    const auto now = Clock::now();
+    if (!work.deadline) work.deadline = now + std::chrono::duration_cast<Clock::duration>(work.timeout);
+    if (now >= *work.deadline) time_out(work, work.timeout);
   } catch (const Error& error) {
     fault(error);
   }

@@ -26,10 +26,9 @@ struct Work {
   uint64_t sequence = 0;
   Execution execution;
   bool started = false;
-  Clock::time_point deadline;  // from the start: calls queued before do not count
+  std::optional<Clock::time_point> deadline;  // from the first look at it: short calls read no clock
   std::atomic<bool> done{false};
   std::optional<Error> error;  // set before done
-  Clock::duration took{};      // from start to end
 };
 
 class Communicator {
@@ -60,6 +59,9 @@ class Communicator {
   Transport::Counters transport_counters() const { return transport_->counters(); }
   std::shared_ptr<Transport> shared_transport() { return transport_; }
 
+  // Asked now and then by a thread that waits in a call: true ends the wait, and with it the communicator.
+  void set_interrupt(bool (*interrupted)()) { interrupted_ = interrupted; }
+
   int rank() const { return rank_; }
   int world() const { return world_; }
   const std::string& transport_name() const { return transport_name_; }
@@ -68,10 +70,6 @@ class Communicator {
     std::lock_guard lock(mutex_);
     return sequence_;
   }
-  double busy_s() const {
-    std::lock_guard lock(mutex_);
-    return busy_s_;
-  }  // from start to end, summed over calls
   const Links& links() const { return links_; }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);
@@ -83,11 +81,13 @@ class Communicator {
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
   void fault(const Error& error);
+  void interrupt();
   void check_open() const;
   void check_peers(const Work& work) const;
   [[noreturn]] void time_out(const Work& work, Seconds after) const;
   std::string where() const;
 
+  bool (*interrupted_)() = nullptr;
   std::shared_ptr<Transport> transport_;
   std::string transport_name_;
   int rank_, world_;
@@ -101,7 +101,6 @@ class Communicator {
   std::unique_ptr<std::byte[]> scratch_;
   size_t scratch_bytes_ = 0;
   uint64_t sequence_ = 0;
-  double busy_s_ = 0;
   Links links_;
   Choices choices_;
   std::optional<Error> fault_;

@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstring>
 
+#include "base/fence.h"
 #include "base/futex.h"
 
 namespace gpucomm {
@@ -21,10 +22,11 @@ struct Entry {  // of kEntryBytes; the payload of a short message follows the he
 static_assert(sizeof(Entry) == 32);
 static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
 static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
-static constexpr int kRecords = 8;
+static constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {
   uint64_t magic, world, slots, slot_bytes;
+  std::atomic<uint32_t> full_fences;   // 1: some rank lacks the asymmetric fence
   std::atomic<uint32_t> poison_state;  // 0 none, 1 being written, 2 readable
   int32_t poison_rank;
   uint32_t poison_kind;
@@ -74,6 +76,8 @@ Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world)
       header->world != static_cast<uint64_t>(world))
     fail(ErrorKind::mismatch, "the shared memory handed to rank ", rank, " was not made for a world of ",
          world);
+  full_fences_ = &reinterpret_cast<RegionHeader*>(region_->base)->full_fences;
+  if (!enable_asymmetric_fence()) full_fences_->store(1);
   for (int peer = 0; peer < world; ++peer) boxes_.push_back(peer == rank ? Box{} : open_box(peer));
 }
 
@@ -184,7 +188,10 @@ void Mailbox::settle(Box& box, int slot) {
 // A sleeper counts itself, then looks once more; we publish, then look whether it sleeps: one of the two
 // sees.
 void Mailbox::ring_bell(int rank) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (full_fences_->load(std::memory_order_relaxed))
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  else
+    light_fence();
   RankArea& a = area(rank);
   if (!a.sleepers.load(std::memory_order_relaxed)) return;
   a.bell.fetch_add(1, std::memory_order_release);
@@ -194,7 +201,7 @@ void Mailbox::ring_bell(int rank) {
 uint32_t Mailbox::begin_sleep() {
   RankArea& a = area(rank_);
   a.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  heavy_fence();
   return a.bell.load(std::memory_order_acquire);
 }
 

@@ -80,6 +80,7 @@ class Mailbox : public Transport {
   void ring_bell(int rank);
 
   std::shared_ptr<Region> region_;
+  std::atomic<uint32_t>* full_fences_ = nullptr;
   MailboxLayout layout_;
   int rank_, world_;
   std::vector<Box> boxes_;

@@ -14,6 +14,8 @@
 
 namespace gpucomm {
 
+inline constexpr int kRememberedCalls = 32;  // of each rank: the flight log
+
 // What a rank calls, as the others can read it. Words, so that a record can be shared without locks.
 struct CallRecord {
   static constexpr int kWords = 12;

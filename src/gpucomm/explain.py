@@ -1,0 +1,130 @@
+"""`gpucomm explain`: the candidates of a call, their predicted and measured times, and which is taken."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpucomm import _core
+from gpucomm.bench.suite import Suite
+from gpucomm.errors import InvalidArgumentError
+from gpucomm.launch import local
+from gpucomm.links import parse_model
+from gpucomm.units import format_seconds, format_size, parse_size
+
+__all__ = ["add_arguments", "candidates", "main"]
+
+_EPILOG = """\
+Without --links the ranks are started here: the links between them are measured as algorithm="auto" does it,
+and every candidate is timed. With --links (as of gpucomm plan) nothing is started: the model alone speaks.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command line of `gpucomm explain`."""
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("collective", help="all_reduce, reduce, broadcast, all_gather or reduce_scatter")
+    parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
+    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default: 2)")
+    parser.add_argument("--links", metavar="MODEL", help="predict on this model of the links instead")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Predict, measure unless the links are given, and print the table and the reason."""
+    if args.ranks < 2:
+        raise InvalidArgumentError(f"--ranks {args.ranks}: alone there is nothing to choose, give at least 2")
+    nbytes = parse_size(args.bytes)
+    links = parse_model(args.links) if args.links else _measured_links(args.ranks)
+    rows = candidates(args.collective, nbytes, args.ranks, links)
+    if not args.links:
+        _measure(rows, args.collective, nbytes, args.ranks)
+    print(
+        f"{args.collective} of {format_size(nbytes)}, {args.ranks} ranks; {links.kind}, alpha "
+        f"{format_seconds(links.alpha)}, latency {format_seconds(links.lambda_)}, "
+        f"{1e-9 / links.beta if links.beta else float('inf'):.3g} GB/s a link"
+    )
+    _print(rows)
+    print(_reason(rows))
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0
+
+
+def candidates(collective: str, nbytes: int, world: int, links: _core.Links) -> list[dict[str, Any]]:
+    """Every algorithm that offers the collective, with the segments it would take.
+
+    Args:
+        collective: its name.
+        nbytes: the whole message.
+        world: number of ranks.
+        links: the model of the links.
+
+    Returns:
+        Rows of algorithm, segments, predicted_s and taken, the cheapest first.
+
+    Raises:
+        InvalidArgumentError: an unknown collective.
+    """
+    taken = _core.choose(collective, nbytes, world, links)
+    rows = []
+    for name, about in _core.algorithms().items():
+        if collective in about["collectives"]:
+            _, segments, cost_s = _core.choose(collective, nbytes, world, links, algorithm=name)
+            rows.append(
+                {"algorithm": name, "segments": segments, "predicted_s": cost_s, "taken": name == taken[0]}
+            )
+    return sorted(rows, key=lambda row: row["predicted_s"])
+
+
+def _measured_links(ranks: int) -> _core.Links:
+    with local(ranks) as world:
+        figures = world.run(_probe)[0]
+    alpha, beta, latency, gamma = figures
+    return _core.Links("switch", alpha=alpha, beta=beta, lambda_=latency, gamma=gamma)
+
+
+def _probe(comm: _core.Communicator) -> tuple[float, float, float, float]:
+    comm.all_reduce(np.zeros(1, np.float32))
+    return comm.links.alpha, comm.links.beta, comm.links.lambda_, comm.links.gamma
+
+
+def _measure(rows: list[dict[str, Any]], collective: str, nbytes: int, ranks: int) -> None:
+    names = tuple(row["algorithm"] for row in rows)
+    suite = Suite(collective, ranks, (nbytes,), names, (), "float32", 5, 0.01, 60.0)
+    results = {result.algorithm: result for result in suite.run() if result is not None}
+    for row in rows:
+        row["measured_s"] = float(np.median(results[row["algorithm"]].times_s))
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    measured = "measured_s" in rows[0]
+    print(f"  {'algorithm':<24} segments  predicted" + ("   measured" if measured else ""))
+    for row in rows:
+        last = f"  {format_seconds(row['measured_s']):>9}" if measured else ""
+        mark = "*" if row["taken"] else " "
+        predicted = format_seconds(row["predicted_s"])
+        print(f"{mark} {row['algorithm']:<24} {row['segments']:>8}  {predicted:>9}{last}")
+
+
+def _reason(rows: list[dict[str, Any]]) -> str:
+    taken = next(row for row in rows if row["taken"])
+    text = f'"auto" takes {taken["algorithm"]}, {taken["segments"]} segments: '
+    if taken is rows[0]:
+        text += "the least predicted cost"
+    else:
+        text += "within 2 % of the least predicted cost, and cut finer, so that its pieces stay in caches"
+    if "measured_s" in taken:
+        best = min(rows, key=lambda row: float(row["measured_s"]))
+        over = taken["measured_s"] / best["measured_s"] - 1
+        text += (
+            f"; measured {over:.0%} above the fastest, {best['algorithm']}"
+            if over > 0
+            else "; measured the fastest"
+        )
+    return text

@@ -1,0 +1,50 @@
+"""`gpucomm explain`: candidates, predictions and the choice agree with the core's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpucomm import _core, cli
+from gpucomm.explain import candidates
+
+SLOW = _core.Links("switch", alpha=50e-6, beta=8e-9, lambda_=0.5e-3)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("nbytes", [8, 1 << 16, 1 << 26])
+def test_every_candidate_is_there_and_the_taken_one_is_cheap(collective, nbytes):
+    rows = candidates(collective, nbytes, 8, SLOW)
+    offered = {n for n, about in _core.algorithms().items() if collective in about["collectives"]}
+    assert {row["algorithm"] for row in rows} == offered
+    (taken,) = [row for row in rows if row["taken"]]
+    assert taken["predicted_s"] <= rows[0]["predicted_s"] * 1.02
+
+
+def test_auto_does_not_fuse_on_a_switch():
+    rows = candidates("all_reduce", 1 << 26, 8, SLOW)
+    assert [row["taken"] for row in rows if row["algorithm"] == "linear_pipeline"] == [False]
+
+
+def test_a_given_model_starts_nothing(capsys, tmp_path):
+    arguments = ["explain", "all_reduce", "--bytes", "64M", "--ranks", "8", "--links", "chain,alpha=10us"]
+    assert cli.main([*arguments, "--json", str(tmp_path / "rows.json")]) == 0
+    said = capsys.readouterr().out
+    assert "* linear_pipeline " in said, "on a chain fusing pays"
+    assert '"auto" takes linear_pipeline' in said and "measured" not in said
+    assert len(json.loads((tmp_path / "rows.json").read_text())) == 7
+
+
+@pytest.mark.processes
+def test_without_a_model_all_candidates_are_measured(capsys):
+    assert cli.main(["explain", "broadcast", "--bytes", "64K", "--ranks", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "measured" in said and said.count("\n") == 2 + 4 + 1
+
+
+def test_bad_arguments_are_sentences(capsys):
+    assert cli.main(["explain", "all_reduce", "--ranks", "1"]) == 2
+    assert "alone there is nothing to choose" in capsys.readouterr().err
+    assert cli.main(["explain", "all_shuffle", "--links", "switch"]) == 2
+    assert "unknown collective 'all_shuffle'" in capsys.readouterr().err

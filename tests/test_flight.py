@@ -1,0 +1,99 @@
+"""Flight logs: written when a call fails, and read for the first difference."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from ranks import outcomes_of, run_ranks
+
+from gpucomm import _core, cli
+from gpucomm.flight import first_difference
+
+
+def test_the_log_holds_the_last_calls_of_every_rank():
+    def body(comm):
+        for _ in range(40):
+            comm.all_reduce(np.ones(2), algorithm="ring", segments=1)
+        comm.barrier()
+        comm.barrier()
+        return [row for row in comm.flight_log() if row["sequence"] <= 41]
+
+    for rows in run_ranks(2, body):
+        assert {row["rank"] for row in rows} == {0, 1}
+        assert all(row["state"] == "done" for row in rows)
+        mine = [row for row in rows if row["rank"] == 0]
+        assert len(mine) >= 30
+        assert mine[-1]["call"] == "barrier #41"
+        assert mine[-2]["call"] == "all_reduce #40 (sum of 2 float64, algorithm ring, 1 segment)"
+
+
+def row(rank, sequence, call="a", state="done"):
+    return {"rank": rank, "sequence": sequence, "call": f"{call} #{sequence}", "state": state}
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([row(0, 1), row(1, 1)], "no difference"),
+        ([row(0, 1), row(1, 1, "b")], "the ranks differ in call rank 0: a #1; rank 1: b #1"),
+        ([row(0, 1), row(1, 1), row(0, 2)], "a #2: ranks [0] came, ranks [1] did not"),
+        ([row(0, 1), row(1, 1, state="under way")], "a #1: all ranks came, ranks [1] have not finished it"),
+        ([row(0, 1), row(0, 2), row(1, 2)], "no difference"),
+        ([], "no difference"),
+    ],
+)
+def test_first_difference(rows, sentence):
+    assert first_difference(rows).startswith(sentence)
+
+
+def test_a_timeout_writes_a_log_that_names_the_missing_rank(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GPUCOMM_FLIGHT_DIR", str(tmp_path))
+
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 2:
+            waiting.wait(20)
+            return
+        try:
+            comm.all_reduce(np.ones(9), algorithm="ring", timeout=0.4)
+        finally:
+            failed[comm.rank].set()
+            if all(event.wait(10) for event in failed):
+                waiting.set()
+
+    waiting, failed = threading.Event(), [threading.Event(), threading.Event()]
+    outcomes_of(3, body)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 2 and all("timed out" in json.loads(f.read_text())["error"] for f in files)
+    assert cli.main(["flight", *map(str, files)]) == 0
+    said = capsys.readouterr().out
+    assert "rank 2: last barrier #1, done" in said
+    assert (
+        "all_reduce #2 (sum of 9 float64, algorithm ring, 1 segment): ranks [0, 1] came, ranks [2] did not"
+        in said
+    )
+
+
+def test_a_mismatch_is_in_the_log(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GPUCOMM_FLIGHT_DIR", str(tmp_path))
+
+    def body(comm):
+        comm.set_links(_core.Links())
+        comm.all_reduce(np.ones(3 + comm.rank), algorithm="ring")
+
+    outcomes_of(2, body)
+    assert cli.main(["flight", *map(str, tmp_path.iterdir()), "--json", str(tmp_path / "all.json")]) == 0
+    assert "the ranks differ in call rank 0: all_reduce #1 (sum of 3" in capsys.readouterr().out
+    assert (
+        "rank 1: all_reduce #1 (sum of 4"
+        in json.loads((tmp_path / "all.json").read_text())["first_difference"]
+    )
+
+
+def test_what_is_no_log_is_a_sentence(tmp_path, capsys):
+    (tmp_path / "x.json").write_text("[]")
+    assert cli.main(["flight", str(tmp_path / "x.json")]) == 2
+    assert "x.json is no flight log" in capsys.readouterr().err
