@@ -8,13 +8,17 @@ FORMATTED := $(shell find src/cpp -name '*.h' -o -name '*.cpp')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export GPUCOMM_CUDA ?= AUTO
 
-.PHONY: demo test check stubs docs bench sanitize package format clean
+.PHONY: demo test timing check stubs docs bench sanitize package format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train_digits.py
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest
+
+# What asserts durations: on a busy machine it fails without telling anything.
+timing: $(VENV)/.installed
+	$(BIN)/python -m pytest -m timing
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -11,22 +11,26 @@ from gpucomm import Communicator, _core
 TIMEOUT_S = 20.0
 
 
-def run_ranks(world: int, fn: Callable[[Communicator], Any], timeout: float = TIMEOUT_S) -> list[Any]:
+def run_ranks(
+    world: int, fn: Callable[[Communicator], Any], timeout: float = TIMEOUT_S, **links: Any
+) -> list[Any]:
     """fn(comm) on every rank of a world of threads; results by rank, or the first rank's error."""
-    outcomes = outcomes_of(world, fn, timeout)
+    outcomes = outcomes_of(world, fn, timeout, **links)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes
 
 
-def outcomes_of(world: int, fn: Callable[[Communicator], Any], timeout: float = TIMEOUT_S) -> list[Any]:
+def outcomes_of(
+    world: int, fn: Callable[[Communicator], Any], timeout: float = TIMEOUT_S, **links: Any
+) -> list[Any]:
     """As run_ranks, but an error is its rank's outcome."""
     region = _core.Region(world)
     outcomes: list[Any] = [None] * world
 
     def body(rank: int) -> None:
-        with Communicator("local", rank, world, region=region, timeout=timeout) as comm:
+        with Communicator("local", rank, world, region=region, timeout=timeout, **links) as comm:
             try:
                 outcomes[rank] = fn(comm)
             except Exception as error:

@@ -18,8 +18,8 @@ from gpucomm.bench import command, suite, worker
 from gpucomm.bench.metrics import Result, busbw_factor, elements_of
 from gpucomm.bench.peers import aligned_zeros, known_peers, peer
 from gpucomm.bench.table import cells, header
-from gpucomm.bench.units import format_seconds, format_size, parse_seconds, parse_size, parse_sizes
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.units import format_seconds, format_size, parse_seconds, parse_size, parse_sizes
 
 KEYS = "collective library algorithm codec transport ranks bytes dtype time_us algbw_GBps busbw_GBps correct"
 

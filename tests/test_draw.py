@@ -12,11 +12,11 @@ import pytest
 from conftest import pairs
 
 from gpucomm import _core, cli
-from gpucomm.bench.units import format_seconds
 from gpucomm.cost import plans_and_schedule
 from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError, UnavailableError
-from gpucomm.plan_command import parse_links
+from gpucomm.links import parse_model
+from gpucomm.units import format_seconds
 
 LINKS = _core.Links("switch", lambda_=2e-6)
 
@@ -119,7 +119,7 @@ def test_table_and_json(tmp_path, capsys):
 
 
 def test_links():
-    links = parse_links("chain, alpha=20us,beta=0.5ns,latency=0,gamma=1e2ps")
+    links = parse_model("chain, alpha=20us,beta=0.5ns,latency=0,gamma=1e2ps")
     assert (links.kind, links.lambda_) == ("chain", 0.0)
     assert (links.alpha, links.beta, links.gamma) == pytest.approx((20e-6, 0.5e-9, 1e-10))
     for text, sentence in (
@@ -129,7 +129,7 @@ def test_links():
         ("chain,alpha=-5us", "time '-5us' must be"),
     ):
         with pytest.raises(InvalidArgumentError, match=sentence):
-            parse_links(text)
+            parse_model(text)
 
 
 def test_wrong_arguments_end_with_two(capsys):

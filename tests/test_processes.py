@@ -91,7 +91,7 @@ def test_large_messages_give_the_same_bits_everywhere_and_twice(world, algorithm
 
 
 def many(comm, seed):
-    """Thousands of calls of all sizes and directions, in one order that no pattern of slots survives by luck."""
+    """Thousands of calls of all sizes and directions, in an order without a pattern."""
     import numpy as np
 
     algorithms = ["bidirectional_exchange", "linear_pipeline", "binomial_tree", "direct"]
@@ -115,7 +115,7 @@ def many(comm, seed):
 
 
 def asymmetric(comm, turns):
-    """One rank only sends, for longer than its ring remembers, then gets something: the slots must come back."""
+    """One rank only sends, for longer than its ring remembers, then gets something: slots must come back."""
     import numpy as np
 
     x = np.zeros(16_384, np.float32)

@@ -27,10 +27,12 @@ CPP_LAYERS = {
 }
 # What a Python part may import of gpucomm, besides itself.
 LOWEST = {"_core", "errors"}
-BASE = LOWEST | {"arrays", "comm"}
+BASE = LOWEST | {"arrays", "comm", "links", "units"}
 MIDDLE = BASE | {"cost", "probe"}
 PYTHON_LAYERS = {
     "errors": set(),
+    "units": {"errors"},
+    "links": LOWEST | {"units"},
     "arrays": LOWEST,
     "comm": LOWEST | {"launch"},  # late, to make groups
     "cost": BASE,

@@ -3,7 +3,8 @@
 # runs the tests whose ranks are threads.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tests=(tests/test_plans.py tests/test_collectives.py tests/test_uneven.py tests/test_arguments.py tests/test_reduce.py)
+tests=(tests/test_plans.py tests/test_collectives.py tests/test_uneven.py tests/test_arguments.py tests/test_reduce.py
+  tests/test_links.py)
 
 for kind in "$@"; do
   venv=.venv-$kind

@@ -277,6 +277,10 @@ class Communicator:
         fd: typing.SupportsInt | typing.SupportsIndex = -1,
         region: Region | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+        links: Links | None = None,
+        half_duplex: bool = False,
+        jitter: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        seed: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
     def all_gather(
         self,
@@ -545,6 +549,11 @@ class Communicator:
     def closed(self) -> bool:
         """
         Whether it was closed, by close() or by a fault.
+        """
+    @property
+    def emulation(self) -> dict:
+        """
+        The keywords that gave it emulated links; empty without.
         """
     @property
     def links(self) -> Links:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gpucomm import _core
 from gpucomm.launch.cores import cgroup_quota, usable_cores
+from gpucomm.links import memory_bandwidth
 
 __all__ = ["Finding", "add_arguments", "examine", "main"]
 
@@ -89,6 +90,13 @@ def _shared_memory(name: str) -> Iterator[Finding]:
         yield Finding(name, False, f"memfd_create does not work, so processes cannot be connected: {error}")
     else:
         yield Finding(name, True, "memfd_create works; nothing is put into /dev/shm")
+
+
+def _emulated_links(name: str) -> Iterator[Finding]:
+    limit = memory_bandwidth() / 4
+    yield Finding(
+        name, True, f"up to {8 * limit / 1e9:.3g} Gbit/s over all ranks, a quarter of the memory's bandwidth"
+    )
 
 
 def _dev_shm(name: str) -> Iterator[Finding]:
@@ -186,6 +194,7 @@ _LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "transport": _registered,
     "algorithm": _registered,
     "shared memory": _shared_memory,
+    "emulated links": _emulated_links,
     "/dev/shm": _dev_shm,
     "huge pages": _huge_pages,
     "limit:": _limits,

@@ -11,10 +11,10 @@ import numpy as np
 
 from gpucomm import _core
 from gpucomm.bench.suite import Suite
-from gpucomm.bench.units import format_seconds, format_size, parse_size
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import local
-from gpucomm.plan_command import parse_links
+from gpucomm.links import parse_model
+from gpucomm.units import format_seconds, format_size, parse_size
 
 __all__ = ["add_arguments", "candidates", "main"]
 
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     if args.ranks < 2:
         raise InvalidArgumentError(f"--ranks {args.ranks}: alone there is nothing to choose, give at least 2")
     nbytes = parse_size(args.bytes)
-    links = parse_links(args.links) if args.links else _measured_links(args.ranks)
+    links = parse_model(args.links) if args.links else _measured_links(args.ranks)
     rows = candidates(args.collective, nbytes, args.ranks, links)
     if not args.links:
         _measure(rows, args.collective, nbytes, args.ranks)

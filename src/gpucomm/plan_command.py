@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.bench.units import format_seconds, format_size, parse_seconds, parse_size
 from gpucomm.cost import plans_and_schedule
 from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.links import parse_model
+from gpucomm.units import format_seconds, format_size, parse_size
 
-__all__ = ["add_arguments", "main", "parse_links"]
+__all__ = ["add_arguments", "main"]
 
-_LINK_KEYS = {"alpha": "alpha", "beta": "beta", "latency": "lambda_", "gamma": "gamma"}
+_MODEL = {"alpha": "alpha", "beta": "beta", "latency": "lambda_", "gamma": "gamma"}
 _EPILOG = """\
 --links is a model: switch (each rank has one port in and one out) or chain (each neighbour pair has its own
 full-duplex link), then what differs from alpha=5us (overhead a message), beta=1ns (a byte), latency=0us and
-gamma=0ns (a byte reduced), as in chain,alpha=20us,beta=0.1ns
+gamma=0ns (a byte reduced), as in chain,alpha=20us,beta=0.1ns or chain:400Mbit,overhead=20us
 """
 
 
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Build the plan, verify it, and show it."""
-    links, nbytes = parse_links(args.links), parse_size(args.bytes)
+    links, nbytes = parse_model(args.links), parse_size(args.bytes)
     plans, schedule = plans_and_schedule(
         args.collective,
         args.algorithm,
@@ -68,23 +69,6 @@ def main(args: argparse.Namespace) -> int:
     if args.json is not None:
         _write_json(args.json, plans[0], rows, nbytes, links, schedule, findings)
     return 0
-
-
-def parse_links(text: str) -> _core.Links:
-    """The model of the links that a text such as "chain,alpha=5us,beta=1ns,latency=0us" describes.
-
-    Raises:
-        InvalidArgumentError: the kind or a key is unknown, or a value is not a time.
-    """
-    kind, *settings = [part.strip() for part in text.split(",")]
-    values = {}
-    for setting in settings:
-        key, _, value = setting.partition("=")
-        if key not in _LINK_KEYS:
-            known = ", ".join(f"{key}=TIME" for key in _LINK_KEYS)
-            raise InvalidArgumentError(f"links {text!r}: unknown setting {setting!r}; known: {known}")
-        values[_LINK_KEYS[key]] = parse_seconds(value)
-    return _core.Links(kind, **values)
 
 
 def _summary(nbytes: int, links: _core.Links, schedule: _core.Schedule, findings: _core.Verified) -> str:
@@ -147,7 +131,7 @@ def _write_json(
     names = ("collective", "algorithm", "world", "root", "chunks", "segments")
     about: dict[str, Any] = {name: getattr(plan, name) for name in names}
     about["bytes"] = nbytes
-    about["links"] = {"kind": links.kind} | {key: getattr(links, name) for key, name in _LINK_KEYS.items()}
+    about["links"] = {"kind": links.kind} | {key: getattr(links, name) for key, name in _MODEL.items()}
     about["total_s"] = schedule.total_s
     counts = ("messages", "rounds", "scratch_slots", "lossy_passes")
     about["verified"] = {name: getattr(findings, name) for name in counts}

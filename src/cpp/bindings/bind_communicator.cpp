@@ -126,12 +126,16 @@ void bind_communicator(py::module_& m) {
                                   "The ranks of a job and their collectives.");
   bind_by_rank(type);
   type.def(py::init([](Text transport, int rank, int world, int fd,
-                       std::optional<std::shared_ptr<Region>> region, double timeout) {
+                       std::optional<std::shared_ptr<Region>> region, double timeout,
+                       const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed) {
+             std::optional<Emulation> emulation;
+             if (links) emulation = {*links, half_duplex, jitter, seed};
              return std::make_unique<PyCommunicator>(transport, rank, world, fd, region.value_or(nullptr),
-                                                     timeout);
+                                                     timeout, emulation);
            }),
            "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
-           "timeout"_a = 60.0)
+           "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0,
+           "seed"_a = 0)
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
@@ -178,6 +182,17 @@ void bind_communicator(py::module_& m) {
       .def_property_readonly(
           "links", [](const PyCommunicator& c) { return c.core().links(); },
           "The model of the links that \"auto\" computes with.")
+      .def_property_readonly(
+          "emulation",
+          [](const PyCommunicator& c) {
+            py::dict keywords;
+            if (const auto& e = c.emulation()) {
+              keywords["links"] = e->links, keywords["half_duplex"] = e->half_duplex;
+              keywords["jitter"] = e->jitter_s, keywords["seed"] = e->seed;
+            }
+            return keywords;
+          },
+          "The keywords that gave it emulated links; empty without.")
       .def_property_readonly(
           "rank", [](const PyCommunicator& c) { return c.core().rank(); },
           "This process's number, 0 to world - 1.")

@@ -9,6 +9,7 @@
 
 #include "bindings/names.h"
 #include "reduce/scale.h"
+#include "transports/emulated.h"
 
 namespace py = pybind11;
 
@@ -84,16 +85,30 @@ py::object PyWork::result() const {
   return result_;
 }
 
+static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e) {
+  if (!e) return {};
+  const Links& l = e->links;
+  for (double seconds : {l.alpha, l.beta, l.lambda, e->jitter_s})
+    if (!(seconds >= 0 && seconds <= 60))
+      fail(ErrorKind::invalid_argument, "times of emulated links must be in [0, 60] s, got ", seconds);
+  if (l.gamma) fail(ErrorKind::invalid_argument, "gamma must be 0 on emulated links: reducing is real there");
+  const bool chain = l.kind == Links::Kind::chain;
+  return EmulatedLinks{chain, e->half_duplex, l.alpha, l.lambda, l.beta, e->jitter_s, e->seed};
+}
+
 PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world, int fd,
-                               std::shared_ptr<Region> region, double timeout_s) {
+                               std::shared_ptr<Region> region, double timeout_s,
+                               const std::optional<Emulation>& emulation) {
   forked();
-  const TransportEntry& entry = Registry<TransportEntry>::find(transport);
   const Seconds timeout = seconds(timeout_s);
   if (world < 1) fail(ErrorKind::invalid_argument, "world must be at least 1, got ", world);
   if (rank < 0 || rank >= world)
     fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
-  core_ = std::make_shared<Communicator>(entry.open({rank, world, fd, std::move(region)}), transport, rank,
-                                         world, timeout);
+  core_ = std::make_shared<Communicator>(
+      open_transport(transport, {rank, world, fd, std::move(region)}, emulated(emulation)),
+      emulation ? concat("emulated(", transport, ")") : transport, rank, world, timeout);
+  if (emulation) core_->set_links(emulation->links);
+  emulation_ = emulation;
   core_->set_interrupt(interrupted);
 }
 

@@ -24,6 +24,14 @@ struct Options {
   bool async_op = false;
 };
 
+// Links to emulate: the model, and what is beyond it.
+struct Emulation {
+  Links links;
+  bool half_duplex = false;
+  double jitter_s = 0;
+  uint64_t seed = 0;
+};
+
 class PyCommunicator;
 
 // The handle of an asynchronous call.
@@ -44,7 +52,7 @@ class PyWork {
 class PyCommunicator {
  public:
   PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region,
-                 double timeout_s);
+                 double timeout_s, const std::optional<Emulation>& emulation);
 
   pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, Factor scale,
                               const Options& options);
@@ -78,6 +86,7 @@ class PyCommunicator {
 
   Communicator& core() { return *core_; }
   const Communicator& core() const { return *core_; }
+  const std::optional<Emulation>& emulation() const { return emulation_; }
 
  private:
   struct Kept {
@@ -107,6 +116,7 @@ class PyCommunicator {
   std::string where() const;
 
   std::shared_ptr<Communicator> core_;
+  std::optional<Emulation> emulation_;
   std::vector<Kept> kept_;  // arrays of asynchronous calls, until these are done
   bool measuring_ = false;
 };

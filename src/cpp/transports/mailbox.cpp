@@ -15,11 +15,12 @@ struct Entry {  // of kEntryBytes; the payload of a short message follows the he
   std::atomic<uint64_t> full;  // 0: the sender's to fill; else the receiver's to read
   uint64_t tag;
   uint32_t bytes;
-  int32_t slot;  // -1: the payload is here
-  uint64_t reserved;
+  int32_t slot;    // -1: the payload is here
+  uint64_t stamp;  // when it may be seen; 0: at once
   std::byte payload[];
 };
 static_assert(sizeof(Entry) == 32);
+static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
 static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 static constexpr int kRecords = kRememberedCalls;
 
@@ -30,6 +31,8 @@ struct RegionHeader {
   int32_t poison_rank;
   uint32_t poison_kind;
   char poison_text[1500];
+  std::atomic<uint64_t> agreed;
+  Clocks clocks[kSharedClocks];
 };
 
 struct RankArea {
@@ -126,7 +129,7 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
       n = std::min(bytes - progress.moved, layout_.slot_bytes);
     }
     if (n) std::memcpy(to, data + progress.moved, n);
-    e.tag = tag, e.bytes = static_cast<uint32_t>(n);
+    e.tag = tag, e.bytes = static_cast<uint32_t>(n), e.stamp = progress.stamp(bytes - progress.moved - n);
     box.in_slot[box.out_next % kRingEntries] = e.slot >= 0;
     e.full.store(1, std::memory_order_release);
     ++box.out_next;
@@ -152,7 +155,7 @@ const Chunk* Mailbox::peek(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
   if (!e.full.load(std::memory_order_acquire)) return nullptr;
-  box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag};
+  box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag, e.stamp};
   return &box.chunk;
 }
 
@@ -285,6 +288,14 @@ Poison Mailbox::poison() const {
   const auto* header = reinterpret_cast<RegionHeader*>(region_->base);
   if (!poisoned()) return {};
   return {header->poison_rank, static_cast<ErrorKind>(header->poison_kind), header->poison_text};
+}
+
+Clocks* Mailbox::clocks() { return reinterpret_cast<RegionHeader*>(region_->base)->clocks; }
+
+uint64_t Mailbox::agree(uint64_t word) {
+  uint64_t first = 0;
+  auto& agreed = reinterpret_cast<RegionHeader*>(region_->base)->agreed;
+  return agreed.compare_exchange_strong(first, word) ? word : first;
 }
 
 Transport::Counters Mailbox::counters() const {

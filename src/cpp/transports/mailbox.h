@@ -55,6 +55,8 @@ class Mailbox : public Transport {
   void poison(const Poison& poison) override;
   bool poisoned() const override;
   Poison poison() const override;
+  Clocks* clocks() override;
+  uint64_t agree(uint64_t word) override;
   Counters counters() const override;
 
  protected:

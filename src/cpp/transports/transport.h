@@ -2,6 +2,7 @@
 // channel: what each rank is calling, who is gone, and poison.
 #pragma once
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -40,12 +41,25 @@ struct Chunk {
   const std::byte* data = nullptr;
   size_t bytes = 0;
   uint64_t tag = 0;
+  uint64_t stamp = 0;  // on emulated links: when it is there, in ns of the steady clock
 };
 
 struct SendProgress {
   size_t moved = 0;
   bool begun = false;
+  // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
+  // free again, and when its last byte is there; 0: not known yet.
+  uint64_t since = 0, left = 0, there = 0;
+  double ns_per_byte = 0;
+  // The stamp of a chunk after which so many bytes are still to come.
+  uint64_t stamp(size_t to_come) const {
+    return there ? there - static_cast<uint64_t>(static_cast<double>(to_come) * ns_per_byte) : 0;
+  }
 };
+
+// Words that all ranks of a communicator share, zero at first.
+inline constexpr int kSharedClocks = 128 + 64 * 64;
+using Clocks = std::atomic<uint64_t>;
 
 // Nothing here blocks but `sleep`. Messages between two ranks arrive in order. Both ends cut a message of the
 // same size into the same chunks, whose sizes are multiples of 64 bytes but for the last.
@@ -81,6 +95,11 @@ class Transport {
   virtual void poison(const Poison& poison) = 0;  // the first one stays
   virtual bool poisoned() const = 0;
   virtual Poison poison() const = 0;
+
+  // kSharedClocks words for emulated links; nullptr: this transport can not carry them.
+  virtual Clocks* clocks() { return nullptr; }
+  // All ranks should give the same word (not 0); returns the one that was given first.
+  virtual uint64_t agree(uint64_t word) { return word; }
 
   struct Counters {
     uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0;  // messages: chunks as they travel

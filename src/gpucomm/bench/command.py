@@ -14,8 +14,8 @@ from gpucomm.bench.metrics import COLLECTIVES
 from gpucomm.bench.peers import known_peers, peer
 from gpucomm.bench.suite import Suite
 from gpucomm.bench.table import show, with_progress
-from gpucomm.bench.units import parse_names, parse_sizes
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.units import parse_names, parse_sizes
 
 __all__ = ["add_arguments", "main"]
 

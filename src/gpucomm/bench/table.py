@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpucomm.bench.metrics import Result
-from gpucomm.bench.units import format_size
+from gpucomm.units import format_size
 
 __all__ = ["cells", "header", "show", "with_progress"]
 

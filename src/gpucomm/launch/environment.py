@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 
@@ -24,6 +24,7 @@ class Ranks:
         local_world: number of ranks on this node.
         job: a key that the ranks of one job share and that no other job on the node has.
         source: what told: gpucomm, torchrun, environment, openmpi, mpich, slurm or alone.
+        links: the links to emulate, in the canonical text of their description; "": none.
     """
 
     rank: int
@@ -32,6 +33,7 @@ class Ranks:
     local_world: int
     job: str
     source: str
+    links: str = ""
 
 
 def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ranks:
@@ -44,18 +46,30 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
 
     Returns:
         The first of: GPUCOMM_RANK, RANK (torchrun, accelerate, by hand), Open MPI, MPICH and its kin,
-        a SLURM step of several tasks, else one rank alone.
+        a SLURM step of several tasks, else one rank alone. With the links of GPUCOMM_LINKS, if set.
 
     Raises:
-        InvalidArgumentError: a variable is missing, is not a number or is out of range.
+        InvalidArgumentError: a variable is missing, is not a number, is out of range or names no links.
         UnavailableError: the ranks are on several nodes.
     """
     ancestor = ancestor or _launcher_process
     for reader in (_gpucomm, _torchrun, _openmpi, _mpich, _slurm):
         ranks = reader(environ, ancestor)
         if ranks is not None:
-            return ranks
-    return Ranks(0, 1, 0, 1, "alone", "alone")
+            return replace(ranks, links=_links(environ))
+    return Ranks(0, 1, 0, 1, "alone", "alone", _links(environ))
+
+
+def _links(environ: Environ) -> str:
+    text = environ.get("GPUCOMM_LINKS", "").strip()
+    if not text:
+        return ""
+    from gpucomm.links import parse_emulated
+
+    try:
+        return parse_emulated(text).canonical
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"GPUCOMM_LINKS: {error}") from None
 
 
 def _gpucomm(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:

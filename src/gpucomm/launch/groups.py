@@ -56,15 +56,15 @@ def _join(comm: Communicator, table: np.ndarray, color: int) -> Communicator:
     members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
     rank, world = members.index(comm.rank), len(members)
     token = int(table[members[0], 2])  # the first member's names the group: nobody can guess it
-    if comm.transport == "local":
+    if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
             region = _regions.setdefault(token, _core.Region(world))
-        return Communicator("local", rank, world, region=region, timeout=comm.timeout)
+        return Communicator("local", rank, world, region=region, timeout=comm.timeout, **comm.emulation)
 
     def attach(memory: int) -> Communicator:
-        return Communicator("shm", rank, world, fd=memory, timeout=comm.timeout)
+        return Communicator("shm", rank, world, fd=memory, timeout=comm.timeout, **comm.emulation)
 
     if world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), timeout=comm.timeout)
+        return Communicator("local", 0, 1, region=_core.Region(1), timeout=comm.timeout, **comm.emulation)
     ranks = Ranks(rank, world, rank, world, f"group {token:x}", "split")
     return meet(ranks, 0, comm.timeout, _core.shm_create, attach)

@@ -73,7 +73,8 @@ def join(
     """Take part in the meeting; see `rendezvous.meet`."""
     with connection:
         guest = _Guest(connection, ranks, deadline, timeout)
-        guest.say(wire.hello(ranks.rank, ranks.world, max(0.0, deadline - time.monotonic())))
+        patience = max(0.0, deadline - time.monotonic())
+        guest.say(wire.hello(ranks.rank, ranks.world, patience, ranks.links))
         memory = guest.await_memory()
         try:
             attached = attach(memory)

@@ -39,7 +39,7 @@ def meet(
 
     Raises:
         CollectiveTimeoutError: some ranks did not come, or stopped answering, by the deadline.
-        MismatchError: two processes have one rank, or world sizes or versions differ.
+        MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
         PeerLostError: a rank ended meanwhile.
         UnavailableError: another user's process holds the address, or a rank could not attach.
     """

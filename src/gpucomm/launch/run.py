@@ -20,6 +20,7 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import child
 from gpucomm.launch.lines import Output
 from gpucomm.launch.processes import describe_end, end_all, exit_code, rank_environment
+from gpucomm.links import host_bound, parse_emulated
 
 __all__ = ["add_arguments", "main"]
 
@@ -30,6 +31,10 @@ Each rank finds GPUCOMM_RANK, GPUCOMM_WORLD and GPUCOMM_JOB in its environment, 
 LOCAL_RANK, LOCAL_WORLD_SIZE and OMP_NUM_THREADS (usable cores / N, at least 1) where they are not set yet.
 Only rank 0 reads the standard input. SIGINT and SIGTERM are passed on. When a rank fails the others are
 terminated, and killed 5 s later; the exit code is that of the first failure (128 + signal for a killed one).
+--links, which the ranks find as GPUCOMM_LINKS, is KIND:BANDWIDTH[,SETTING...], as in
+switch:1Gbit,latency=0.5ms,overhead=50us. KIND is switch (each rank has one port in and one out) or chain
+(each neighbour pair has a link). Settings are overhead=TIME (5us; occupies the port, for each message),
+latency=TIME (0), jitter=TIME (0; at most, in addition), seed=N (0; of the jitter) and half (duplex).
 """
 
 
@@ -39,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-n", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
     parser.add_argument("--tag-output", action="store_true", help='put "[rank] " before every line of output')
+    parser.add_argument("--links", default="", metavar="SPEC", help="emulate slower links (see below)")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="the target is a module, as in python -m")
     kind.add_argument("--no-python", action="store_true", help="the target is an executable")
@@ -50,6 +56,8 @@ def main(args: argparse.Namespace) -> int:
     """Run the job and return its exit code."""
     if args.ranks < 1:
         raise InvalidArgumentError(f"-n {args.ranks}: a job has at least one rank")
+    if args.links and (marked := host_bound(parse_emulated(args.links), args.ranks)):
+        print(f"gpucomm run: {marked}", file=sys.stderr, flush=True)
     if args.no_python:
         command = [args.target]
     elif args.module:
@@ -60,12 +68,13 @@ def main(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(
             f"there is no script {args.target!r} (-m takes a module, --no-python any executable)"
         )
-    return _Job(args.ranks, args.tag_output).run([*command, *args.args])
+    return _Job(args.ranks, args.tag_output, args.links).run([*command, *args.args])
 
 
 class _Job:
-    def __init__(self, ranks: int, tag: bool) -> None:
+    def __init__(self, ranks: int, tag: bool, links: str) -> None:
         self._ranks = ranks
+        self._links = links
         self._tag = tag
         self._job = secrets.token_hex(8)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -90,6 +99,8 @@ class _Job:
 
     def _start(self, rank: int, command: Sequence[str]) -> None:
         environment = rank_environment(rank, self._ranks, self._job, os.environ)
+        if self._links:
+            environment["GPUCOMM_LINKS"] = self._links
         if self._tag:
             environment.setdefault("PYTHONUNBUFFERED", "1")  # a pipe would hold lines back
         pipe = subprocess.PIPE if self._tag else None

@@ -8,6 +8,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
@@ -15,7 +16,7 @@ from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
 from gpucomm.launch.environment import detect
 from gpucomm.launch.rendezvous import meet
 
-__all__ = ["adopt", "bound", "check_timeout", "init"]
+__all__ = ["adopt", "bound", "check_timeout", "emulation", "init"]
 
 
 class _Process:
@@ -35,7 +36,8 @@ def init(timeout: float = 60.0) -> Communicator:
 
     The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun,
     or a world of one where there was none. A second call returns the same communicator while it is open.
-    Inside `gpucomm.local(...).run(fn)` it is the one that `fn` was given.
+    Inside `gpucomm.local(...).run(fn)` it is the one that `fn` was given. GPUCOMM_LINKS, which
+    `gpucomm run --links` sets, makes its links as slow as described there.
 
     Args:
         timeout: seconds that all ranks have to come, and the communicator's default for its calls.
@@ -47,7 +49,7 @@ def init(timeout: float = 60.0) -> Communicator:
         InvalidArgumentError: the timeout or a launcher's variable is broken.
         UnavailableError: the ranks are on several nodes, or the process was forked after its init.
         CollectiveTimeoutError: some ranks did not come; the text names them.
-        MismatchError: two processes have one rank, or world sizes or versions differ.
+        MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
         PeerLostError: a rank ended meanwhile.
     """
     check_timeout(timeout)
@@ -89,13 +91,23 @@ def check_timeout(timeout: float) -> None:
         raise InvalidArgumentError(f"timeout={timeout!r} must be a positive, finite number of seconds")
 
 
+def emulation(links: str) -> dict[str, Any]:
+    """The keywords with which a communicator emulates the links of this text; none for ""."""
+    if not links:
+        return {}
+    from gpucomm.links import parse_emulated
+
+    return parse_emulated(links).arguments()
+
+
 def _make(timeout: float) -> Communicator:
     ranks = detect(os.environ)
+    links = emulation(ranks.links)
     if ranks.world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout)
+        return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout, **links)
 
     def attach(memory: int) -> Communicator:
-        return Communicator("shm", ranks.rank, ranks.world, fd=memory, timeout=timeout)
+        return Communicator("shm", ranks.rank, ranks.world, fd=memory, timeout=timeout, **links)
 
     comm = meet(ranks, _Process.count, timeout, _core.shm_create, attach)
     _Process.count += 1

@@ -13,7 +13,7 @@ from typing import Any
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import Error, RankFailedError
-from gpucomm.launch.start import bound
+from gpucomm.launch.start import bound, emulation
 from gpucomm.launch.worlds import World
 
 __all__ = ["ThreadWorld"]
@@ -25,11 +25,12 @@ GRACE = 1.0
 class ThreadWorld(World):
     """Ranks that share this process's memory and its GIL."""
 
-    def __init__(self, ranks: int, timeout: float) -> None:
+    def __init__(self, ranks: int, timeout: float, links: str = "") -> None:
         super().__init__(ranks)
         region = _core.Region(ranks)
         self._comms = [
-            Communicator("local", rank, ranks, region=region, timeout=timeout) for rank in range(ranks)
+            Communicator("local", rank, ranks, region=region, timeout=timeout, **emulation(links))
+            for rank in range(ranks)
         ]
 
     def _call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

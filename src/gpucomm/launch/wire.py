@@ -14,7 +14,7 @@ from gpucomm import _core
 
 __all__ = ["PROTOCOL", "Inbox", "Message", "address", "frame", "hello", "is_ours", "peer", "unfit"]
 
-PROTOCOL = 1
+PROTOCOL = 2
 LIMIT = 64 * 1024  # bytes; a stranger's length field must not make us wait for more
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
@@ -28,13 +28,14 @@ def address(job: str, count: int) -> str:
     return f"\0gpucomm-{os.geteuid()}-{digest}"
 
 
-def hello(rank: int, world: int, patience: float) -> Message:
+def hello(rank: int, world: int, patience: float, links: str = "") -> Message:
     """The first message of a rank.
 
     Args:
         rank: of the sender.
         world: number of ranks that the sender expects.
         patience: seconds until the sender gives up.
+        links: the emulated links that it was given, "" for none.
     """
     return {
         "gpucomm": "hello",
@@ -44,16 +45,18 @@ def hello(rank: int, world: int, patience: float) -> Message:
         "world": world,
         "pid": os.getpid(),
         "patience": patience,
+        "links": links,
     }
 
 
-def unfit(message: Message, world: int, our_version: str) -> str | None:
+def unfit(message: Message, world: int, our_version: str, links: str = "") -> str | None:
     """Why the sender of a first message cannot join: "" if it can, None if it is a stranger.
 
     Args:
         message: what came first on a connection.
         world: number of ranks that rank 0 expects.
         our_version: of rank 0's gpucomm.
+        links: the emulated links that rank 0 was given, "" for none.
     """
     if message["gpucomm"] != "hello":
         return None
@@ -68,6 +71,9 @@ def unfit(message: Message, world: int, our_version: str) -> str | None:
         return f"{who} expects {message.get('world')} ranks, rank 0 expects {world}"
     if not 0 <= message["rank"] < world:
         return f"{who} must have a rank below {world}"
+    if message.get("links") != links:
+        theirs_are, ours_are = message.get("links") or "none", links or "none"
+        return f"{who} was given the emulated links {theirs_are}, rank 0 {ours_are}: give all ranks the same"
     return ""
 
 

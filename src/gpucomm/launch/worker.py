@@ -16,7 +16,7 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.launch import channel
 from gpucomm.launch.child import die_with
-from gpucomm.launch.start import adopt
+from gpucomm.launch.start import adopt, emulation
 
 __all__ = ["main"]
 
@@ -62,9 +62,10 @@ def _restore(settings: dict[str, Any]) -> None:
 
 def _attach(settings: dict[str, Any], memory: int) -> Communicator:
     rank, world, timeout = settings["rank"], settings["world"], settings["timeout"]
+    links = emulation(settings["links"])
     if world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout)
-    return Communicator("shm", rank, world, fd=memory, timeout=timeout)
+        return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout, **links)
+    return Communicator("shm", rank, world, fd=memory, timeout=timeout, **links)
 
 
 def _listen(control: socket.socket, calls: queue.SimpleQueue[bytes | None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -91,6 +92,7 @@ def local(
     threads: bool = False,
     timeout: float = 60.0,
     env: Mapping[str, str] | None = None,
+    links: str | None = None,
 ) -> World:
     """Start ranks on this machine, from a script or a notebook cell.
 
@@ -101,12 +103,16 @@ def local(
             this process, which share its objects and its GIL: quick to start, good for tests.
         timeout: seconds that the ranks have to start, and the default of their communicators.
         env: variables for the ranks' processes, on top of this process's.
+        links: slower links to emulate between the ranks, such as "switch:1Gbit,latency=0.5ms,overhead=50us",
+            "chain:400Mbit,half" or "switch:100Mbit,jitter=50us,seed=1"; None: as fast as they are.
+            A RuntimeWarning says where they are too fast for this machine.
 
     Returns:
         A world, to be used in a `with` statement or closed by `close()`.
 
     Raises:
-        InvalidArgumentError: an argument is out of range, or `env` is given for threads.
+        InvalidArgumentError: an argument is out of range, `links` can not be read, or `env` is given for
+            threads.
         UnavailableError: cloudpickle is not installed.
         RankFailedError: a rank's process ended before it was ready.
         CollectiveTimeoutError: some ranks were not ready by the timeout.
@@ -116,10 +122,24 @@ def local(
     check_timeout(timeout)
     if threads and env is not None:
         raise InvalidArgumentError("env= needs processes: threads share the environment of this process")
+    text = _links(links, ranks)
     if threads:
         from gpucomm.launch.thread_world import ThreadWorld
 
-        return ThreadWorld(ranks, timeout)
+        return ThreadWorld(ranks, timeout, text)
     from gpucomm.launch.process_world import ProcessWorld
 
-    return ProcessWorld(ranks, timeout, env or {})
+    return ProcessWorld(ranks, timeout, env or {}, text)
+
+
+def _links(links: str | None, ranks: int) -> str:
+    if links is None:
+        return ""
+    from gpucomm.links import host_bound, parse_emulated
+
+    if not isinstance(links, str):
+        raise InvalidArgumentError(f"links={links!r} must be a text such as 'switch:1Gbit,latency=0.5ms'")
+    spec = parse_emulated(links)
+    if marked := host_bound(spec, ranks):
+        warnings.warn(marked, RuntimeWarning, stacklevel=3)
+    return spec.canonical

@@ -1,0 +1,54 @@
+// The ports of emulated links: when each is free again, in words that all ranks share.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "transports/transport.h"
+
+namespace gpucomm {
+
+// A message of b bytes occupies its ports for alpha + b beta and is there lambda later (as plans/cost.h).
+struct EmulatedLinks {
+  bool chain = false;        // else a switch: each rank has one port out and one in
+  bool half_duplex = false;  // both directions share a port (switch) or a link (chain)
+  double alpha_s = 0, lambda_s = 0, beta_s = 0;
+  double jitter_s = 0;  // up to so much is added to the latency of each message
+  uint64_t seed = 0;    // of the jitter
+};
+
+class LinkPorts {
+ public:
+  LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world);
+
+  // Takes the ports to a peer for a message that could leave at progress.since, and fills `progress` in: the
+  // message starts as soon as all of them are free. Returns 0, or when to try again.
+  // Of messages that want one port the one that can start first gets it, then the lowest rank's, as in the
+  // cost model.
+  uint64_t take(int peer, size_t bytes, uint64_t now, SendProgress& progress);
+
+ private:
+  struct Route {  // the ports on a message's way
+    int first, step, count;
+    uint64_t later;  // ns after the start from which the last one is used: a receiver's port, the latency
+    int clock(int i) const { return first + i * step; }
+    uint64_t shift(int i) const { return i + 1 == count ? later : 0; }
+  };
+  Route route(int from, int to) const;
+  bool meet(const Route& a, const Route& b) const;
+  uint64_t start(const Route& route, uint64_t since, uint64_t* seen = nullptr) const;
+  bool occupy(const Route& route, const uint64_t* seen, uint64_t left);
+  bool is_next(int peer, uint64_t begin, uint64_t tie) const;
+  Clocks& waiting(int from, int to) const { return waiting_[from * world_ + to]; }
+  uint64_t jitter(int peer);
+
+  Clocks *free_, *waiting_;  // when each port is free; since when a message between two ranks waits, or 0
+  EmulatedLinks links_;
+  uint64_t latency_;
+  int rank_, world_;
+  std::vector<uint64_t> sent_;  // by peer
+};
+
+// A fingerprint of the links, not 0.
+uint64_t fingerprint(const EmulatedLinks& links);
+
+}  // namespace gpucomm

@@ -1,0 +1,285 @@
+"""Emulated links: what is measured on them is what the cost model says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import numpy as np
+import pytest
+
+import gpucomm
+from gpucomm import Communicator, _core
+from gpucomm.cost import cost
+from gpucomm.links import parse_model
+
+MBIT = 8e-6  # seconds a byte at 1 Mbit/s
+ALPHA, LATENCY = 50e-6, 500e-6
+REPEATS = 3
+
+
+def spans(world: int, fn, repeats: int = REPEATS, **links) -> list[float]:
+    """Seconds from the first rank's start to the last one's end of fn(comm, repeat), several times."""
+    region, together = _core.Region(world), threading.Barrier(world, timeout=30)
+    begins, ends = np.zeros((2, repeats, world))
+    errors = []
+
+    def body(rank: int) -> None:
+        try:
+            with Communicator("local", rank, world, region=region, timeout=20, **links) as comm:
+                for i in range(repeats):
+                    together.wait()
+                    begins[i, rank] = time.monotonic()
+                    fn(comm, i)
+                    ends[i, rank] = time.monotonic()
+                together.wait()
+        except Exception as error:
+            errors.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    return [float(ends[i].max() - begins[i].min()) for i in range(repeats)]
+
+
+def holds(measure, expected: float, tolerance: float = 0.05) -> None:
+    """The median of what `measure()` returns is as expected; a suspect cell is measured once more."""
+    medians = []
+    for _ in range(2):
+        medians.append(statistics.median(measure()))
+        if abs(medians[-1] / expected - 1) <= tolerance:
+            return
+    pytest.fail(f"measured {medians} s, the model says {expected} s")
+
+
+CELLS = [
+    ("broadcast", "linear_pipeline", 16),
+    ("reduce", "linear_pipeline", 16),
+    ("all_reduce", "linear_pipeline", 8),
+    ("all_reduce", "ring", 1),
+    ("all_reduce", "ring", 4),
+    ("broadcast", "binomial_tree", 1),
+    ("reduce", "binomial_tree", 1),
+    ("all_reduce", "binomial_tree", 1),
+]
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("kind", ["switch", "chain"])
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize(("collective", "algorithm", "segments"), CELLS)
+def test_the_time_is_the_models(kind, world, collective, algorithm, segments):
+    links = _core.Links(kind, alpha=ALPHA, beta=MBIT / 200, lambda_=LATENCY)
+    x = np.ones((world, 1 << 18), np.float32)
+    model = cost(collective, algorithm, world=world, nbytes=x[0].nbytes, links=links, segments=segments)
+    assert model > 0.010
+
+    def call(comm, _):
+        getattr(comm, collective)(x[comm.rank], algorithm=algorithm, segments=segments)
+
+    holds(lambda: spans(world, call, links=links), model)
+
+
+@pytest.mark.timing
+def test_a_large_message_keeps_its_rate():
+    links = _core.Links("switch", alpha=ALPHA, beta=MBIT / 800)
+    x = np.ones((2, 1 << 20), np.float32)
+    expected = ALPHA + x[0].nbytes * links.beta
+    holds(lambda: spans(2, lambda c, _: c.broadcast(x[c.rank], segments=1), links=links), expected)
+
+
+@pytest.mark.timing
+def test_overhead_is_the_slope_of_a_burst():
+    """m segments of one message leave one after the other: each occupies the port."""
+    links = _core.Links("switch", alpha=2e-3, beta=0.0)
+
+    def burst(segments):
+        return lambda: spans(
+            2,
+            lambda c, _: c.broadcast(
+                np.ones(64 * segments, np.float32), algorithm="linear_pipeline", segments=segments
+            ),
+            links=links,
+        )
+
+    for segments in (5, 20):
+        holds(burst(segments), segments * 2e-3)
+
+
+@pytest.mark.timing
+def test_latency_is_pipelined_and_pays_once_a_hop():
+    links = _core.Links("switch", alpha=1e-3, beta=0.0, lambda_=10e-3)
+    x = np.ones((2, 16 * 64), np.float32)
+
+    def pipeline(comm, _):
+        comm.broadcast(x[comm.rank], algorithm="linear_pipeline", segments=16)
+
+    def ping_pong(comm, _):
+        for root in (0, 1):
+            comm.broadcast(x[comm.rank], root, algorithm="binomial_tree", segments=1)
+
+    holds(lambda: spans(2, pipeline, links=links), 16 * 1e-3 + 10e-3)
+    holds(lambda: spans(2, ping_pong, links=links), 2 * (1e-3 + 10e-3))
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("kind", ["switch", "chain"])
+def test_half_duplex_doubles_opposite_traffic(kind):
+    links = _core.Links(kind, alpha=0.0, beta=MBIT / 400)
+    x = np.ones((2, 1 << 18), np.float32)
+
+    def both_ways(comm, _):
+        comm.all_gather(x[comm.rank], algorithm="ring")
+
+    once = x[0].nbytes * links.beta
+    holds(lambda: spans(2, both_ways, links=links), once)
+    holds(lambda: spans(2, both_ways, links=links, half_duplex=True), 2 * once)
+
+
+@pytest.mark.timing
+def test_jitter_is_bounded_and_the_same_for_the_same_seed():
+    links = _core.Links("switch", alpha=0.0, beta=0.0, lambda_=5e-3)
+    x = np.ones((2, 16), np.float32)
+
+    def times(seed):
+        found = spans(
+            2,
+            lambda c, _: c.broadcast(x[c.rank], algorithm="binomial_tree", segments=1),
+            8,
+            links=links,
+            jitter=40e-3,
+            seed=seed,
+        )
+        return np.array(found)
+
+    first, again, other = times(1), times(1), times(2)
+    for found in (first, again, other):
+        assert found.min() > 5e-3
+        assert found.min() < 45e-3
+    assert np.median(np.abs(first - again)) < 2e-3
+    assert np.median(np.abs(first - other)) > 2e-3
+
+
+def over_processes(comm, nbytes, by_progress_thread):
+    """Seconds of each of three calls, from a common start, on this rank; and whether the sums were right."""
+    import time
+
+    import numpy as np
+
+    times, right = [], True
+    for _ in range(3):
+        x = np.full(nbytes // 4, comm.rank, np.float32)
+        comm.barrier()
+        begin = time.monotonic()
+        work = comm.all_reduce(x, algorithm="ring", segments=1, async_op=True)
+        while by_progress_thread and not work.done():
+            time.sleep(0.0005)
+        work.wait()
+        times.append(time.monotonic() - begin)
+        right &= bool((x == sum(range(comm.world))).all())
+    return times, right, comm.transport
+
+
+@pytest.mark.timing
+@pytest.mark.processes
+@pytest.mark.parametrize("by_progress_thread", [False, True])
+def test_over_processes(by_progress_thread):
+    model = cost("all_reduce", "ring", world=3, nbytes=6 << 20, links=parse_model("chain:800Mbit,alpha=50us"))
+    with gpucomm.local(3, links="chain:800Mbit,overhead=50us") as world:
+
+        def measure():
+            found = world.run(over_processes, 6 << 20, by_progress_thread)
+            assert {(right, transport) for _, right, transport in found} == {(True, "emulated(shm)")}
+            return np.max([times for times, _, _ in found], axis=0)
+
+        holds(measure, model)
+
+
+SCRIPT = """
+import json, time
+import numpy as np
+import gpucomm
+try:
+    comm = gpucomm.init(timeout=20)
+    x = np.ones(1 << 20, np.float32)
+    print("started", comm.transport, flush=True)
+    while True:
+        comm.all_reduce(x, op="mean", algorithm="ring")
+except gpucomm.errors.Error as error:
+    print(json.dumps([type(error).__name__, str(error), time.monotonic()]), flush=True)
+"""
+
+
+def start(links: list[str]) -> list[subprocess.Popen]:
+    job, world = uuid.uuid4().hex, str(len(links))
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env=os.environ
+            | {"GPUCOMM_RANK": str(rank), "GPUCOMM_WORLD": world, "GPUCOMM_JOB": job, "GPUCOMM_LINKS": text},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, text in enumerate(links)
+    ]
+
+
+@pytest.fixture
+def ranks():
+    started: list[subprocess.Popen] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.processes
+def test_a_killed_rank_is_noticed_within_a_second(ranks):
+    ranks += start(["switch:10Mbit"] * 3)  # a call takes 4 s: the others wait for stamps
+    for process in ranks:
+        assert process.stdout.readline() == "started emulated(shm)\n"
+    ranks[1].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    for rank in (0, 2):
+        kind, text, noticed = json.loads(ranks[rank].communicate(timeout=20)[0])
+        assert kind == "PeerLostError" and "rank 1 is gone" in text
+        assert noticed - killed < 1.0
+
+
+@pytest.mark.processes
+def test_ranks_with_other_links_in_their_environment_do_not_meet(ranks):
+    ranks += start(["switch:1Gbit", "switch:2Gbit"])
+    for process in ranks:
+        kind, text, _ = json.loads(process.communicate(timeout=20)[0])
+        assert kind == "MismatchError"
+        assert "rank 1 (pid" in text and "give all ranks the same" in text
+
+
+@pytest.mark.processes
+def test_run_hands_the_links_on(tmp_path):
+    (tmp_path / "job.py").write_text(
+        "import gpucomm\ncomm = gpucomm.init()\ncomm.barrier()\n"
+        "print(f'{comm.transport} {comm.links.kind} {comm.links.lambda_}\\n', end='', flush=True)\n"
+    )
+
+    def launch(links):
+        command = [sys.executable, "-m", "gpucomm", "run", "-n", "2", "--links", links, "job.py"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+
+    done = launch("chain:1Gbit,latency=0.5ms,overhead=50us,half,jitter=50us")
+    assert done.stdout == "emulated(shm) chain 0.0005\n" * 2, done.stderr
+    wrong = launch("chain:1Gbit,latency=1")
+    assert wrong.returncode == 2 and "time '1' must be a number with a unit" in wrong.stderr
