@@ -249,12 +249,15 @@ void Communicator::check(std::optional<Seconds> expired) {
   }
 }
 
+void Communicator::check_poison() const {
+  if (!transport_->poisoned()) return;
+  const Poison poison = transport_->poison();
+  const bool shared = poison.kind == ErrorKind::mismatch;  // its text names both sides already
+  fail(poison.kind, shared ? "" : concat("rank ", poison.rank, " reports: "), poison.text);
+}
+
 void Communicator::check_peers(const Work& work) const {
-  if (transport_->poisoned()) {
-    const Poison poison = transport_->poison();
-    const bool shared = poison.kind == ErrorKind::mismatch;  // its text names both sides already
-    fail(poison.kind, shared ? "" : concat("rank ", poison.rank, " reports: "), poison.text);
-  }
+  check_poison();
   const CallRecord& mine = work.execution.record();
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
@@ -265,9 +268,11 @@ void Communicator::check_peers(const Work& work) const {
              " calls ", describe(mine), ", rank ", peer, " ", describe(theirs));
     }
     if (transport_->completed(peer) >= work.sequence) continue;
-    if (const std::string why = transport_->gone(peer); !why.empty())
-      fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_, " waits in ",
-           describe(mine));
+    const std::string why = transport_->gone(peer);
+    if (why.empty()) continue;
+    check_poison();  // it may have left a cause since we looked
+    fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_, " waits in ",
+         describe(mine));
   }
 }
 

@@ -83,6 +83,7 @@ class Communicator {
   void fault(const Error& error);
   void interrupt();
   void check_open() const;
+  void check_poison() const;
   void check_peers(const Work& work) const;
   [[noreturn]] void time_out(const Work& work, Seconds after) const;
   std::string where() const;
