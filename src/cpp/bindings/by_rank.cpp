@@ -106,10 +106,9 @@ std::vector<int64_t> PyCommunicator::exchange(const std::vector<int64_t>& sent, 
   call.count = sent.size(), call.in_place = false, call.segments = 1, call.algorithm = "direct";
   std::vector<int64_t> received(sent.size());
   const Seconds limit = timeout(options.timeout_s);
-  py::gil_scoped_release released;
-  core_->run(call,
-             {reinterpret_cast<const std::byte*>(sent.data()), reinterpret_cast<std::byte*>(received.data())},
-             limit);
+  const Arrays arrays{reinterpret_cast<const std::byte*>(sent.data()),
+                      reinterpret_cast<std::byte*>(received.data())};
+  blocking(*core_, [&] { core_->run(call, arrays, limit); });
   return received;
 }
 

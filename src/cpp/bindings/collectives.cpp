@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 
 #include "bindings/names.h"
 #include "reduce/scale.h"
@@ -25,23 +24,6 @@ Seconds seconds(double value) {
 }
 
 }  // namespace
-
-// Runs what may block without the GIL. A signal's handler that raised (Ctrl-C) goes before the error it
-// caused.
-// A fault writes the flight log, where one is asked for.
-template <class Call>
-static void blocking(Communicator& communicator, Call call) {
-  try {
-    py::gil_scoped_release released;
-    call();
-  } catch (const Error& error) {
-    if (PyErr_Occurred()) throw py::error_already_set();
-    if (error.kind != ErrorKind::closed && std::getenv("GPUCOMM_FLIGHT_DIR"))
-      py::module_::import("gpucomm.flight")
-          .attr("dump")(flight_log(communicator), communicator.rank(), error.what());
-    throw;
-  }
-}
 
 py::list flight_log(Communicator& communicator) {
   const Transport& transport = communicator.transport();

@@ -3,6 +3,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -123,6 +124,22 @@ class PyCommunicator {
 
 // The last calls of every rank, as this one can read them: rows of rank, sequence, call, state.
 pybind11::list flight_log(Communicator& communicator);
+
+// Runs what may block, without the GIL. The exception of a signal's handler (Ctrl-C) goes before the error
+// that it caused; a fault writes the flight log where one is asked for.
+template <class Call>
+void blocking(Communicator& communicator, Call call) {
+  try {
+    pybind11::gil_scoped_release released;
+    call();
+  } catch (const Error& error) {
+    if (PyErr_Occurred()) throw pybind11::error_already_set();
+    if (error.kind != ErrorKind::closed && std::getenv("GPUCOMM_FLIGHT_DIR"))
+      pybind11::module_::import("gpucomm.flight")
+          .attr("dump")(flight_log(communicator), communicator.rank(), error.what());
+    throw;
+  }
+}
 
 // True in a child of fork: a communicator does not survive that.
 bool forked();

@@ -158,7 +158,7 @@ bool Communicator::advance_front() {
   Work& work = *queue_.front();
   try {
     if (!work.started) {
-      if (transport_->poisoned()) check_peers(work);
+      check_poison();
       if (scratch_bytes_ < work.program->scratch_bytes) {
         scratch_bytes_ = work.program->scratch_bytes;
         scratch_ = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes_ + 64);

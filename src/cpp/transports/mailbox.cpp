@@ -171,8 +171,7 @@ void Mailbox::consume(int peer) {
 
 // How many slots lie in messages that the peer has not consumed yet, as far as this rank can see.
 size_t Mailbox::slots_under_way(Box& box) const {
-  // The ring has turned since: what lies a whole ring back is consumed, and its entry is another message's
-  // now.
+  // What lies a whole ring back is consumed, and its entry is another message's now.
   if (box.out_next - box.out_seen > kRingEntries) box.out_seen = box.out_next - kRingEntries;
   while (box.out_seen != box.out_next && !entry(box.out, box.out_seen).full.load(std::memory_order_relaxed))
     ++box.out_seen;
@@ -196,8 +195,7 @@ void Mailbox::settle(Box& box, int slot) {
   }
 }
 
-// A sleeper counts itself, then looks once more; we publish, then look whether it sleeps: one of the two
-// sees.
+// A sleeper counts itself, then looks once more; we publish, then look whether it sleeps: one sees.
 void Mailbox::ring_bell(int rank) {
   if (full_fences_->load(std::memory_order_relaxed))
     std::atomic_thread_fence(std::memory_order_seq_cst);
