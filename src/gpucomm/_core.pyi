@@ -18,11 +18,13 @@ __all__: list[str] = [
     "Schedule",
     "Step",
     "Verified",
+    "Wire",
     "Work",
     "algorithms",
     "build_plan",
     "build_plans",
     "choose",
+    "mpi_wire",
     "reduce",
     "scale",
     "schedule",
@@ -237,6 +239,11 @@ class Schedule:
     @property
     def total_s(self) -> float: ...
 
+class Wire:
+    """
+    What carries bytes between processes that share no memory.
+    """
+
 class Work:
     """
     The handle of an asynchronous call.
@@ -281,6 +288,12 @@ class Communicator:
         half_duplex: bool = False,
         jitter: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         seed: typing.SupportsInt | typing.SupportsIndex = 0,
+        wire: Wire | None = None,
+        wire_ranks: collections.abc.Sequence[
+            typing.SupportsInt | typing.SupportsIndex
+        ] = [],
+        context: typing.SupportsInt | typing.SupportsIndex = 0,
+        nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> None: ...
     def all_gather(
         self,
@@ -561,6 +574,11 @@ class Communicator:
         The model of the links that "auto" computes with.
         """
     @property
+    def nodes(self) -> tuple:
+        """
+        The node of each rank, numbered from 0.
+        """
+    @property
     def rank(self) -> int:
         """
         This process's number, 0 to world - 1.
@@ -621,6 +639,18 @@ def choose(
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
+    """
+
+def mpi_wire(
+    library: str,
+    *,
+    handle_bytes: typing.SupportsInt | typing.SupportsIndex,
+    communicator: typing.SupportsInt | typing.SupportsIndex,
+    byte: typing.SupportsInt | typing.SupportsIndex,
+) -> Wire:
+    """
+    MPI as mpi4py has loaded it: the file of its extension, the size of a handle, a communicator of our own,
+    and MPI_BYTE.
     """
 
 def reduce(

@@ -7,6 +7,7 @@
 #include "bindings/names.h"
 #include "engine/choose.h"
 #include "transports/regions.h"
+#include "transports/wire.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -127,15 +128,20 @@ void bind_communicator(py::module_& m) {
   bind_by_rank(type);
   type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
-                       const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed) {
+                       const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,
+                       std::optional<std::shared_ptr<Wire>> wire, std::vector<int> wire_ranks, int context,
+                       std::vector<int> nodes) {
              std::optional<Emulation> emulation;
              if (links) emulation = {*links, half_duplex, jitter, seed};
-             return std::make_unique<PyCommunicator>(transport, rank, world, fd, region.value_or(nullptr),
-                                                     timeout, emulation);
+             Endpoint endpoint{rank, world, fd, region.value_or(nullptr), wire.value_or(nullptr)};
+             endpoint.wire_ranks = std::move(wire_ranks), endpoint.context = context;
+             endpoint.nodes = std::move(nodes);
+             return std::make_unique<PyCommunicator>(transport, std::move(endpoint), timeout, emulation);
            }),
            "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
            "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0,
-           "seed"_a = 0)
+           "seed"_a = 0, "wire"_a = py::none(), "wire_ranks"_a = std::vector<int>{}, "context"_a = 0,
+           "nodes"_a = std::vector<int>{})
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
@@ -198,6 +204,9 @@ void bind_communicator(py::module_& m) {
           "This process's number, 0 to world - 1.")
       .def_property_readonly(
           "world", [](const PyCommunicator& c) { return c.core().world(); }, "How many ranks there are.")
+      .def_property_readonly(
+          "nodes", [](const PyCommunicator& c) { return py::tuple(py::cast(c.core().nodes())); },
+          "The node of each rank, numbered from 0.")
       .def_property_readonly(
           "transport", [](const PyCommunicator& c) { return c.core().transport_name(); },
           "The transport's name.")

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/cpus.h"
 #include "base/env.h"
@@ -58,11 +59,12 @@ std::string list(const std::vector<std::string>& parts) {
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<Transport> transport, std::string transport_name, int rank,
-                           int world, Seconds timeout)
+                           std::vector<int> nodes, Seconds timeout)
     : transport_(std::move(transport)),
       transport_name_(std::move(transport_name)),
+      nodes_(std::move(nodes)),
       rank_(rank),
-      world_(world),
+      world_(static_cast<int>(nodes_.size())),
       timeout_(timeout) {}
 
 Communicator::~Communicator() {
@@ -170,7 +172,7 @@ bool Communicator::advance_front() {
       transport_->announce(work.execution.record());
     }
     const bool moved = work.execution.advance();
-    if (!work.execution.done()) return moved;
+    if (!work.execution.done() || !transport_->flush()) return moved;
     transport_->complete(work.sequence);
     finish_front({});
   } catch (const Error& error) {
@@ -238,6 +240,7 @@ void Communicator::check(std::optional<Seconds> expired) {
   if (!lock || queue_.empty()) return;
   Work& work = *queue_.front();
   try {
+    transport_->look();
     if (work.started) check_peers(work);
     if (expired) time_out(work, *expired);
     if (!work.started) return;
@@ -296,8 +299,9 @@ void Communicator::time_out(const Work& work, Seconds after) const {
 }
 
 void Communicator::close() {
-  if (closed_.exchange(true, std::memory_order_acq_rel)) return;
+  closed_.store(true, std::memory_order_release);
   std::lock_guard lock(mutex_);
+  if (std::exchange(left_, true)) return;
   const bool unfinished = !queue_.empty();
   while (!queue_.empty())
     finish_front(

@@ -33,8 +33,9 @@ struct Work {
 
 class Communicator {
  public:
-  Communicator(std::shared_ptr<Transport> transport, std::string transport_name, int rank, int world,
-               Seconds timeout);
+  // `nodes`: the node of each rank.
+  Communicator(std::shared_ptr<Transport> transport, std::string transport_name, int rank,
+               std::vector<int> nodes, Seconds timeout);
   ~Communicator();
 
   // Runs a call and waits for its end; throws its error.
@@ -64,6 +65,7 @@ class Communicator {
 
   int rank() const { return rank_; }
   int world() const { return world_; }
+  const std::vector<int>& nodes() const { return nodes_; }
   const std::string& transport_name() const { return transport_name_; }
   Seconds timeout() const { return timeout_; }
   uint64_t calls() const {
@@ -91,6 +93,7 @@ class Communicator {
   bool (*interrupted_)() = nullptr;
   std::shared_ptr<Transport> transport_;
   std::string transport_name_;
+  std::vector<int> nodes_;
   int rank_, world_;
   Seconds timeout_;
   mutable std::mutex mutex_;  // guards all below but the atomics
@@ -105,6 +108,7 @@ class Communicator {
   Links links_;
   Choices choices_;
   std::optional<Error> fault_;
+  bool left_ = false;
   std::atomic<bool> links_known_{false}, closed_{false};
   std::atomic<int> pending_{0}, waiters_{0};
 };

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/registry.h"
@@ -61,8 +62,8 @@ struct SendProgress {
 inline constexpr int kSharedClocks = 128 + 64 * 64;
 using Clocks = std::atomic<uint64_t>;
 
-// Nothing here blocks but `sleep`. Messages between two ranks arrive in order. Both ends cut a message of the
-// same size into the same chunks, whose sizes are multiples of 64 bytes but for the last.
+// Nothing here blocks but `sleep` and `leave`. Messages between two ranks arrive in order, in chunks whose
+// sizes are multiples of 64 bytes but for the last of a message.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -70,6 +71,8 @@ class Transport {
   // Moves what can be moved now; true when all `bytes` (0 too: a bare header) are on their way and the memory
   // may be reused. `progress` starts as {} for each message.
   virtual bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) = 0;
+  // A call ends when this is true: what was sent needs nothing more from this rank.
+  virtual bool flush() { return true; }
   // The next chunk from a peer, or nullptr while there is none.
   virtual const Chunk* peek(int peer) = 0;
   virtual void consume(int peer) = 0;
@@ -82,6 +85,8 @@ class Transport {
   // Wakes this rank's own sleepers: another thread of it has something to do.
   virtual void wake_self() = 0;
 
+  // Called now and then by who waits: asks after the other ranks where no shared memory tells.
+  virtual void look() {}
   virtual void announce(const CallRecord& record) = 0;             // this rank starts a call
   virtual void complete(uint64_t sequence) = 0;                    // ... and has finished it
   virtual CallRecord call(int rank, uint64_t sequence) const = 0;  // in_use 0: not that one (any more)
@@ -114,10 +119,16 @@ struct Region {
   size_t size = 0;
 };
 
+class Wire;
+
 struct Endpoint {
   int rank = 0, world = 1;
   int fd = -1;                     // shm: the region's memfd
   std::shared_ptr<Region> region;  // local: shared by the threads
+  std::shared_ptr<Wire> wire;      // between nodes
+  std::vector<int> wire_ranks;     // the wire's number of each rank
+  int context = 0, channel = 0;    // set apart what shares a wire
+  std::vector<int> nodes;          // the node of each rank
 };
 
 struct TransportEntry {
