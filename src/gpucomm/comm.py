@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gpucomm import _core
+
+if TYPE_CHECKING:
+    from gpucomm.launch.fabric import Fabric
 
 __all__ = ["Communicator", "Work"]
 
@@ -18,6 +22,9 @@ class Communicator(_core.Communicator):
     Calls run in the order of issue; every rank must issue the same ones. After a fault (a timeout, a lost or
     disagreeing rank) it is closed for good, on every rank.
     """
+
+    fabric: Fabric | None = None  # what connects its nodes; None: they share memory
+    wire_ranks: tuple[int, ...] = ()  # the fabric's number of each rank
 
     def __enter__(self) -> Communicator:
         return self
@@ -66,6 +73,28 @@ class Communicator(_core.Communicator):
 
         return groups.subset(self, ranks)
 
+    def split_nodes(self) -> tuple[Communicator, Communicator]:
+        """Makes two groups: the ranks of this rank's node, and the ranks in its place on every node.
+
+        Every rank must call it. In the second group rank i is on the i-th node; nodes that have no rank in
+        this place are not in it.
+
+        Returns:
+            The communicator inside the node, and the one across nodes.
+
+        Raises:
+            Error: as any collective.
+        """
+        nodes = self.nodes
+        place = nodes[: self.rank].count(nodes[self.rank])
+        inside, across = self.split(nodes[self.rank]), self.split(place)
+        assert inside is not None and across is not None
+        return inside, across
+
     def __repr__(self) -> str:
+        nodes = len(set(self.nodes))
+        where = f", {nodes} nodes" if nodes > 1 else ""
         state = ", closed" if self.closed else ""
-        return f"<gpucomm.Communicator rank {self.rank} of {self.world}, transport {self.transport}{state}>"
+        return (
+            f"<gpucomm.Communicator rank {self.rank} of {self.world}, transport {self.transport}{where}{state}>"
+        )

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <map>
 
 #include "bindings/names.h"
 #include "reduce/scale.h"
@@ -92,6 +93,8 @@ static void complete(Endpoint& endpoint) {
     if (list->size() != static_cast<size_t>(world))
       fail(ErrorKind::invalid_argument, name, " must have an entry for each of ", world, " ranks, got ",
            list->size());
+  std::map<int, int> numbers;  // nodes are 0, 1, ... in the order of their first ranks
+  for (int& node : endpoint.nodes) node = numbers.try_emplace(node, numbers.size()).first->second;
 }
 
 PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,

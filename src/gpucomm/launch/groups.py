@@ -11,6 +11,7 @@ import numpy as np
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.launch import fabric
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
 
@@ -31,8 +32,9 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
     if not isinstance(key, int) or isinstance(key, bool):
         raise InvalidArgumentError(f"key must be a whole number, got {key!r} {where}")
     token = secrets.randbits(62)
-    mine = np.array([_APART if color is None else color, key, token], np.int64)
-    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 3)
+    context = comm.fabric.next_context if comm.fabric else 0
+    mine = np.array([_APART if color is None else color, key, token, context], np.int64)
+    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 4)
     made = None if color is None else _join(comm, table, color)
     comm.barrier()
     with _lock:
@@ -56,13 +58,21 @@ def _join(comm: Communicator, table: np.ndarray, color: int) -> Communicator:
     members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
     rank, world = members.index(comm.rank), len(members)
     token = int(table[members[0], 2])  # the first member's names the group: nobody can guess it
+    nodes = [comm.nodes[member] for member in members]
+    if comm.fabric:
+        wire_ranks = [comm.wire_ranks[member] for member in members]
+        return fabric.join(comm.fabric, rank, wire_ranks, nodes, int(table[:, 3].max()), token, comm.timeout)
     if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
             region = _regions.setdefault(token, _core.Region(world))
-        return Communicator("local", rank, world, region=region, timeout=comm.timeout, **comm.emulation)
+        return Communicator(
+            "local", rank, world, region=region, timeout=comm.timeout, nodes=nodes, **comm.emulation
+        )
 
     def attach(memory: int) -> Communicator:
-        return Communicator("shm", rank, world, fd=memory, timeout=comm.timeout, **comm.emulation)
+        return Communicator(
+            "shm", rank, world, fd=memory, timeout=comm.timeout, nodes=nodes, **comm.emulation
+        )
 
     if world == 1:
         return Communicator("local", 0, 1, region=_core.Region(1), timeout=comm.timeout, **comm.emulation)
