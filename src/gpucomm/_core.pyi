@@ -601,7 +601,7 @@ class Communicator:
 
 def algorithms() -> dict:
     """
-    The registered algorithms: name -> summary, source, collectives, segmented.
+    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes.
     """
 
 def build_plan(
@@ -612,9 +612,10 @@ def build_plan(
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
     in_place: bool = True,
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> Plan:
     """
-    One rank's plan.
+    One rank's plan; `nodes`: the node of each rank, numbered from 0.
     """
 
 def build_plans(
@@ -624,6 +625,7 @@ def build_plans(
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
     in_place: bool = True,
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> list[Plan]:
     """
     Every rank's plan of the same call.
@@ -636,6 +638,7 @@ def choose(
     links: Links,
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     algorithm: str = "auto",
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.

@@ -105,15 +105,18 @@ void bind_regions(py::module_& m) {
 static void bind_choose(py::module_& m) {
   m.def(
       "choose",
-      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm) {
+      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm,
+         std::vector<int> nodes) {
         Shape shape{.collective = parse<Collective>("collective", collective, kCollectiveNames)};
         shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
         build_plan(algorithm == "auto" ? "direct" : algorithm,
-                   {shape.collective, world, 0, root});  // validates
-        const Choice choice = Choices().find(shape, world, links);
+                   {shape.collective, world, 0, root, 1, true, nodes});  // validates
+        if (nodes.empty()) nodes.assign(world, 0);
+        const Choice choice = Choices().find(shape, nodes, links);
         return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
       },
       "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
+      "nodes"_a = std::vector<int>{},
       "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
       "algorithm: "
       "its segments.");

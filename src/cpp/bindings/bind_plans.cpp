@@ -14,9 +14,9 @@ using namespace py::literals;
 namespace gpucomm {
 
 static PlanRequest request(const std::string& collective, int world, int rank, int root, int segments,
-                           bool in_place) {
-  return {
-      parse<Collective>("collective", collective, kCollectiveNames), world, rank, root, segments, in_place};
+                           bool in_place, std::vector<int> nodes) {
+  const auto parsed = parse<Collective>("collective", collective, kCollectiveNames);
+  return {parsed, world, rank, root, segments, in_place, std::move(nodes)};
 }
 
 static void bind_values(py::module_& m) {
@@ -165,28 +165,29 @@ void bind_plans(py::module_& m) {
         for (const auto& [name, a] : Registry<Algorithm>::all()) {
           py::list collectives;
           for (Collective c : a.collectives) collectives.append(name_of(c));
-          table[py::str(name)] = py::dict("summary"_a = a.summary, "source"_a = a.source,
-                                          "collectives"_a = collectives, "segmented"_a = a.segmented);
+          table[py::str(name)] =
+              py::dict("summary"_a = a.summary, "source"_a = a.source, "collectives"_a = collectives,
+                       "segmented"_a = a.segmented, "across_nodes"_a = a.across_nodes);
         }
         return table;
       },
-      "The registered algorithms: name -> summary, source, collectives, segmented.");
+      "The registered algorithms: name -> summary, source, collectives, segmented, across_nodes.");
   m.def(
       "build_plan",
       [](const std::string& collective, const std::string& algorithm, int world, int rank, int root,
-         int segments, bool in_place) {
-        return build_plan(algorithm, request(collective, world, rank, root, segments, in_place));
+         int segments, bool in_place, const std::vector<int>& nodes) {
+        return build_plan(algorithm, request(collective, world, rank, root, segments, in_place, nodes));
       },
       "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
-      "One rank's plan.");
+      "nodes"_a = std::vector<int>{}, "One rank's plan; `nodes`: the node of each rank, numbered from 0.");
   m.def(
       "build_plans",
       [](const std::string& collective, const std::string& algorithm, int world, int root, int segments,
-         bool in_place) {
-        return build_plans(algorithm, request(collective, world, 0, root, segments, in_place));
+         bool in_place, const std::vector<int>& nodes) {
+        return build_plans(algorithm, request(collective, world, 0, root, segments, in_place, nodes));
       },
       "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
-      "Every rank's plan of the same call.");
+      "nodes"_a = std::vector<int>{}, "Every rank's plan of the same call.");
 }
 
 }  // namespace gpucomm

@@ -94,10 +94,10 @@ std::shared_ptr<const Program> Communicator::program(const Shape& wish) {
     if (shape.algorithm != "auto" && !Registry<Algorithm>::find(shape.algorithm).offers(shape.collective))
       build_plan(shape.algorithm, {shape.collective});  // throws the sentence
     if (shape.algorithm == "auto" || !shape.segments) {
-      const Choice& choice = choices_.find(shape, world_, links_);
+      const Choice& choice = choices_.find(shape, nodes_, links_);
       shape.algorithm = choice.algorithm, shape.segments = choice.segments;
     }
-    auto compiled = std::make_shared<const Program>(compile(shape, world_, rank_));
+    auto compiled = std::make_shared<const Program>(compile(shape, nodes_, rank_));
     if (programs_.size() > kMostPrograms) programs_.clear();
     programs_[key] = compiled;
     last_program_ = compiled;

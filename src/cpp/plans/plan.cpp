@@ -17,6 +17,17 @@ static void check_request(const PlanRequest& request) {
     fail(ErrorKind::invalid_argument, "root must be in [0, ", request.world, "), got ", request.root);
   if (request.segments < 1)
     fail(ErrorKind::invalid_argument, "segments must be at least 1, got ", request.segments);
+  if (!request.nodes.empty() && request.nodes.size() != static_cast<size_t>(request.world))
+    fail(ErrorKind::invalid_argument, "nodes must have an entry for each of ", request.world, " ranks, got ",
+         request.nodes.size());
+  int known = 0;
+  for (int node : request.nodes) {
+    if (node < 0 || node > known)
+      fail(ErrorKind::invalid_argument,
+           "nodes must be numbered from 0 in the order of their first ranks, got ", node, " where at most ",
+           known, " can be");
+    known += node == known;
+  }
 }
 
 static std::string offering(Collective collective) {

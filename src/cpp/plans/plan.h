@@ -113,6 +113,7 @@ struct PlanRequest {
   Collective collective = Collective::all_reduce;
   int world = 1, rank = 0, root = 0, segments = 1;
   bool in_place = true;
+  std::vector<int> nodes;  // the node of each rank, numbered from 0 in order of first ranks; empty: one
 };
 
 // An algorithm: one file that builds plans. `lossless` builders only; codecs join as traits later.
@@ -123,6 +124,7 @@ struct Algorithm {
   std::vector<Collective> collectives;  // what it offers
   bool segmented;                       // whether cutting finer than its chunks can pay
   void (*build)(const PlanRequest&, Plan&);
+  bool across_nodes = false;  // only of use where there are several
 
   bool offers(Collective c) const;
 };
