@@ -11,14 +11,18 @@ import typing
 __all__: list[str] = [
     "Communicator",
     "Event",
+    "Frame",
+    "Line",
     "Links",
     "Place",
     "Plan",
     "Region",
     "Schedule",
+    "ServedWire",
     "Step",
     "Verified",
     "Wire",
+    "WireEvent",
     "Work",
     "algorithms",
     "build_plan",
@@ -243,6 +247,81 @@ class Wire:
     """
     What carries bytes between processes that share no memory.
     """
+
+class Line:
+    """
+    The messages of one stream from or to one peer.
+    """
+    @property
+    def peer(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
+
+class WireEvent:
+    """
+    What there is to do for a served wire.
+    """
+    @property
+    def frame_bytes(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def line(self) -> Line: ...
+    @property
+    def request(self) -> int: ...
+
+class Frame:
+    """
+    A message to send.
+    """
+    @property
+    def data(self) -> memoryview: ...
+    @property
+    def matched(self) -> bool: ...
+    @property
+    def request(self) -> int: ...
+
+class ServedWire(Wire):
+    """
+    A wire for a library that can wait for a message but not ask after it.
+    """
+    def __init__(self) -> None: ...
+    def close(self) -> None:
+        """
+        Ends the threads that serve it.
+        """
+    def fail(self, line: Line, why: str) -> None:
+        """
+        The line carries no more messages.
+        """
+    def finish_receive(
+        self, request: typing.SupportsInt | typing.SupportsIndex
+    ) -> None:
+        """
+        It has come for certain.
+        """
+    def finish_send(self, request: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        It has left.
+        """
+    def next_event(self) -> WireEvent | None:
+        """
+        Waits for something to do; None once the wire is closed.
+        """
+    def next_send(self, line: Line) -> Frame | None:
+        """
+        Waits for a message to send; None once the wire is closed.
+        """
+    def prepare(self, frame: typing.Any) -> None:
+        """
+        Makes an array ready to receive into.
+        """
+    def started(
+        self, request: typing.SupportsInt | typing.SupportsIndex, frame: typing.Any
+    ) -> None:
+        """
+        A receive into the array is under way; it must stay until it has come.
+        """
 
 class Work:
     """

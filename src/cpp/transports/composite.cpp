@@ -80,6 +80,10 @@ const Registry<TransportEntry>::Add add_mpi{
     "mpi",
     {"processes of several nodes: MPI between nodes, shared memory inside", "gpucomm[mpi]: mpi4py, any MPI",
      open}};
+const Registry<TransportEntry>::Add add_c10d{
+    "c10d",
+    {"processes of several nodes: torch.distributed's Gloo between nodes, shared memory inside", "PyTorch",
+     open}};
 
 }  // namespace
 }  // namespace gpucomm

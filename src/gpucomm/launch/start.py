@@ -40,7 +40,7 @@ def init(timeout: float = 60.0) -> Communicator:
 
     The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun,
     or a world of one where there was none. Ranks of one node share memory; where the launcher says that there
-    are several nodes, MPI connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override). GPUCOMM_LINKS, which
+    are several nodes, MPI or torch.distributed connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override). GPUCOMM_LINKS, which
     `gpucomm run --links` sets, makes the links as slow as described there. A second call returns the same
     communicator while it is open. Inside `gpucomm.local(...).run(fn)` it is the one that `fn` was given.
 
@@ -132,10 +132,18 @@ def _connect(ranks: Ranks, timeout: float, links: dict[str, Any]) -> Communicato
     from gpucomm.launch import fabric
 
     if _Process.fabric is None:
+        _Process.fabric = _open(ranks, timeout)
+    return fabric.connect(_Process.fabric, ranks, timeout)
+
+
+def _open(ranks: Ranks, timeout: float) -> Fabric:
+    if ranks.transport == "mpi":
         from gpucomm.launch.mpi import open_mpi
 
-        _Process.fabric = open_mpi(ranks, timeout)
-    return fabric.connect(_Process.fabric, ranks, timeout)
+        return open_mpi(ranks, timeout)
+    from gpucomm.launch.c10d import open_c10d
+
+    return open_c10d(ranks, timeout)
 
 
 def _remember(comm: Communicator) -> None:
