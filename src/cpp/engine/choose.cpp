@@ -12,13 +12,6 @@ constexpr int kMostSegments = 256;
 constexpr double kTie = 1.02;
 constexpr size_t kCachedBytes = 256 << 10;
 
-double cost(const std::string& algorithm, const Shape& shape, int world, int segments, size_t bytes,
-            const Links& links) {
-  const auto plans = build_plans(algorithm, {shape.collective, world, 0, shape.root, segments, true});
-  const size_t per_rank = by_rank(shape.collective) ? bytes / world * world : bytes;
-  return schedule(plans, cut(plans[0], per_rank, 64).offset, links).total_s;
-}
-
 }  // namespace
 
 const Choice& Choices::find(const Shape& shape, int world, const Links& links) {
@@ -37,7 +30,7 @@ const Choice& Choices::find(const Shape& shape, int world, const Links& links) {
     for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
                                        upper / m >= kLeastSegmentBytes);
          m *= 2) {
-      const double c = cost(name, shape, world, m, upper, links);
+      const double c = total_time(name, {shape.collective, world, 0, shape.root, m}, upper, links);
       const bool finer = m > best.segments && upper / best.segments > kCachedBytes && c <= best.cost_s * kTie;
       if (best.cost_s < 0 || finer || c < best.cost_s) best = {name, m, finer ? std::min(c, best.cost_s) : c};
     }
