@@ -152,6 +152,17 @@ static void bind_cost(py::module_& m) {
         return schedule(plans, offsets, links);
       },
       "plans"_a, "offset_bytes"_a, "links"_a, "List-schedules the plans of all ranks on a link model.");
+  m.def(
+      "total_time",
+      [](const std::string& collective, const std::string& algorithm, int world, size_t nbytes,
+         const Links& links, int root, int segments) {
+        const PlanRequest asked = request(collective, world, 0, root, segments, true);
+        build_plan(algorithm, asked);  // says what is wrong, also with world = 0
+        py::gil_scoped_release release;
+        return total_time(algorithm, asked, nbytes, links);
+      },
+      "collective"_a, "algorithm"_a, "world"_a, "nbytes"_a, "links"_a, "root"_a = 0, "segments"_a = 1,
+      "The total time of a call, in place, on a link model; for thousands of ranks too.");
 }
 
 void bind_plans(py::module_& m) {

@@ -33,4 +33,8 @@ struct Schedule {
 Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes,
                   const Links& links);
 
+// The total time of a call on `bytes`; where every rank has a part, on the largest multiple of the world.
+// Plans are built rank by rank and forgotten, so that thousands of ranks fit into memory.
+double total_time(std::string_view algorithm, PlanRequest request, size_t bytes, const Links& links);
+
 }  // namespace gpucomm
