@@ -282,6 +282,10 @@ class Communicator:
         jitter: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         seed: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
+    def abort(self) -> None:
+        """
+        Ends it on every rank, at once and for good: calls under way and later ones raise and name this rank.
+        """
     def all_gather(
         self,
         x: typing.Any,
@@ -417,7 +421,8 @@ class Communicator:
         """
     def flight_log(self) -> list:
         """
-        The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way").
+        The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way"); of
+        sends and receives, which count apart, also op ("send", "recv") and peer.
         """
     def gather(
         self,
@@ -447,6 +452,28 @@ class Communicator:
 
         Raises:
             As all_gather.
+        """
+    def recv(
+        self,
+        x: typing.Any,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Receives the next message from one rank into x.
+
+        Args:
+            x: an array of the dtype and count that the sender sends; it is written.
+            source: another rank.
+            timeout, async_op: as in send.
+
+        Returns:
+            x; a Work if async_op.
+
+        Raises:
+            As send.
         """
     def reduce(
         self,
@@ -536,6 +563,63 @@ class Communicator:
 
         Raises:
             As all_reduce.
+        """
+    def send(
+        self,
+        x: typing.Any,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Sends x to one rank, which receives it by recv.
+
+        Messages from one rank to another are matched in the order of issue. They are apart from the collectives:
+        neither waits for the other. A short message has left when send returns, whether or not it is received yet.
+
+        Args:
+            x: an array of any shape and dtype that speaks DLPack, in host memory, C-contiguous.
+            to: another rank.
+            timeout: seconds until the message, and with it the communicator, fails on every rank; None: the
+                communicator's.
+            async_op: return a Work at once; x must be left alone until it is done.
+
+        Returns:
+            None; a Work if async_op.
+
+        Raises:
+            InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+            MismatchError: the receiver expects another dtype or count. A sender whose message had left already
+                learns it from its next call.
+            CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
+            ClosedError: it was closed before.
+        """
+    def sendrecv(
+        self,
+        x: typing.Any,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        out: typing.Any,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Sends x to one rank and receives out from one, the same or another, both at once.
+
+        Args:
+            x: as in send.
+            to: a rank; this one only where source is too: then x is copied to out.
+            out: as recv's x; apart from x.
+            source: the rank to receive from.
+            timeout, async_op: as in send.
+
+        Returns:
+            out; a Work if async_op.
+
+        Raises:
+            As send.
         """
     def set_links(self, links: Links) -> None:
         """

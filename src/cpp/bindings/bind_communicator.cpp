@@ -3,6 +3,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/bind_by_rank.h"
+#include "bindings/bind_point_to_point.h"
 #include "bindings/collectives.h"
 #include "bindings/names.h"
 #include "engine/choose.h"
@@ -125,6 +126,7 @@ void bind_communicator(py::module_& m) {
   py::class_<PyCommunicator> type(m, "Communicator", py::dynamic_attr(),
                                   "The ranks of a job and their collectives.");
   bind_by_rank(type);
+  bind_point_to_point(type);
   type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
                        const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed) {
@@ -167,6 +169,9 @@ void bind_communicator(py::module_& m) {
       .def(
           "barrier", [](PyCommunicator& c, Maybe timeout) { c.located([&] { c.barrier(timeout); }); },
           "timeout"_a = py::none(), "Returns when every rank has called it.")
+      .def("abort", &PyCommunicator::abort,
+           "Ends it on every rank, at once and for good: calls under way and later ones raise and name this "
+           "rank.")
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,
@@ -175,7 +180,7 @@ void bind_communicator(py::module_& m) {
       .def(
           "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
           "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "
-          "way\").")
+          "way\"); of\nsends and receives, which count apart, also op (\"send\", \"recv\") and peer.")
       .def(
           "set_links", [](PyCommunicator& c, const Links& links) { c.core().set_links(links); }, "links"_a,
           "What \"auto\" computes with; must be the same on every rank.")

@@ -27,6 +27,8 @@ struct CallRecord {
   uint32_t barrier = 0;
   std::array<char, 32> algorithm{};
   uint64_t counts = 0;  // digest of uneven counts; 0: even ones
+  // n: the n-th send to rank `root`; -n: the n-th receive from it; 0: a collective.
+  int64_t message = 0;
 };
 static_assert(sizeof(CallRecord) <= CallRecord::kWords * 8);
 
@@ -118,6 +120,7 @@ struct Endpoint {
   int rank = 0, world = 1;
   int fd = -1;                     // shm: the region's memfd
   std::shared_ptr<Region> region;  // local: shared by the threads
+  int channel = 0;                 // 0: collectives, 1: point to point
 };
 
 struct TransportEntry {
