@@ -23,6 +23,7 @@ __all__: list[str] = [
     "build_plan",
     "build_plans",
     "choose",
+    "copy_pack",
     "reduce",
     "scale",
     "schedule",
@@ -282,6 +283,33 @@ class Communicator:
         jitter: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         seed: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
+    def _packed(
+        self,
+        collective: str,
+        x: typing.Any,
+        pack: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        op: str = "sum",
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        A call on a pack with this digest.
+        """
+    def _plan_packs(
+        self,
+        xs: list,
+        writes: bool,
+        op: str | None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None,
+    ) -> list:
+        """
+        How a list of arrays travels: (places, elements, digest) of each message, after their checks.
+        """
     def abort(self) -> None:
         """
         Ends it on every rank, at once and for good: calls under way and later ones raise and name this rank.
@@ -331,7 +359,9 @@ class Communicator:
 
         Args:
             x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
-                int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given.
+                int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
+                arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
+                those of more than 1 MiB by themselves.
             op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
                 "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
                 folded in float32.
@@ -341,7 +371,8 @@ class Communicator:
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
             segments: how finely the message is cut for pipelining; None: the cheapest.
             timeout: seconds until the call fails on every rank; None: the communicator's.
-            async_op: return a Work at once; x and out must be left alone until it is done.
+            async_op: return a Work at once; x and out must be left alone until it is done. Of a list a
+                CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
 
         Returns:
             x or out; a Work if async_op.
@@ -405,7 +436,8 @@ class Communicator:
         Copies the root's x into every rank's x.
 
         Args:
-            x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too.
+            x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
+                or tuple of arrays, as in all_reduce.
             root: the rank whose x is sent.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
@@ -492,7 +524,7 @@ class Communicator:
         Reduces x over all ranks onto one; the others' x is left as it is.
 
         Args:
-            x: as in all_reduce; the root's is overwritten unless it gives `out`.
+            x: as in all_reduce, a list too; the root's is overwritten unless it gives `out`.
             root: the rank that gets the result.
             op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
             scale: as in all_reduce; where x is left as it is, the products need memory of its size.
@@ -705,6 +737,11 @@ def choose(
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
+    """
+
+def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
+    """
+    Copies arrays into a pack, one behind the other, or out of it again.
     """
 
 def reduce(

@@ -7,4 +7,5 @@ void bind_errors(pybind11::module_& m);
 void bind_plans(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
+void bind_packs(pybind11::module_& m);
 }  // namespace gpucomm

@@ -188,6 +188,7 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
   Shape shape;
   shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
   shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
+  shape.pack = options.pack;
   return shape;
 }
 

@@ -23,6 +23,7 @@ struct Options {
   std::optional<int> segments;
   std::optional<double> timeout_s;
   bool async_op = false;
+  uint64_t pack = 0;  // as in Shape
 };
 
 // Links to emulate: the model, and what is beyond it.
@@ -80,6 +81,10 @@ class PyCommunicator {
   pybind11::object recv(pybind11::object x, int source, const Options& options);
   pybind11::object sendrecv(pybind11::object x, int to, pybind11::object out, int source,
                             const Options& options);
+  // How a list of arrays travels: packs of (places in the list, elements, digest). Validates the arrays of a
+  // call that writes them, or not, and reduces them by `op`, or not.
+  pybind11::list plan_packs(const pybind11::list& xs, bool writes, const std::optional<std::string>& op,
+                            Factor scale) const;
   void barrier(std::optional<double> timeout_s);
   void abort();
   void close();

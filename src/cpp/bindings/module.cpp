@@ -7,4 +7,5 @@ PYBIND11_MODULE(_core, m) {
   gpucomm::bind_plans(m);
   gpucomm::bind_reduce(m);
   gpucomm::bind_communicator(m);
+  gpucomm::bind_packs(m);
 }
