@@ -36,7 +36,6 @@ __all__: list[str] = [
     "shm_create",
     "simd_level",
     "simd_levels",
-    "total_time",
     "transports",
     "verify",
     "version",
@@ -781,19 +780,6 @@ def simd_level() -> str:
 def simd_levels() -> list[str]:
     """
     The SIMD levels that this CPU can run.
-    """
-
-def total_time(
-    collective: str,
-    algorithm: str,
-    world: typing.SupportsInt | typing.SupportsIndex,
-    nbytes: typing.SupportsInt | typing.SupportsIndex,
-    links: Links,
-    root: typing.SupportsInt | typing.SupportsIndex = 0,
-    segments: typing.SupportsInt | typing.SupportsIndex = 1,
-) -> float:
-    """
-    The total time of a call, in place, on a link model; for thousands of ranks too.
     """
 
 def transports() -> dict:

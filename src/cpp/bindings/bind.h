@@ -8,4 +8,5 @@ void bind_plans(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_wires(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
+void bind_packs(pybind11::module_& m);
 }  // namespace gpucomm

@@ -27,20 +27,26 @@ Seconds seconds(double value) {
 
 }  // namespace
 
-py::list flight_log(Communicator& communicator) {
-  const Transport& transport = communicator.transport();
-  py::list rows;
-  for (int rank = 0; rank < communicator.world(); ++rank) {
+static void add_calls(const Transport& transport, int world, py::list& rows) {
+  for (int rank = 0; rank < world; ++rank) {
     const uint64_t last = transport.arrived(rank), done = transport.completed(rank);
     for (uint64_t s = last < kRememberedCalls ? 1 : last - kRememberedCalls + 1; s <= last; ++s) {
       const CallRecord record = transport.call(rank, s);
       if (!record.in_use) continue;
       py::dict row;
-      row["rank"] = rank, row["sequence"] = s, row["call"] = describe(record);
+      row["rank"] = rank, row["sequence"] = s;
+      row["call"] = record.message ? describe_message(record) : describe(record);
+      if (record.message) row["op"] = record.message > 0 ? "send" : "recv", row["peer"] = record.root;
       row["state"] = s <= done ? "done" : "under way";
       rows.append(row);
     }
   }
+}
+
+py::list flight_log(Communicator& communicator) {
+  py::list rows;
+  add_calls(communicator.transport(), communicator.world(), rows);
+  add_calls(communicator.messages().transport(), communicator.world(), rows);
   return rows;
 }
 
@@ -58,14 +64,23 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
   if (!done()) {
     std::optional<Seconds> timeout;
     if (timeout_s) timeout = seconds(*timeout_s);
-    blocking(*communicator_, [&] { communicator_->wait(work_, timeout); });
+    blocking(*communicator_, [&] {
+      for (const auto& call : calls_) driver_.wait(*call, timeout);
+    });
   }
   return result();
 }
 
+bool PyWork::done() const {
+  for (const auto& call : calls_)
+    if (!call->done.load(std::memory_order_acquire)) return false;
+  return true;
+}
+
 py::object PyWork::result() const {
   if (!done()) fail(ErrorKind::invalid_argument, "the call is not done yet: wait() first");
-  if (work_->error) throw *work_->error;
+  for (const auto& call : calls_)
+    if (call->error) throw *call->error;
   return result_;
 }
 
@@ -102,12 +117,16 @@ PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, 
   forked();
   const Seconds timeout = seconds(timeout_s);
   complete(endpoint);
-  core_ = std::make_shared<Communicator>(open_transport(transport, endpoint, emulated(emulation)),
+  std::shared_ptr<Transport> collectives = open_transport(transport, endpoint, emulated(emulation));
+  endpoint.channel = 1;
+  auto messages = open_transport(transport, endpoint, emulated(emulation), collectives->clocks());
+  core_ = std::make_shared<Communicator>(std::move(collectives), std::move(messages),
                                          emulation ? concat("emulated(", transport, ")") : transport,
                                          endpoint.rank, endpoint.nodes, timeout);
   if (emulation) core_->set_links(emulation->links);
   emulation_ = emulation;
   core_->set_interrupt(interrupted);
+  core_->messages().set_interrupt(interrupted);
 }
 
 std::string PyCommunicator::where() const {
@@ -184,6 +203,7 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
   Shape shape;
   shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
   shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
+  shape.pack = options.pack;
   return shape;
 }
 
@@ -191,7 +211,7 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
   if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links();
-  std::erase_if(kept_, [](const Kept& kept) { return kept.work->done.load(std::memory_order_acquire); });
+  release_done();
   if (!options.async_op) {
     blocking(*core_, [&] { core_->run(shape, arrays, limit); });
     return result;
@@ -202,7 +222,11 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
     work = core_->start(shape, arrays, limit);
   }
   kept_.push_back({work, std::move(x), result});
-  return py::cast(PyWork(core_, std::move(work), std::move(result)));
+  return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
+}
+
+void PyCommunicator::release_done() {
+  std::erase_if(kept_, [](const Kept& kept) { return kept.call->done.load(std::memory_order_acquire); });
 }
 
 // Once, before the first call that leaves the choice to us; every rank gets here at the same call.
@@ -270,6 +294,12 @@ void PyCommunicator::barrier(std::optional<double> timeout_s) {
   if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
   const Seconds limit = timeout(timeout_s);
   blocking(*core_, [&] { core_->barrier(limit); });
+}
+
+void PyCommunicator::abort() {
+  if (forked()) return;
+  py::gil_scoped_release released;
+  core_->abort();
 }
 
 void PyCommunicator::close() {

@@ -33,7 +33,8 @@ const Choice& Choices::find(const Shape& shape, const std::vector<int>& nodes, c
     for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
                                        upper / m >= kLeastSegmentBytes);
          m *= 2) {
-      const double c = total_time(name, {shape.collective, world, 0, shape.root, m, true, nodes}, upper, links);
+      const double c =
+          total_time(name, {shape.collective, world, 0, shape.root, m, true, nodes}, upper, links);
       const bool finer = m > best.segments && upper / best.segments > kCachedBytes && c <= best.cost_s * kTie;
       if (best.cost_s < 0 || finer || c < best.cost_s) best = {name, m, finer ? std::min(c, best.cost_s) : c};
     }

@@ -16,6 +16,7 @@ uint64_t mix(uint64_t hash, uint64_t value) {  // splitmix64's finaliser
 
 // Of all_to_all with uneven counts the ranks agree on that and no more.
 uint64_t digest_of_counts(const Shape& shape) {
+  if (shape.pack) return shape.pack;
   if (shape.counts.empty() || !shape.out_counts.empty()) return !shape.counts.empty();
   uint64_t hash = 0;
   for (size_t n : shape.counts) hash = mix(hash, n);
@@ -169,7 +170,8 @@ std::string describe(const CallRecord& r) {
   text += unknown ? "uneven" : std::to_string(r.count);
   text += concat(" ", name_of(static_cast<Dtype>(r.dtype)));
   if (r.counts && !unknown)
-    text += concat(" in uneven counts of digest ", std::hex, r.counts >> 32, std::dec);
+    text += concat(by_rank(collective) ? " in uneven counts of digest " : " packed of arrays of digest ",
+                   std::hex, r.counts >> 32, std::dec);
   if (rooted(collective)) text += concat(", root ", r.root);
   return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
                        r.segments == 1 ? " segment)" : " segments)");

@@ -19,7 +19,7 @@ class Composite : public Transport {
   bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override {
     return of(peer).send(number(peer), tag, data, bytes, progress);
   }
-  bool flush() override { return wire_->flush(); }
+  bool flush(int peer) override { return wire_->flush(peer); }
   const Chunk* peek(int peer) override { return of(peer).peek(number(peer)); }
   void consume(int peer) override { of(peer).consume(number(peer)); }
 

@@ -16,16 +16,15 @@ struct AnonymousRegion : Region {
 };
 
 std::shared_ptr<Region> make_local_region(int world) {
-  const MailboxLayout layout(world);
-  auto region = std::make_shared<AnonymousRegion>(layout.total);
-  format_region(region->base, layout);
+  auto region = std::make_shared<AnonymousRegion>(region_bytes(world));
+  format_region(region->base, world);
   return region;
 }
 
 static std::unique_ptr<Transport> open_local(const Endpoint& endpoint) {
   if (!endpoint.region)
     fail(ErrorKind::invalid_argument, "transport 'local' needs a region shared by its ranks");
-  return std::make_unique<Mailbox>(endpoint.region, endpoint.rank, endpoint.world);
+  return std::make_unique<Mailbox>(endpoint.region, endpoint.rank, endpoint.world, endpoint.channel);
 }
 
 static const Registry<TransportEntry>::Add add{

@@ -83,13 +83,15 @@ bool Messages::send(int peer, uint64_t tag, const std::byte* data, size_t bytes,
   return true;
 }
 
-bool Messages::flush() {
-  bool all = true;
-  for (Peer& peer : peers_) {
-    reap(peer.out);
-    all &= peer.out.oldest == peer.out.next;
+bool Messages::flush(int peer) {
+  if (peer == kEverybody) {
+    bool all = true;
+    for (size_t i = 0; i < peers_.size(); ++i) all &= flush(static_cast<int>(i));
+    return all;
   }
-  return all;
+  Ring& ring = peers_[peer].out;
+  reap(ring);
+  return ring.oldest == ring.next;
 }
 
 void Messages::post(int peer) {
@@ -154,7 +156,7 @@ void Messages::announce(const CallRecord& record) {
 
 void Messages::leave() {
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
-  while (!control_.poisoned() && !flush() && std::chrono::steady_clock::now() < deadline)
+  while (!control_.poisoned() && !flush(kEverybody) && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(100us);
   control_.leave();
   cancel();

@@ -18,7 +18,7 @@ class Messages : public Transport {
   ~Messages() override;
 
   bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override;
-  bool flush() override;
+  bool flush(int peer) override;
   const Chunk* peek(int peer) override;
   void consume(int peer) override;
   uint32_t begin_sleep() override;

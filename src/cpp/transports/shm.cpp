@@ -51,7 +51,8 @@ ProcessState process_state(long long pid) {
 
 class Shm : public Mailbox {
  public:
-  Shm(std::shared_ptr<Region> region, int rank, int world) : Mailbox(std::move(region), rank, world) {
+  Shm(std::shared_ptr<Region> region, int rank, int world, int channel)
+      : Mailbox(std::move(region), rank, world, channel) {
     join(rank);
   }
 
@@ -81,8 +82,8 @@ class Shm : public Mailbox {
 std::unique_ptr<Transport> open_shm(const Endpoint& endpoint) {
   if (endpoint.fd < 0)
     fail(ErrorKind::invalid_argument, "transport 'shm' needs the file descriptor of its memory");
-  auto region = std::make_shared<FileRegion>(endpoint.fd, MailboxLayout(endpoint.world).total);
-  return std::make_unique<Shm>(region, endpoint.rank, endpoint.world);
+  auto region = std::make_shared<FileRegion>(endpoint.fd, region_bytes(endpoint.world));
+  return std::make_unique<Shm>(region, endpoint.rank, endpoint.world, endpoint.channel);
 }
 
 const Registry<TransportEntry>::Add add{
@@ -92,17 +93,15 @@ const Registry<TransportEntry>::Add add{
 }  // namespace
 
 int make_shm_fd(int world) {
-  const MailboxLayout layout(world);
+  const size_t bytes = region_bytes(world);
   const int fd = memfd_create("gpucomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(ErrorKind::unavailable, "memfd_create failed: ", std::strerror(errno));
-  if (ftruncate(fd, static_cast<off_t>(layout.total)) ||
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
+  if (ftruncate(fd, static_cast<off_t>(bytes)) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
     const int error = errno;
     close(fd);
-    fail(ErrorKind::unavailable, "could not size shared memory of ", layout.total,
-         " bytes: ", std::strerror(error));
+    fail(ErrorKind::unavailable, "could not size shared memory of ", bytes, " bytes: ", std::strerror(error));
   }
-  format_region(FileRegion(fd, layout.total).base, layout);
+  format_region(FileRegion(fd, bytes).base, world);
   return fd;
 }
 

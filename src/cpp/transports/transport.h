@@ -15,6 +15,7 @@
 
 namespace gpucomm {
 
+inline constexpr int kEverybody = -1;
 inline constexpr int kRememberedCalls = 32;  // of each rank: the flight log
 
 // What a rank calls, as the others can read it. Words, so that a record can be shared without locks.
@@ -27,7 +28,9 @@ struct CallRecord {
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
   uint32_t barrier = 0;
   std::array<char, 32> algorithm{};
-  uint64_t counts = 0;  // digest of uneven counts; 0: even ones
+  uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
+  // n: the n-th send to rank `root`; -n: the n-th receive from it; 0: a collective.
+  int64_t message = 0;
 };
 static_assert(sizeof(CallRecord) <= CallRecord::kWords * 8);
 
@@ -71,8 +74,9 @@ class Transport {
   // Moves what can be moved now; true when all `bytes` (0 too: a bare header) are on their way and the memory
   // may be reused. `progress` starts as {} for each message.
   virtual bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) = 0;
-  // A call ends when this is true: what was sent needs nothing more from this rank.
-  virtual bool flush() { return true; }
+  // Whether what was sent to a peer, or to kEverybody, needs nothing more from this rank: only then a call
+  // ends.
+  virtual bool flush(int) { return true; }
   // The next chunk from a peer, or nullptr while there is none.
   virtual const Chunk* peek(int peer) = 0;
   virtual void consume(int peer) = 0;
@@ -125,9 +129,10 @@ struct Endpoint {
   int rank = 0, world = 1;
   int fd = -1;                     // shm: the region's memfd
   std::shared_ptr<Region> region;  // local: shared by the threads
+  int channel = 0;                 // 0: collectives, 1: point to point
   std::shared_ptr<Wire> wire;      // between nodes
   std::vector<int> wire_ranks;     // the wire's number of each rank
-  int context = 0, channel = 0;    // set apart what shares a wire
+  int context = 0;                 // sets communicators apart that share a wire
   std::vector<int> nodes;          // the node of each rank
 };
 
