@@ -167,8 +167,9 @@ void bind_communicator(py::module_& m) {
                        std::vector<int> nodes) {
              std::optional<Emulation> emulation;
              if (links) emulation = {*links, half_duplex, jitter, seed};
-             Endpoint endpoint{rank, world, fd, region.value_or(nullptr), wire.value_or(nullptr)};
-             endpoint.wire_ranks = std::move(wire_ranks), endpoint.context = context;
+             Endpoint endpoint{rank, world, fd, region.value_or(nullptr)};
+             endpoint.wire = wire.value_or(nullptr), endpoint.wire_ranks = std::move(wire_ranks);
+             endpoint.context = context;
              endpoint.nodes = std::move(nodes);
              return std::make_unique<PyCommunicator>(transport, std::move(endpoint), timeout, emulation);
            }),
