@@ -28,6 +28,7 @@ __all__: list[str] = [
     "build_plan",
     "build_plans",
     "choose",
+    "copy_pack",
     "mpi_wire",
     "reduce",
     "scale",
@@ -36,6 +37,7 @@ __all__: list[str] = [
     "shm_create",
     "simd_level",
     "simd_levels",
+    "total_time",
     "transports",
     "verify",
     "version",
@@ -198,7 +200,8 @@ class Verified:
 
 class Links:
     """
-    A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced (gamma).
+    A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced (gamma); of kind nodes also
+    the node of each rank and the figures inside one.
     """
     def __init__(
         self,
@@ -207,6 +210,10 @@ class Links:
         beta: typing.SupportsFloat | typing.SupportsIndex = 1e-09,
         lambda_: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         gamma: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        inner_alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        inner_beta: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        inner_lambda: typing.SupportsFloat | typing.SupportsIndex = 0.0,
     ) -> None: ...
     @property
     def alpha(self) -> float: ...
@@ -215,9 +222,17 @@ class Links:
     @property
     def gamma(self) -> float: ...
     @property
+    def inner_alpha(self) -> float: ...
+    @property
+    def inner_beta(self) -> float: ...
+    @property
+    def inner_lambda(self) -> float: ...
+    @property
     def kind(self) -> str: ...
     @property
     def lambda_(self) -> float: ...
+    @property
+    def nodes(self) -> list[int]: ...
 
 class Event:
     """
@@ -374,6 +389,37 @@ class Communicator:
         context: typing.SupportsInt | typing.SupportsIndex = 0,
         nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> None: ...
+    def _packed(
+        self,
+        collective: str,
+        x: typing.Any,
+        pack: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        op: str = "sum",
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        A call on a pack with this digest.
+        """
+    def _plan_packs(
+        self,
+        xs: list,
+        writes: bool,
+        op: str | None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None,
+    ) -> list:
+        """
+        How a list of arrays travels: (places, elements, digest) of each message, after their checks.
+        """
+    def abort(self) -> None:
+        """
+        Ends it on every rank, at once and for good: calls under way and later ones raise and name this rank.
+        """
     def all_gather(
         self,
         x: typing.Any,
@@ -419,7 +465,9 @@ class Communicator:
 
         Args:
             x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
-                int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given.
+                int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
+                arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
+                those of more than 1 MiB by themselves.
             op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
                 "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
                 folded in float32.
@@ -429,7 +477,8 @@ class Communicator:
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
             segments: how finely the message is cut for pipelining; None: the cheapest.
             timeout: seconds until the call fails on every rank; None: the communicator's.
-            async_op: return a Work at once; x and out must be left alone until it is done.
+            async_op: return a Work at once; x and out must be left alone until it is done. Of a list a
+                CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
 
         Returns:
             x or out; a Work if async_op.
@@ -493,7 +542,8 @@ class Communicator:
         Copies the root's x into every rank's x.
 
         Args:
-            x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too.
+            x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
+                or tuple of arrays, as in all_reduce.
             root: the rank whose x is sent.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
@@ -509,7 +559,8 @@ class Communicator:
         """
     def flight_log(self) -> list:
         """
-        The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way").
+        The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way"); of
+        sends and receives, which count apart, also op ("send", "recv") and peer.
         """
     def gather(
         self,
@@ -540,6 +591,28 @@ class Communicator:
         Raises:
             As all_gather.
         """
+    def recv(
+        self,
+        x: typing.Any,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Receives the next message from one rank into x.
+
+        Args:
+            x: an array of the dtype and count that the sender sends; it is written.
+            source: another rank.
+            timeout, async_op: as in send.
+
+        Returns:
+            x; a Work if async_op.
+
+        Raises:
+            As send.
+        """
     def reduce(
         self,
         x: typing.Any,
@@ -557,7 +630,7 @@ class Communicator:
         Reduces x over all ranks onto one; the others' x is left as it is.
 
         Args:
-            x: as in all_reduce; the root's is overwritten unless it gives `out`.
+            x: as in all_reduce, a list too; the root's is overwritten unless it gives `out`.
             root: the rank that gets the result.
             op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
             scale: as in all_reduce; where x is left as it is, the products need memory of its size.
@@ -628,6 +701,63 @@ class Communicator:
 
         Raises:
             As all_reduce.
+        """
+    def send(
+        self,
+        x: typing.Any,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Sends x to one rank, which receives it by recv.
+
+        Messages from one rank to another are matched in the order of issue. They are apart from the collectives:
+        neither waits for the other. A short message has left when send returns, whether or not it is received yet.
+
+        Args:
+            x: an array of any shape and dtype that speaks DLPack, in host memory, C-contiguous.
+            to: another rank.
+            timeout: seconds until the message, and with it the communicator, fails on every rank; None: the
+                communicator's.
+            async_op: return a Work at once; x must be left alone until it is done.
+
+        Returns:
+            None; a Work if async_op.
+
+        Raises:
+            InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+            MismatchError: the receiver expects another dtype or count. A sender whose message had left already
+                learns it from its next call.
+            CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
+            ClosedError: it was closed before.
+        """
+    def sendrecv(
+        self,
+        x: typing.Any,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        out: typing.Any,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Sends x to one rank and receives out from one, the same or another, both at once.
+
+        Args:
+            x: as in send.
+            to: a rank; this one only where source is too: then x is copied to out.
+            out: as recv's x; apart from x.
+            source: the rank to receive from.
+            timeout, async_op: as in send.
+
+        Returns:
+            out; a Work if async_op.
+
+        Raises:
+            As send.
         """
     def set_links(self, links: Links) -> None:
         """
@@ -723,6 +853,11 @@ def choose(
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
     """
 
+def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
+    """
+    Copies arrays into a pack, one behind the other, or out of it again.
+    """
+
 def mpi_wire(
     library: str,
     *,
@@ -780,6 +915,19 @@ def simd_level() -> str:
 def simd_levels() -> list[str]:
     """
     The SIMD levels that this CPU can run.
+    """
+
+def total_time(
+    collective: str,
+    algorithm: str,
+    world: typing.SupportsInt | typing.SupportsIndex,
+    nbytes: typing.SupportsInt | typing.SupportsIndex,
+    links: Links,
+    root: typing.SupportsInt | typing.SupportsIndex = 0,
+    segments: typing.SupportsInt | typing.SupportsIndex = 1,
+) -> float:
+    """
+    The total time of a call, in place, on a link model; for thousands of ranks too.
     """
 
 def transports() -> dict:

@@ -17,7 +17,11 @@ constexpr size_t kAlignBytes = 64;  // cuts fall on cache lines, as in a communi
 class Scheduler {
  public:
   Scheduler(const Links& links, int world, bool events)
-      : links_(links), ports_(2 * world, 0.0), events_(events) {}
+      : links_(links), ports_(4 * world, 0.0), events_(events) {
+    if (links.kind == Links::Kind::nodes && links.nodes.size() != static_cast<size_t>(world))
+      fail(ErrorKind::invalid_argument, "links between nodes name the nodes of ", links.nodes.size(),
+           " ranks, but there are ", world);
+  }
 
   void add(const Plan& plan, const std::vector<size_t>& offset_bytes) { actions_.add(plan, offset_bytes); }
 
@@ -90,20 +94,34 @@ class Scheduler {
     const double at = ready(lane);
     if (head.kind != StepKind::send) return at;
     const Lane& other = lanes_[actions_[head.match].lane];
-    return ports_free(lane.rank, other.rank, std::max(at, ready(other) - links_.lambda));
+    const Way w = way(lane.rank, other.rank);
+    return ports_free(lane.rank, other.rank, w, std::max(at, ready(other) - w.lambda));
   }
 
-  double ports_free(int from, int to, double at) const {
-    if (links_.kind == Links::Kind::switched)
-      return std::max({at, ports_[2 * from], ports_[2 * to + 1] - links_.lambda});
+  // What a message between two ranks meets: its figures, and where it takes the ports of a switch, these.
+  struct Way {
+    double alpha, lambda, beta;
+    int out, in;
+  };
+  Way way(int from, int to) const {
+    const Way outer{links_.alpha, links_.lambda, links_.beta, 2 * from, 2 * to + 1};
+    if (links_.kind != Links::Kind::nodes) return outer;
+    const int a = links_.nodes[from], b = links_.nodes[to], first = 2 * static_cast<int>(links_.nodes.size());
+    if (a != b) return {links_.alpha, links_.lambda, links_.beta, first + 2 * a, first + 2 * b + 1};
+    return {links_.inner_alpha, links_.inner_lambda, links_.inner_beta, outer.out, outer.in};
+  }
+
+  double ports_free(int from, int to, const Way& way, double at) const {
+    if (links_.kind != Links::Kind::chain)
+      return std::max({at, ports_[way.out], ports_[way.in] - way.lambda});
     for (int i = std::min(from, to); i < std::max(from, to); ++i)
       at = std::max(at, ports_[link(i, from, to)]);
     return at;
   }
 
-  void occupy(int from, int to, double left, double there) {
-    if (links_.kind == Links::Kind::switched) {
-      ports_[2 * from] = left, ports_[2 * to + 1] = there;
+  void occupy(int from, int to, const Way& way, double left, double there) {
+    if (links_.kind != Links::Kind::chain) {
+      ports_[way.out] = left, ports_[way.in] = there;
       return;
     }
     for (int i = std::min(from, to); i < std::max(from, to); ++i) ports_[link(i, from, to)] = left;
@@ -125,9 +143,10 @@ class Scheduler {
     Action& into = actions_[action.match];
     const int from = lanes_[action.lane].rank, to = lanes_[into.lane].rank;
     const bool travels = action.bytes || action.opens;
-    const double left = travels ? at + links_.alpha + action.bytes * links_.beta : at;
-    const double there = travels ? left + links_.lambda : at;
-    if (travels) occupy(from, to, left, there);
+    const Way w = way(from, to);
+    const double left = travels ? at + w.alpha + action.bytes * w.beta : at;
+    const double there = travels ? left + w.lambda : at;
+    if (travels) occupy(from, to, w, left, there);
     finish(send, to, at, left);
     into.time_s = std::max(into.time_s, there);
     const bool whole = !--into.missing;
@@ -159,7 +178,7 @@ class Scheduler {
 
   const Links& links_;
   std::vector<double>
-      ports_;  // switch: out and in of each rank; chain: up and down link of each neighbour pair
+      ports_;  // out and in of each rank, then of each node; chain: up and down link of each neighbour pair
   bool events_;
   Actions actions_;
   std::vector<Lane>& lanes_ = actions_.lanes();
@@ -177,6 +196,7 @@ Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& off
 }
 
 double total_time(std::string_view algorithm, PlanRequest request, size_t bytes, const Links& links) {
+  if (request.nodes.empty()) request.nodes = links.nodes;
   Scheduler scheduler(links, request.world, false);
   std::vector<size_t> offset_bytes;
   const size_t whole = by_rank(request.collective) ? bytes / request.world * request.world : bytes;

@@ -129,6 +129,9 @@ struct Algorithm {
   bool offers(Collective c) const;
 };
 
+// Throws invalid_argument unless these are the nodes of so many ranks, in the order of their first ranks.
+void check_nodes(const std::vector<int>& nodes, int world);
+
 // Builds one rank's plan; throws invalid_argument for an unknown algorithm or one without the collective.
 Plan build_plan(std::string_view algorithm, const PlanRequest& request);
 // Every rank's plan of the same call.
