@@ -23,8 +23,8 @@ class Communicator(_core.Communicator):
     disagreeing rank) it is closed for good, on every rank.
     """
 
-    fabric: Fabric | None = None  # what connects its nodes; None: they share memory
-    wire_ranks: tuple[int, ...] = ()  # the fabric's number of each rank
+    _fabric: Fabric | None = None  # what connects its nodes; None: they share memory
+    _wire_ranks: tuple[int, ...] = ()  # the fabric's number of each rank
 
     def __enter__(self) -> Communicator:
         return self
@@ -95,6 +95,4 @@ class Communicator(_core.Communicator):
         nodes = len(set(self.nodes))
         where = f", {nodes} nodes" if nodes > 1 else ""
         state = ", closed" if self.closed else ""
-        return (
-            f"<gpucomm.Communicator rank {self.rank} of {self.world}, transport {self.transport}{where}{state}>"
-        )
+        return f"<gpucomm.Communicator rank {self.rank} of {self.world}, transport {self.transport}{where}{state}>"

@@ -114,7 +114,7 @@ def join(
             context=context,
             timeout=timeout,
         )
-        comm.fabric, comm.wire_ranks = fabric, tuple(wire_ranks)
+        comm._fabric, comm._wire_ranks = fabric, tuple(wire_ranks)
         return comm
 
     if len(inside) == 1:

@@ -32,7 +32,7 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
     if not isinstance(key, int) or isinstance(key, bool):
         raise InvalidArgumentError(f"key must be a whole number, got {key!r} {where}")
     token = secrets.randbits(62)
-    context = comm.fabric.next_context if comm.fabric else 0
+    context = comm._fabric.next_context if comm._fabric else 0
     mine = np.array([_APART if color is None else color, key, token, context], np.int64)
     table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 4)
     made = None if color is None else _join(comm, table, color)
@@ -59,9 +59,9 @@ def _join(comm: Communicator, table: np.ndarray, color: int) -> Communicator:
     rank, world = members.index(comm.rank), len(members)
     token = int(table[members[0], 2])  # the first member's names the group: nobody can guess it
     nodes = [comm.nodes[member] for member in members]
-    if comm.fabric:
-        wire_ranks = [comm.wire_ranks[member] for member in members]
-        return fabric.join(comm.fabric, rank, wire_ranks, nodes, int(table[:, 3].max()), token, comm.timeout)
+    if comm._fabric:
+        wire_ranks = [comm._wire_ranks[member] for member in members]
+        return fabric.join(comm._fabric, rank, wire_ranks, nodes, int(table[:, 3].max()), token, comm.timeout)
     if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
             region = _regions.setdefault(token, _core.Region(world))
