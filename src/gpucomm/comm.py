@@ -95,4 +95,5 @@ class Communicator(_core.Communicator):
         nodes = len(set(self.nodes))
         where = f", {nodes} nodes" if nodes > 1 else ""
         state = ", closed" if self.closed else ""
-        return f"<gpucomm.Communicator rank {self.rank} of {self.world}, transport {self.transport}{where}{state}>"
+        rank = f"rank {self.rank} of {self.world}"
+        return f"<gpucomm.Communicator {rank}, transport {self.transport}{where}{state}>"

@@ -26,8 +26,8 @@ def open_c10d(ranks: Ranks, timeout: float) -> Fabric:
     """The wire of a job that torchrun has started.
 
     It takes a Gloo group of its own, by the store that torchrun's variables name, so the default group of
-    torch.distributed stays the user's to make. One thread starts receives, and one more sends for each line in
-    use: Gloo can only wait for a message, not say whether it has come.
+    torch.distributed stays the user's to make. One thread starts receives, and one more sends for each line
+    in use: Gloo can only wait for a message, not say whether it has come.
 
     Args:
         ranks: who this process is.

@@ -98,7 +98,8 @@ def parse_nodes(text: str, world: int) -> tuple[int, ...]:
         nodes = []
     if len(nodes) != world or min(nodes) < 0:
         raise InvalidArgumentError(
-            f"nodes {text!r} must be NODESxRANKS, as in 2x4, or the node of each of {world} ranks, as in 0,0,1"
+            f"nodes {text!r} must be NODESxRANKS, as in 2x4, or the node of each of the {world} ranks,"
+            " as in 0,0,1"
         )
     known: dict[int, int] = {}
     return tuple(known.setdefault(node, len(known)) for node in nodes)

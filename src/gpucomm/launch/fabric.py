@@ -96,8 +96,8 @@ def join(
     """
     if context >= fabric.most_contexts - fabric.inits:
         raise UnavailableError(
-            f"rank {rank} of {len(nodes)}: {fabric.most_contexts} communicators have shared the {fabric.name} wire,"
-            " which is all that it can tell apart: make fewer groups"
+            f"rank {rank} of {len(nodes)}: {fabric.most_contexts} communicators have shared the"
+            f" {fabric.name} wire, which is all that it can tell apart: make fewer groups"
         )
     fabric.next_context = max(fabric.next_context, context + 1)
     inside = [r for r in range(len(nodes)) if nodes[r] == nodes[rank]]

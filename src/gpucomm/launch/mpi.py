@@ -11,6 +11,7 @@ from gpucomm.launch.fabric import Fabric
 
 __all__ = ["open_mpi"]
 
+_LEAST_TAGS = 32767  # that the standard promises
 _STREAMS = 4  # of a communicator: data and control, of two channels
 
 
@@ -58,7 +59,8 @@ def open_mpi(ranks: Ranks, timeout: float) -> Fabric:
     wire = _core.mpi_wire(
         MPI.__file__, handle_bytes=MPI._sizeof(MPI.Comm), communicator=_value(own), byte=_value(MPI.BYTE)
     )
-    return Fabric("mpi", wire, world.Get_attr(MPI.TAG_UB) // _STREAMS, keep=own)
+    most_tags = world.Get_attr(MPI.TAG_UB) or _LEAST_TAGS
+    return Fabric("mpi", wire, most_tags // _STREAMS, keep=own)
 
 
 def _value(thing: object) -> int:

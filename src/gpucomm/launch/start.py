@@ -40,9 +40,10 @@ def init(timeout: float = 60.0) -> Communicator:
 
     The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun,
     or a world of one where there was none. Ranks of one node share memory; where the launcher says that there
-    are several nodes, MPI or torch.distributed connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override). GPUCOMM_LINKS, which
-    `gpucomm run --links` sets, makes the links as slow as described there. A second call returns the same
-    communicator while it is open. Inside `gpucomm.local(...).run(fn)` it is the one that `fn` was given.
+    are several nodes, MPI or torch.distributed connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override).
+    GPUCOMM_LINKS, which `gpucomm run --links` sets, makes the links as slow as described there. A second call
+    returns the same communicator while it is open. Inside `gpucomm.local(...).run(fn)` it is the one that
+    `fn` was given.
 
     Args:
         timeout: seconds that all ranks have to come, and the communicator's default for its calls.
@@ -126,8 +127,8 @@ def _make(timeout: float) -> Communicator:
 def _connect(ranks: Ranks, timeout: float, links: dict[str, Any]) -> Communicator:
     if links:
         raise InvalidArgumentError(
-            f"rank {ranks.rank} of {ranks.world}: links can only be emulated between the ranks of one node, and"
-            f" transport {ranks.transport!r} connects several: unset GPUCOMM_LINKS"
+            f"rank {ranks.rank} of {ranks.world}: links can only be emulated between the ranks of one node,"
+            f" and transport {ranks.transport!r} connects several: unset GPUCOMM_LINKS"
         )
     from gpucomm.launch import fabric
 
