@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 from gpucomm import _core
 
@@ -65,6 +66,53 @@ class Communicator(_core.Communicator):
         from gpucomm.launch import groups
 
         return groups.subset(self, ranks)
+
+    def broadcast_object(
+        self, obj: Any, root: int = 0, *, pickle: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Gives every rank an object of the root's.
+
+        Args:
+            obj: on the root None, bool, int, float, complex, str, bytes, NumPy arrays and scalars, and lists,
+                tuples and dicts of these; it arrives exactly so, NaN, tuples and the order of keys too.
+                Elsewhere it is not looked at.
+            root: the rank whose object it is.
+            pickle: whether anything else is pickled, and what others pickled unpickled here, which lets them
+                run any code; all ranks must say the same.
+            timeout: seconds until the call fails on every rank; None: the communicator's.
+
+        Returns:
+            The object; on the root obj itself.
+
+        Raises:
+            UnsupportedTypeError: it holds something else, on every rank; the communicator stays open.
+            Error: as any collective.
+        """
+        from gpucomm import object_collectives
+
+        return object_collectives.broadcast_object(self, obj, root, pickle, timeout)
+
+    def gather_objects(
+        self, obj: Any, root: int | None = None, *, pickle: bool = False, timeout: float | None = None
+    ) -> list[Any] | None:
+        """Collects one object of every rank.
+
+        Args:
+            obj: this rank's, as in broadcast_object.
+            root: the rank that gets them; None: all do.
+            pickle: as in broadcast_object.
+            timeout: as in broadcast_object.
+
+        Returns:
+            The objects in rank order; None on the ranks that do not get them.
+
+        Raises:
+            UnsupportedTypeError: an object holds something else, on every rank; the communicator stays open.
+            Error: as any collective.
+        """
+        from gpucomm import object_collectives
+
+        return object_collectives.gather_objects(self, obj, root, pickle, timeout)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
