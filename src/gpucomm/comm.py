@@ -67,6 +67,33 @@ class Communicator(_core.Communicator):
 
         return groups.subset(self, ranks)
 
+    def shrink(self, timeout: float | None = None) -> Communicator:
+        """Gives the survivors of a fault a new communicator; each of them must call it, once.
+
+        A fault (a lost rank, a timeout, a mismatch, abort()) closes a communicator for good. All live ranks
+        that come go on, in their old order. As soon as all have come, or the first of them has waited for
+        `timeout`, they are settled; ranks that have ended are not waited for, stopped ones are.
+
+        A rank that comes later than that gets a ClosedError which names those that have gone on without it:
+        it should end. Where a rank ends or stops meanwhile, the others begin again without it.
+
+        Args:
+            timeout: seconds for the others to come, and then again to meet; None: the communicator's.
+
+        Returns:
+            An open communicator of the survivors, with this one's timeout and emulated links; it is what
+            `gpucomm.init()` returns from now on where it returned this one.
+
+        Raises:
+            ClosedError: this rank came too late.
+            InvalidArgumentError: there was no fault, or this communicator was shrunk before.
+            UnavailableError: its ranks share no memory.
+            Error: as `gpucomm.init`.
+        """
+        from gpucomm.launch import survivors
+
+        return survivors.shrink(self, timeout)
+
     def broadcast_object(
         self, obj: Any, root: int = 0, *, pickle: bool = False, timeout: float | None = None
     ) -> Any:

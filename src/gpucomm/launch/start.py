@@ -16,7 +16,7 @@ from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
 from gpucomm.launch.environment import detect
 from gpucomm.launch.rendezvous import meet
 
-__all__ = ["adopt", "bound", "check_timeout", "emulation", "init"]
+__all__ = ["adopt", "bound", "check_timeout", "emulation", "init", "replace"]
 
 
 class _Process:
@@ -73,6 +73,15 @@ def adopt(comm: Communicator) -> None:
     """Make `comm` what `init` returns in this process."""
     with _Process.lock:
         _remember(comm)
+
+
+def replace(old: Communicator, new: Communicator) -> None:
+    """Make `new` what `init` returns wherever it returned `old`."""
+    with _Process.lock:
+        if _Process.comm is old:
+            _remember(new)
+    if getattr(_thread, "comm", None) is old:
+        _thread.comm = new
 
 
 @contextlib.contextmanager
