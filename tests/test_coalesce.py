@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import outcomes_of, run_ranks
@@ -18,6 +17,7 @@ MIB = 1 << 20
 
 def mixed(rank):
     """Arrays of several libraries, dtypes and shapes; two of them too large to be packed."""
+    torch = pytest.importorskip("torch")
     rng = np.random.default_rng(rank)
     return [
         rng.integers(0, 9, (3, 4)).astype(np.float32),

@@ -34,7 +34,10 @@ PYTHON_LAYERS = {
     "units": {"errors"},
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
-    "comm": LOWEST | {"launch"},  # late, to make groups
+    "comm": LOWEST | {"launch", "object_collectives"},  # late
+    "coalesce": LOWEST | {"arrays", "comm"},
+    "objects": LOWEST,
+    "object_collectives": LOWEST | {"comm", "objects"},
     "cost": BASE,
     "probe": BASE,
     "launch": BASE,

@@ -389,6 +389,12 @@ class Communicator:
         context: typing.SupportsInt | typing.SupportsIndex = 0,
         nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> None: ...
+    def _keep(
+        self, round: typing.SupportsInt | typing.SupportsIndex, proposal: bool
+    ) -> bool:
+        """
+        Whether what the survivors have made is kept: as the first of them said.
+        """
     def _packed(
         self,
         collective: str,
@@ -415,6 +421,14 @@ class Communicator:
     ) -> list:
         """
         How a list of arrays travels: (places, elements, digest) of each message, after their checks.
+        """
+    def _survivors(
+        self,
+        round: typing.SupportsInt | typing.SupportsIndex,
+        patience: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> list[int]:
+        """
+        After a fault: the ranks that go on, the same on all of them; this one may have come too late.
         """
     def abort(self) -> None:
         """
@@ -766,6 +780,11 @@ class Communicator:
     def stats(self) -> dict:
         """
         Since the start: bytes_sent, bytes_received (payload), messages_sent, calls, busy_s (from start to end, summed).
+        """
+    @property
+    def _identity(self) -> int:
+        """
+        A number that only the ranks of this communicator know; 0: they share no memory.
         """
     @property
     def closed(self) -> bool:

@@ -222,6 +222,18 @@ void bind_communicator(py::module_& m) {
       .def("abort", &PyCommunicator::abort,
            "Ends it on every rank, at once and for good: calls under way and later ones raise and name this "
            "rank.")
+      .def("_survivors", &PyCommunicator::survivors, "round"_a, "patience"_a,
+           "After a fault: the ranks that go on, the same on all of them; this one may have come too late.")
+      .def(
+          "_keep", [](PyCommunicator& c, int round, bool proposal) { return c.core().keep(round, proposal); },
+          "round"_a, "proposal"_a, "Whether what the survivors have made is kept: as the first of them said.")
+      .def_property_readonly(
+          "_identity",
+          [](PyCommunicator& c) {
+            const Census* census = c.core().transport().census();
+            return census ? census->identity : 0;
+          },
+          "A number that only the ranks of this communicator know; 0: they share no memory.")
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,

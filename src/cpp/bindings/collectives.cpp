@@ -302,6 +302,14 @@ void PyCommunicator::abort() {
   core_->abort();
 }
 
+std::vector<int> PyCommunicator::survivors(int round, double patience_s) {
+  const Seconds patience = seconds(patience_s);
+  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
+  std::vector<int> ranks;
+  blocking(*core_, [&] { ranks = core_->survivors(round, patience); });
+  return ranks;
+}
+
 void PyCommunicator::close() {
   if (forked()) return;
   {

@@ -87,6 +87,7 @@ class PyCommunicator {
                             Factor scale) const;
   void barrier(std::optional<double> timeout_s);
   void abort();
+  std::vector<int> survivors(int round, double patience_s);
   void close();
   pybind11::dict stats() const;
 

@@ -39,6 +39,11 @@ class Communicator : public Drivable {
   void close();
   // Ends it on every rank, for good: all calls under way and later ones raise.
   void abort();
+  // After a fault: waits until all live ranks have come here too, or for so long, and returns those that go
+  // on, the same on every rank; this one may have come too late. `round` counts the attempts.
+  std::vector<int> survivors(int round, Seconds patience);
+  // Whether what the survivors of a round have made is kept: as the first of them said.
+  bool keep(int round, bool proposal);
   bool closed() const { return fate_.closed(); }
   const Fate& fate() const { return fate_; }
 

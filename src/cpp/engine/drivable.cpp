@@ -81,7 +81,7 @@ void Drivable::drive(Pending& call, Clock::time_point deadline, Seconds patience
       const auto now = Clock::now();
       if (now >= next_look) {
         next_look = now + kLook;
-        if (interrupted_ && interrupted_()) interrupt();
+        if (interrupted()) interrupt();
         check(&call, now >= deadline ? std::optional(patience_s) : std::nullopt);
       }
       auto nap = std::min<Clock::duration>(kLook, deadline - now);

@@ -132,6 +132,7 @@ class Emulated : public Transport {
   bool poisoned() const override { return inner_->poisoned(); }
   Poison poison() const override { return inner_->poison(); }
   Clocks* clocks() override { return inner_->clocks(); }
+  Census* census() override { return inner_->census(); }
   Counters counters() const override { return inner_->counters(); }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <random>
 
 #include "base/fence.h"
 #include "base/futex.h"
@@ -32,6 +33,7 @@ struct RegionHeader {
   uint32_t poison_kind;
   char poison_text[1500];
   std::atomic<uint64_t> agreed;
+  Census census;
   Clocks clocks[kSharedClocks];
 };
 
@@ -76,6 +78,8 @@ void format_region(std::byte* base, int world) {
     auto* header = reinterpret_cast<RegionHeader*>(base + layout.begin);
     header->magic = kMagic, header->world = world;
     header->slots = layout.slots, header->slot_bytes = layout.slot_bytes;
+    std::random_device random;
+    header->census.identity = uint64_t{random()} << 32 | random();
   }
 }
 
@@ -302,6 +306,8 @@ Poison Mailbox::poison() const {
 }
 
 Clocks* Mailbox::clocks() { return reinterpret_cast<RegionHeader*>(base_)->clocks; }
+
+Census* Mailbox::census() { return &reinterpret_cast<RegionHeader*>(base_)->census; }
 
 uint64_t Mailbox::agree(uint64_t word) {
   uint64_t first = 0;

@@ -63,6 +63,7 @@ class Mailbox : public Transport {
   bool poisoned() const override;
   Poison poison() const override;
   Clocks* clocks() override;
+  Census* census() override;
   uint64_t agree(uint64_t word) override;
   Counters counters() const override;
 

@@ -65,6 +65,15 @@ struct SendProgress {
 inline constexpr int kSharedClocks = 128 + 64 * 64;
 using Clocks = std::atomic<uint64_t>;
 
+// Words in memory that all ranks share, zero at first, by which they agree who goes on after a fault: the
+// first to write a word decides it for all, so nobody's death can leave them in doubt.
+struct Census {
+  static constexpr int kRounds = 8;
+  uint64_t identity = 0;                                  // of the memory: no other communicator has it
+  std::atomic<uint64_t> came[kRounds], members[kRounds];  // sets of ranks, as bits
+  std::atomic<uint64_t> outcome[kRounds];                 // kept or abandoned
+};
+
 // Nothing here blocks but `sleep` and `leave`. Messages between two ranks arrive in order, in chunks whose
 // sizes are multiples of 64 bytes but for the last of a message.
 class Transport {
@@ -107,6 +116,8 @@ class Transport {
 
   // kSharedClocks words for emulated links; nullptr: this transport can not carry them.
   virtual Clocks* clocks() { return nullptr; }
+  // nullptr: the ranks share no memory to agree in.
+  virtual Census* census() { return nullptr; }
   // All ranks should give the same word (not 0); returns the one that was given first.
   virtual uint64_t agree(uint64_t word) { return word; }
 

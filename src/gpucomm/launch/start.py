@@ -19,7 +19,7 @@ from gpucomm.launch.rendezvous import meet
 if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
 
-__all__ = ["adopt", "bound", "check_timeout", "emulation", "init"]
+__all__ = ["adopt", "bound", "check_timeout", "emulation", "init", "replace"]
 
 
 class _Process:
@@ -79,6 +79,15 @@ def adopt(comm: Communicator) -> None:
     """Make `comm` what `init` returns in this process."""
     with _Process.lock:
         _remember(comm)
+
+
+def replace(old: Communicator, new: Communicator) -> None:
+    """Make `new` what `init` returns wherever it returned `old`."""
+    with _Process.lock:
+        if _Process.comm is old:
+            _remember(new)
+    if getattr(_thread, "comm", None) is old:
+        _thread.comm = new
 
 
 @contextlib.contextmanager
