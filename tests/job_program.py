@@ -1,4 +1,4 @@
-"""What the ranks of a test's job run: job_program.py FOLDER CHECK...; each check's result goes to FOLDER/RANK.json.
+"""What the ranks of a test's job run: job_program.py FOLDER CHECK...; the results go to FOLDER/RANK.json.
 
 A check returns a list of what was wrong, or a sentence about the error it met.
 """
@@ -64,7 +64,7 @@ def same_bits(comm):
 
 
 def point_to_point(comm):
-    """Around a circle both ways at once, with messages larger than all that can be under way, and calls between."""
+    """Around a circle both ways at once, with messages larger than what can be under way."""
     wrong = []
     right, left = (comm.rank + 1) % comm.world, (comm.rank - 1) % comm.world
     for count in (0, 1, 32768, 1_000_000):
