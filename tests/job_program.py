@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from reference import close
 from test_collectives import expect, inputs, run
 
 import gpucomm
-from gpucomm import errors
+from gpucomm import _core, errors
 
 CHUNK = 256 << 10  # bytes of a message between nodes
 
@@ -152,6 +153,54 @@ def shows_itself(comm):
     return [] if told in repr(comm) else [repr(comm)]
 
 
+def place(comm):
+    return [comm.transport, list(comm.nodes), os.listdir("/dev/shm")]
+
+
+def counted():
+    folder = Path("/sys/class/net/eth0/statistics")
+    return np.array([int((folder / f"{way}_bytes").read_text()) for way in ("tx", "rx")])
+
+
+def traffic(comm):
+    """Bytes that this rank's host sends and receives in an all-reduce, over those of the plan."""
+    elements, segments, found = 1 << 22, 16, {}
+    own = [r for r in range(comm.world) if comm.nodes[r] == comm.nodes[comm.rank]]
+    for algorithm in ("ring", "hierarchical", "linear_pipeline", "direct"):
+        plans = _core.build_plans("all_reduce", algorithm, comm.world, segments=segments, nodes=comm.nodes)
+        planned = np.zeros(2)
+        for rank, plan in enumerate(plans):
+            offsets = plan.layout(elements, align=16)
+            for step in plan.steps:
+                if step.kind == "send" and (rank in own) != (step.peers[0] in own):
+                    planned[int(rank not in own)] += 4 * (
+                        offsets[step.piece + step.pieces] - offsets[step.piece]
+                    )
+        x = np.ones(elements, np.float32)
+        comm.barrier()
+        before = counted()
+        comm.barrier()  # nobody begins before all have looked
+        comm.all_reduce(x, algorithm=algorithm, segments=segments)
+        comm.barrier()
+        found[algorithm] = ((counted() - before) / planned).round(4).tolist()
+    return found
+
+
+def cut_off(comm):
+    """All-reduce without end, until the last rank takes its host off the net."""
+    x = np.ones(100_000, np.float32)
+
+    def forever():
+        for _ in range(20):
+            comm.all_reduce(x, algorithm="ring", timeout=3)
+        if comm.rank == comm.world - 1:
+            subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+        while True:
+            comm.all_reduce(x, algorithm="ring", timeout=3)
+
+    return met(forever)
+
+
 def met(call):
     """The error that a call meets and after how many seconds."""
     begin = time.monotonic()
@@ -212,14 +261,22 @@ def second_init(comm):
         return [] if again.all_reduce(np.ones(3))[0] == again.world else ["a second init"]
 
 
+def leave(file, report):
+    """Whole or not at all: who reads it may be waiting for it."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(report))
+    part.rename(file)
+
+
 def main(folder, *checks):
     report = {}
     comm = gpucomm.init(timeout=30)
+    rank = comm.rank
     for check in checks:
         begin = time.monotonic()
         report[check] = globals()[check](comm)
         report[check + " seconds"] = round(time.monotonic() - begin, 2)
-        Path(folder, f"{comm.rank}.json").write_text(json.dumps(report))
+        leave(Path(folder, f"{rank}.json"), report)
 
 
 if __name__ == "__main__":
