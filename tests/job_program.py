@@ -230,6 +230,7 @@ def faults(comm):
     )
     each("pair", lambda g: (unequal(g), g.barrier()))
     each("missing", lambda g: None if comm.rank == 1 else g.all_reduce(np.zeros(1000), timeout=1))
+    each("shrunk", shrunk)
     each("closed", lambda g: g.close() if comm.rank == 1 else g.all_reduce(np.zeros(10**6), timeout=10))
     each("aborted", lambda g: g.abort() if comm.rank == 1 else g.barrier(timeout=10))
     comm.barrier()
@@ -241,6 +242,11 @@ def unequal(comm):
         comm.send(np.zeros(3), 1)
     elif comm.rank == 1:
         comm.recv(np.zeros(4), 0)
+
+
+def shrunk(comm):
+    comm.abort()
+    comm.shrink(timeout=5)
 
 
 def exit_of_one(comm):

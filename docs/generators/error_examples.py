@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from unittest import mock
 
 import numpy as np
 
@@ -65,10 +67,12 @@ def _closed() -> None:
 
 
 def _unavailable() -> None:
-    """Ranks on two nodes."""
-    from gpucomm.launch.environment import detect
+    """Ranks on two nodes without mpi4py."""
+    from gpucomm.launch.environment import Ranks
+    from gpucomm.launch.mpi import open_mpi
 
-    detect({"RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4"})
+    with mock.patch.dict(sys.modules, {"mpi4py": None}):
+        open_mpi(Ranks(0, 8, 0, 4, "job", "openmpi", transport="mpi"), timeout=1)
 
 
 def _rank_failed() -> None:
