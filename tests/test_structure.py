@@ -34,6 +34,7 @@ PYTHON_LAYERS = {
     "units": {"errors"},
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
+    "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
     "comm": LOWEST | {"launch"},  # late, to make groups
     "cost": BASE,
     "probe": BASE,
@@ -43,7 +44,7 @@ PYTHON_LAYERS = {
     "optim": MIDDLE | {"merge", "exchange"},
 }
 HEAVY = {
-    "torch": {"optim", "bench"},
+    "torch": {"optim", "bench", "memory"},
     "mpi4py": {"launch", "bench"},
     "matplotlib": {"picture"},
     "rich": {"bench"},

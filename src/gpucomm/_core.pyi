@@ -9,6 +9,7 @@ import numpy
 import typing
 
 __all__: list[str] = [
+    "Block",
     "Communicator",
     "Event",
     "Links",
@@ -262,7 +263,11 @@ class Region:
     """
     The memory that ranks which are threads of one process share.
     """
-    def __init__(self, world: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __init__(
+        self,
+        world: typing.SupportsInt | typing.SupportsIndex,
+        heap_bytes: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> None: ...
 
 class Communicator:
     """
@@ -448,6 +453,11 @@ class Communicator:
         Raises:
             As all_gather.
         """
+    def heap_block(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Block:
+        """
+        Memory that the ranks of this node share, as a buffer; gpucomm.empty makes arrays of it. It lives as long
+        as anything that refers to it, beyond close().
+        """
     def reduce(
         self,
         x: typing.Any,
@@ -556,6 +566,12 @@ class Communicator:
         The keywords that gave it emulated links; empty without.
         """
     @property
+    def heap(self) -> dict:
+        """
+        This rank's shared heap: size_bytes, used_bytes, memory_bytes (taken from the machine), and a
+        note why there is none.
+        """
+    @property
     def links(self) -> Links:
         """
         The model of the links that "auto" computes with.
@@ -579,6 +595,21 @@ class Communicator:
     def world(self) -> int:
         """
         How many ranks there are.
+        """
+
+class Block:
+    """
+    A piece of this rank's shared heap.
+    """
+    @property
+    def address(self) -> int:
+        """
+        Where it begins.
+        """
+    @property
+    def nbytes(self) -> int:
+        """
+        Its size.
         """
 
 def algorithms() -> dict:
@@ -655,9 +686,13 @@ def set_simd_level(level: str) -> None:
     Forces a SIMD level.
     """
 
-def shm_create(world: typing.SupportsInt | typing.SupportsIndex) -> int:
+def shm_create(
+    world: typing.SupportsInt | typing.SupportsIndex,
+    heap_bytes: typing.SupportsInt | typing.SupportsIndex | None = None,
+) -> int:
     """
-    A memfd for the communicator of `world` processes; the caller closes it.
+    A memfd for the communicator of `world` processes, each with a heap of so many bytes (None: its share of the
+    machine's memory); the caller closes it.
     """
 
 def simd_level() -> str:

@@ -171,6 +171,11 @@ bool Communicator::advance_front() {
     }
     const bool moved = work.execution.advance();
     if (!work.execution.done()) return moved;
+    if (transport_->read_in_place()) {
+      // After a fault a peer may reuse its array while we still read there: what we have may be anything.
+      std::atomic_thread_fence(std::memory_order_acquire);
+      check_poison();
+    }
     transport_->complete(work.sequence);
     finish_front({});
   } catch (const Error& error) {
@@ -298,12 +303,12 @@ void Communicator::time_out(const Work& work, Seconds after) const {
 void Communicator::close() {
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;
   std::lock_guard lock(mutex_);
-  const bool unfinished = !queue_.empty();
+  // First: whoever learns that the call has ended may reuse arrays that peers are reading.
+  if (!queue_.empty())
+    transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
   while (!queue_.empty())
     finish_front(
         Error(ErrorKind::closed, "the communicator was closed before this call had finished" + where()));
-  if (unfinished)
-    transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
   transport_->leave();
 }
 

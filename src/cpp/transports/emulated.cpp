@@ -132,6 +132,8 @@ class Emulated : public Transport {
   bool poisoned() const override { return inner_->poisoned(); }
   Poison poison() const override { return inner_->poison(); }
   Counters counters() const override { return inner_->counters(); }
+  std::shared_ptr<Heap> heap() override { return inner_->heap(); }
+  std::string heap_note() const override { return inner_->heap_note(); }
 
  private:
   bool wait(std::atomic<uint64_t>& due, uint64_t until) {

@@ -15,17 +15,24 @@ struct Entry {  // of kEntryBytes; the payload of a short message follows the he
   std::atomic<uint64_t> full;  // 0: the sender's to fill; else the receiver's to read
   uint64_t tag;
   uint32_t bytes;
-  int32_t slot;    // -1: the payload is here
+  int32_t slot;    // or kInline, kInPlace
   uint64_t stamp;  // when it may be seen; 0: at once
   std::byte payload[];
 };
 static_assert(sizeof(Entry) == 32);
+static constexpr int32_t kInline = -1;   // the payload is here
+static constexpr int32_t kInPlace = -2;  // the payload is a Loan: where the message lies
+struct Loan {
+  uint64_t offset, bytes;  // in the region
+};
+// Shorter messages are staged: a lender waits for its reader, which costs more than a short copy.
+static constexpr size_t kLeastLoan = 16 << 10;
 static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
 static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 static constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {
-  uint64_t magic, world, slots, slot_bytes;
+  uint64_t magic, world, slots, slot_bytes, heap_bytes;
   std::atomic<uint32_t> full_fences;   // 1: some rank lacks the asymmetric fence
   std::atomic<uint32_t> poison_state;  // 0 none, 1 being written, 2 readable
   int32_t poison_rank;
@@ -40,7 +47,7 @@ struct RankArea {
   std::atomic<uint32_t> sleepers;
   alignas(64) std::atomic<uint64_t> arrived;
   std::atomic<uint64_t> completed;
-  std::atomic<uint32_t> left, reserved;
+  std::atomic<uint32_t> left, maps_heaps;  // maps_heaps: it can read what others lend
   std::atomic<int64_t> pid, started;
   alignas(64) std::atomic<uint64_t> records[kRecords][16];
 };
@@ -61,10 +68,11 @@ MailboxLayout::MailboxLayout(int world) : world(world) {
   total = slot_area + pairs * slots * slot_bytes;
 }
 
-void format_region(std::byte* base, const MailboxLayout& layout) {
+void format_region(std::byte* base, const MailboxLayout& layout, size_t heap_bytes) {
   auto* header = reinterpret_cast<RegionHeader*>(base);
   header->magic = kMagic, header->world = layout.world;
   header->slots = layout.slots, header->slot_bytes = layout.slot_bytes;
+  header->heap_bytes = heap_bytes;
 }
 
 Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world)
@@ -79,6 +87,24 @@ Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world)
   full_fences_ = &reinterpret_cast<RegionHeader*>(region_->base)->full_fences;
   if (!enable_asymmetric_fence()) full_fences_->store(1);
   for (int peer = 0; peer < world; ++peer) boxes_.push_back(peer == rank ? Box{} : open_box(peer));
+  open_heap();
+}
+
+// A rank that could not map the heaps has none, and is lent nothing.
+void Mailbox::open_heap() {
+  const size_t each = reinterpret_cast<const RegionHeader*>(region_->base)->heap_bytes;
+  if (!each || region_->size < layout_.total + each * world_) return;
+  const size_t begin = layout_.total + each * rank_;
+  heap_ = std::make_shared<Heap>(region_, begin, each);
+  heap_begin_ = region_->base + begin, heap_end_ = heap_begin_ + each;
+  area(rank_).maps_heaps.store(1, std::memory_order_release);
+}
+
+std::string Mailbox::heap_note() const {
+  if (heap_) return "";
+  if (reinterpret_cast<const RegionHeader*>(region_->base)->heap_bytes)
+    return "this process may not map the ranks' heaps (ulimit -v?)";
+  return "the communicator was made without: GPUCOMM_HEAP_MIB=0, or nothing of that size could be mapped";
 }
 
 // Pairs (low, high) are numbered row by row.
@@ -115,12 +141,15 @@ RankArea& Mailbox::area(int rank) const {
 
 bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
   Box& box = boxes_[peer];
+  if (progress.lent) return returned(box, progress);
+  if (!progress.begun && !progress.there && lendable(peer, data, bytes))
+    return lend(peer, tag, data, bytes, progress);
   while (!progress.begun || progress.moved < bytes) {
     Entry& e = entry(box.out, box.out_next);
     if (e.full.load(std::memory_order_acquire)) return false;
     std::byte* to = e.payload;
     size_t n = bytes;
-    e.slot = -1;
+    e.slot = kInline;
     if (bytes > kInlineBytes) {
       if (box.owned.empty() && !take_back(box)) return false;
       e.slot = box.owned.back();
@@ -129,16 +158,47 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
       n = std::min(bytes - progress.moved, layout_.slot_bytes);
     }
     if (n) std::memcpy(to, data + progress.moved, n);
-    e.tag = tag, e.bytes = static_cast<uint32_t>(n), e.stamp = progress.stamp(bytes - progress.moved - n);
-    box.in_slot[box.out_next % kRingEntries] = e.slot >= 0;
-    e.full.store(1, std::memory_order_release);
-    ++box.out_next;
+    e.bytes = static_cast<uint32_t>(n), e.stamp = progress.stamp(bytes - progress.moved - n);
     progress.moved += n, progress.begun = true;
-    bytes_sent_.fetch_add(n, std::memory_order_relaxed);
-    messages_sent_.fetch_add(1, std::memory_order_relaxed);
-    ring_bell(peer);
+    publish(peer, e, tag, n);
   }
   return true;
+}
+
+// Hands the entry that was filled in last to the peer.
+void Mailbox::publish(int peer, Entry& e, uint64_t tag, size_t bytes) {
+  Box& box = boxes_[peer];
+  e.tag = tag;
+  box.in_slot[box.out_next % kRingEntries] = e.slot >= 0;
+  e.full.store(1, std::memory_order_release);
+  ++box.out_next;
+  bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+  messages_sent_.fetch_add(1, std::memory_order_relaxed);
+  ring_bell(peer);
+}
+
+bool Mailbox::lendable(int peer, const std::byte* data, size_t bytes) const {
+  return bytes >= kLeastLoan && data >= heap_begin_ && data + bytes <= heap_end_ &&
+         area(peer).maps_heaps.load(std::memory_order_acquire);
+}
+
+// The whole message by one entry.
+bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
+  Box& box = boxes_[peer];
+  Entry& e = entry(box.out, box.out_next);
+  if (e.full.load(std::memory_order_acquire)) return false;
+  const Loan loan{static_cast<uint64_t>(data - region_->base), bytes};
+  std::memcpy(e.payload, &loan, sizeof loan);
+  e.slot = kInPlace, e.bytes = 0, e.stamp = 0;
+  progress.entry = box.out_next, progress.moved = bytes, progress.begun = progress.lent = true;
+  publish(peer, e, tag, bytes);
+  return false;
+}
+
+// Whether the peer has read all of a loan. A ring further on, the entry is another message's.
+bool Mailbox::returned(const Box& box, const SendProgress& progress) const {
+  return box.out_next - progress.entry > kRingEntries ||
+         !entry(box.out, progress.entry).full.load(std::memory_order_acquire);
 }
 
 bool Mailbox::take_back(Box& box) {
@@ -151,19 +211,38 @@ bool Mailbox::take_back(Box& box) {
   return true;
 }
 
+static Loan loan_of(const Entry& e) {
+  Loan loan;
+  std::memcpy(&loan, e.payload, sizeof loan);
+  return loan;
+}
+
 const Chunk* Mailbox::peek(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
   if (!e.full.load(std::memory_order_acquire)) return nullptr;
-  box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag, e.stamp};
+  if (e.slot == kInPlace) {
+    const Loan loan = loan_of(e);
+    const size_t n = std::min<size_t>(loan.bytes - box.in_place, layout_.slot_bytes);
+    box.chunk = {region_->base + loan.offset + box.in_place, n, e.tag, 0};
+    read_in_place_ = true;
+  } else {
+    box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag, e.stamp};
+  }
   return &box.chunk;
 }
 
 void Mailbox::consume(int peer) {
   Box& box = boxes_[peer];
-  Entry& e = entry(box.in, box.in_next++);
+  Entry& e = entry(box.in, box.in_next);
+  bytes_received_.fetch_add(box.chunk.bytes, std::memory_order_relaxed);
+  if (e.slot == kInPlace) {
+    box.in_place += box.chunk.bytes;
+    if (box.in_place < loan_of(e).bytes) return;
+    box.in_place = 0;
+  }
   const int slot = e.slot;
-  bytes_received_.fetch_add(e.bytes, std::memory_order_relaxed);
+  ++box.in_next;
   e.full.store(0, std::memory_order_release);
   if (slot >= 0) settle(box, slot);
   ring_bell(peer);
@@ -274,6 +353,8 @@ void Mailbox::poison(const Poison& poison) {
     std::strncpy(header->poison_text, poison.text.c_str(), sizeof header->poison_text - 1);
     header->poison_state.store(2, std::memory_order_release);
   }
+  // Before whatever the caller writes into arrays that others may be reading; they look at the poison after.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int peer = 0; peer < world_; ++peer)
     if (peer != rank_) ring_bell(peer);
 }

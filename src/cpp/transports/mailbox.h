@@ -5,12 +5,17 @@
 // a slot owns it and sends its next message in it, so a reply is written to lines just read from the peer,
 // which costs much less than to lines that the peer has only read. Who holds too many gives one back by a
 // second ring.
+//
+// A long message that lies in this rank's heap (gpucomm.empty) is not copied: its entry says where it lies, the
+// receiver reads it there, and the send has ended when the receiver has read all of it.
 #pragma once
 #include <array>
 #include <atomic>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "transports/heap.h"
 #include "transports/transport.h"
 
 namespace gpucomm {
@@ -30,8 +35,8 @@ struct Entry;
 struct RegionHeader;
 struct RankArea;
 
-// Writes the header of a fresh, zeroed region.
-void format_region(std::byte* base, const MailboxLayout& layout);
+// Writes the header of a fresh, zeroed region: mailboxes, then a heap of so many bytes for each rank.
+void format_region(std::byte* base, const MailboxLayout& layout, size_t heap_bytes);
 
 class Mailbox : public Transport {
  public:
@@ -56,6 +61,9 @@ class Mailbox : public Transport {
   bool poisoned() const override;
   Poison poison() const override;
   Clocks* clocks() override;
+  std::shared_ptr<Heap> heap() override { return heap_; }
+  std::string heap_note() const override;
+  bool read_in_place() override { return std::exchange(read_in_place_, false); }
   uint64_t agree(uint64_t word) override;
   Counters counters() const override;
 
@@ -73,12 +81,18 @@ class Mailbox : public Transport {
     std::vector<int> owned;
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
     std::array<bool, kRingEntries> in_slot{};  // which of the last messages sent took a slot
+    size_t in_place = 0;  // bytes read of a message in place
     Chunk chunk;
   };
   Box open_box(int peer) const;
   Entry& entry(Entry* ring, uint32_t index) const;
   bool take_back(Box& box);
   void settle(Box& box, int slot);
+  void open_heap();
+  bool lendable(int peer, const std::byte* data, size_t bytes) const;
+  bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress);
+  bool returned(const Box& box, const SendProgress& progress) const;
+  void publish(int peer, Entry& e, uint64_t tag, size_t bytes);
   size_t slots_under_way(Box& box) const;
   void ring_bell(int rank);
 
@@ -87,6 +101,9 @@ class Mailbox : public Transport {
   MailboxLayout layout_;
   int rank_, world_;
   std::vector<Box> boxes_;
+  std::shared_ptr<Heap> heap_;
+  std::byte *heap_begin_ = nullptr, *heap_end_ = nullptr;  // this rank's
+  bool read_in_place_ = false;
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, messages_sent_{0};
 };
 

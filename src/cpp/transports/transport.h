@@ -47,6 +47,8 @@ struct Chunk {
 struct SendProgress {
   size_t moved = 0;
   bool begun = false;
+  bool lent = false;   // in place: all is announced, the peer has not read it yet
+  uint32_t entry = 0;  // ... by this entry of the ring
   // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
   // free again, and when its last byte is there; 0: not known yet.
   uint64_t since = 0, left = 0, there = 0;
@@ -56,6 +58,8 @@ struct SendProgress {
     return there ? there - static_cast<uint64_t>(static_cast<double>(to_come) * ns_per_byte) : 0;
   }
 };
+
+class Heap;
 
 // Words that all ranks of a communicator share, zero at first.
 inline constexpr int kSharedClocks = 128 + 64 * 64;
@@ -98,6 +102,13 @@ class Transport {
 
   // kSharedClocks words for emulated links; nullptr: this transport can not carry them.
   virtual Clocks* clocks() { return nullptr; }
+  // This rank's part of the memory that all ranks of the node map, for arrays; nullptr: none.
+  virtual std::shared_ptr<Heap> heap() { return nullptr; }
+  // Why there is no heap, or a smaller one than usual; empty: all is well.
+  virtual std::string heap_note() const { return "the transport has no shared memory"; }
+  // Whether anything was received out of a peer's own memory since the last question: who waits no longer may
+  // have reused it.
+  virtual bool read_in_place() { return false; }
   // All ranks should give the same word (not 0); returns the one that was given first.
   virtual uint64_t agree(uint64_t word) { return word; }
 
@@ -110,6 +121,9 @@ class Transport {
 // Memory that all ranks of a communicator map. The transport that made it knows what is in it.
 struct Region {
   virtual ~Region() = default;
+  // Takes memory from the machine for these bytes, or says why there is none; and gives it back.
+  virtual std::string back(size_t, size_t) { return ""; }
+  virtual void unback(size_t, size_t) {}
   std::byte* base = nullptr;
   size_t size = 0;
 };
