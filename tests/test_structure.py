@@ -41,7 +41,7 @@ PYTHON_LAYERS = {
     "launch": BASE,
     "merge": MIDDLE,
     "exchange": MIDDLE,
-    "optim": MIDDLE | {"merge", "exchange"},
+    "optim": MIDDLE | {"merge", "exchange", "memory"},
 }
 HEAVY = {
     "torch": {"optim", "bench", "memory"},

@@ -22,7 +22,12 @@ __all__ = [
     "transports",
 ]
 
-_LATE = {"empty": "memory", "init": "launch", "local": "launch", "optim": "optim"}  # name -> the part that holds it, or is it
+_LATE = {
+    "empty": "memory",
+    "init": "launch",
+    "local": "launch",
+    "optim": "optim",
+}  # name -> the part that holds it, or is it
 
 
 def __getattr__(name: str) -> Any:

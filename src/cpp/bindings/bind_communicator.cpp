@@ -87,9 +87,10 @@ void bind_regions(py::module_& m) {
   py::class_<Region, std::shared_ptr<Region>>(m, "Region",
                                               "The memory that ranks which are threads of one process share.")
       .def(py::init(&make_local_region), "world"_a, "heap_bytes"_a = py::none());
-  m.def("shm_create", &make_shm_fd, "world"_a, "heap_bytes"_a = py::none(),
-        "A memfd for the communicator of `world` processes, each with a heap of so many bytes (None: its share "
-        "of the\nmachine's memory); the caller closes it.");
+  m.def(
+      "shm_create", &make_shm_fd, "world"_a, "heap_bytes"_a = py::none(),
+      "A memfd for the communicator of `world` processes, each with a heap of so many bytes (None: its share "
+      "of the\nmachine's memory); the caller closes it.");
   m.def(
       "transports",
       [] {

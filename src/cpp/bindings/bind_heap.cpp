@@ -37,18 +37,24 @@ void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(block.memory.get()),
                                static_cast<py::ssize_t>(block.bytes));
       })
-      .def_property_readonly("address", [](const Block& b) { return reinterpret_cast<uintptr_t>(b.memory.get()); },
-                             "Where it begins.")
+      .def_property_readonly(
+          "address", [](const Block& b) { return reinterpret_cast<uintptr_t>(b.memory.get()); },
+          "Where it begins.")
       .def_property_readonly("nbytes", [](const Block& b) { return b.bytes; }, "Its size.");
   type.def(
           "heap_block",
           [](PyCommunicator& c, size_t nbytes) {
             const auto heap = heap_of(c);
-            py::gil_scoped_release released;  // the machine may have to find the memory
-            return Block{heap->allocate(nbytes), nbytes};
+            try {
+              py::gil_scoped_release released;  // the machine may have to find the memory
+              return Block{heap->allocate(nbytes), nbytes};
+            } catch (const Error& error) {
+              throw Error(error.kind, error.what() + c.where());
+            }
           },
           "nbytes"_a,
-          "Memory that the ranks of this node share, as a buffer; gpucomm.empty makes arrays of it. It lives as "
+          "Memory that the ranks of this node share, as a buffer; gpucomm.empty makes arrays of it. It lives "
+          "as "
           "long\nas anything that refers to it, beyond close().")
       .def_property_readonly("heap", &heap_facts,
                              "This rank's shared heap: size_bytes, used_bytes, memory_bytes (taken from the "

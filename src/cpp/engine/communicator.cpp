@@ -200,6 +200,7 @@ void Communicator::fault(const Error& error) {
   if (!fault_) fault_ = error;
   closed_.store(true, std::memory_order_release);
   transport_->poison({rank_, error.kind, error.what()});
+  transport_->withdraw();
   while (!queue_.empty()) finish_front(error);
 }
 
@@ -304,8 +305,10 @@ void Communicator::close() {
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;
   std::lock_guard lock(mutex_);
   // First: whoever learns that the call has ended may reuse arrays that peers are reading.
-  if (!queue_.empty())
+  if (!queue_.empty()) {
     transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
+    transport_->withdraw();
+  }
   while (!queue_.empty())
     finish_front(
         Error(ErrorKind::closed, "the communicator was closed before this call had finished" + where()));

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "engine/answers.h"
+
 namespace gpucomm {
 namespace {
 
@@ -150,6 +152,7 @@ Program compile(const Shape& shape, int world, int rank) {
     program.output_shift = scatters(shape.collective) ? own : 0;
     program.shape.segments = plan.segments;
     Compiler(plan, layout, out_layout, item, program).run();
+    pair_answers(program);
     break;
   }
   program.record = make_record(program.shape);

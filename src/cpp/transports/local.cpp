@@ -8,7 +8,8 @@ namespace gpucomm {
 
 struct AnonymousRegion : Region {
   explicit AnonymousRegion(size_t bytes) {
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return;
     base = static_cast<std::byte*>(p), size = bytes;
   }

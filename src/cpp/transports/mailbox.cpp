@@ -22,8 +22,10 @@ struct Entry {  // of kEntryBytes; the payload of a short message follows the he
 static_assert(sizeof(Entry) == 32);
 static constexpr int32_t kInline = -1;   // the payload is here
 static constexpr int32_t kInPlace = -2;  // the payload is a Loan: where the message lies
+static constexpr int32_t kAnswer = -3;   // the same, but its bytes are where they belong already
 struct Loan {
   uint64_t offset, bytes;  // in the region
+  uint32_t answer;         // as in Chunk
 };
 // Shorter messages are staged: a lender waits for its reader, which costs more than a short copy.
 static constexpr size_t kLeastLoan = 16 << 10;
@@ -142,6 +144,7 @@ RankArea& Mailbox::area(int rank) const {
 bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
   Box& box = boxes_[peer];
   if (progress.lent) return returned(box, progress);
+  if (progress.answered) return notify(peer, tag, bytes);
   if (!progress.begun && !progress.there && lendable(peer, data, bytes))
     return lend(peer, tag, data, bytes, progress);
   while (!progress.begun || progress.moved < bytes) {
@@ -187,12 +190,41 @@ bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
   Box& box = boxes_[peer];
   Entry& e = entry(box.out, box.out_next);
   if (e.full.load(std::memory_order_acquire)) return false;
-  const Loan loan{static_cast<uint64_t>(data - region_->base), bytes};
+  const uint64_t offset = data - region_->base;
+  const Loan loan{offset, bytes, region_->detachable ? progress.answer : 0};
+  if (loan.answer) open(region_->base + offset, bytes);
   std::memcpy(e.payload, &loan, sizeof loan);
   e.slot = kInPlace, e.bytes = 0, e.stamp = 0;
   progress.entry = box.out_next, progress.moved = bytes, progress.begun = progress.lent = true;
   publish(peer, e, tag, bytes);
   return false;
+}
+
+// The message is there already; the peer learns it.
+bool Mailbox::notify(int peer, uint64_t tag, size_t bytes) {
+  Entry& e = entry(boxes_[peer].out, boxes_[peer].out_next);
+  if (e.full.load(std::memory_order_acquire)) return false;
+  const Loan loan{0, bytes, 0};
+  std::memcpy(e.payload, &loan, sizeof loan);
+  e.slot = kAnswer, e.bytes = 0, e.stamp = 0;
+  publish(peer, e, tag, bytes);
+  return true;
+}
+
+void Mailbox::open(std::byte* begin, size_t bytes) {
+  open_begin_ = open_end_ ? std::min(open_begin_, begin) : begin;
+  open_end_ = std::max(open_end_, begin + bytes);
+}
+
+// A peer that was stopped in the middle of an answer would go on with it whenever it wakes: into memory that
+// is not ours any more.
+void Mailbox::withdraw() {
+  if (!open_end_) return;
+  constexpr size_t kPage = Heap::kPageBytes;
+  const size_t begin = (open_begin_ - region_->base) / kPage * kPage;
+  const size_t end = (open_end_ - region_->base + kPage - 1) / kPage * kPage;
+  region_->detach(begin, end - begin);
+  open_begin_ = open_end_ = nullptr;
 }
 
 // Whether the peer has read all of a loan. A ring further on, the entry is another message's.
@@ -224,8 +256,10 @@ const Chunk* Mailbox::peek(int peer) {
   if (e.slot == kInPlace) {
     const Loan loan = loan_of(e);
     const size_t n = std::min<size_t>(loan.bytes - box.in_place, layout_.slot_bytes);
-    box.chunk = {region_->base + loan.offset + box.in_place, n, e.tag, 0};
+    box.chunk = {region_->base + loan.offset + box.in_place, n, e.tag, 0, loan.answer};
     read_in_place_ = true;
+  } else if (e.slot == kAnswer) {
+    box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0};
   } else {
     box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag, e.stamp};
   }
@@ -304,6 +338,7 @@ void Mailbox::announce(const CallRecord& record) {
   std::memcpy(words, &record, sizeof record);
   auto& cells = area(rank_).records[record.sequence % kRecords];
   for (int i = 0; i < CallRecord::kWords; ++i) cells[i].store(words[i], std::memory_order_relaxed);
+  open_begin_ = open_end_ = nullptr;
   area(rank_).arrived.store(record.sequence, std::memory_order_release);
 }
 

@@ -6,8 +6,9 @@
 // which costs much less than to lines that the peer has only read. Who holds too many gives one back by a
 // second ring.
 //
-// A long message that lies in this rank's heap (gpucomm.empty) is not copied: its entry says where it lies, the
-// receiver reads it there, and the send has ended when the receiver has read all of it.
+// A long message that lies in this rank's heap (gpucomm.empty) is not copied: its entry says where it lies,
+// the receiver reads it there, and the send has ended when the receiver has read all of it. Where the sender
+// will get an answer into that same memory, the receiver may write it there itself.
 #pragma once
 #include <array>
 #include <atomic>
@@ -63,6 +64,7 @@ class Mailbox : public Transport {
   Clocks* clocks() override;
   std::shared_ptr<Heap> heap() override { return heap_; }
   std::string heap_note() const override;
+  void withdraw() override;
   bool read_in_place() override { return std::exchange(read_in_place_, false); }
   uint64_t agree(uint64_t word) override;
   Counters counters() const override;
@@ -81,7 +83,7 @@ class Mailbox : public Transport {
     std::vector<int> owned;
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
     std::array<bool, kRingEntries> in_slot{};  // which of the last messages sent took a slot
-    size_t in_place = 0;  // bytes read of a message in place
+    size_t in_place = 0;                       // bytes read of a message in place
     Chunk chunk;
   };
   Box open_box(int peer) const;
@@ -91,6 +93,8 @@ class Mailbox : public Transport {
   void open_heap();
   bool lendable(int peer, const std::byte* data, size_t bytes) const;
   bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress);
+  void open(std::byte* begin, size_t bytes);
+  bool notify(int peer, uint64_t tag, size_t bytes);
   bool returned(const Box& box, const SendProgress& progress) const;
   void publish(int peer, Entry& e, uint64_t tag, size_t bytes);
   size_t slots_under_way(Box& box) const;
@@ -103,6 +107,7 @@ class Mailbox : public Transport {
   std::vector<Box> boxes_;
   std::shared_ptr<Heap> heap_;
   std::byte *heap_begin_ = nullptr, *heap_end_ = nullptr;  // this rank's
+  std::byte *open_begin_ = nullptr, *open_end_ = nullptr;  // what peers may write to in this call
   bool read_in_place_ = false;
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, messages_sent_{0};
 };

@@ -31,7 +31,7 @@ struct FileRegion : Region {
     for (const size_t bytes : {static_cast<size_t>(status.st_size), least}) {
       if (!(base = map(fd, bytes))) continue;
       size = bytes;
-      file = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+      file = fcntl(fd, F_DUPFD_CLOEXEC, 0), detachable = true;
       return;
     }
     fail(ErrorKind::unavailable, "could not map ", least, " bytes of shared memory: ", std::strerror(errno));
@@ -48,6 +48,12 @@ struct FileRegion : Region {
   void unback(size_t offset, size_t bytes) override {
     fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(bytes));
+  }
+  void detach(size_t offset, size_t bytes) override {
+    void* own = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED) return;
+    std::memcpy(own, base + offset, bytes);
+    mremap(own, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base + offset);
   }
   int file = -1;
 };
@@ -112,7 +118,8 @@ const Registry<TransportEntry>::Add add{
 
 }  // namespace
 
-// The largest heap for each rank that the file may hold and this process map; the other ranks have its limits.
+// The largest heap for each rank that the file may hold and this process map; the other ranks have its
+// limits.
 static size_t size_file(int fd, const MailboxLayout& layout, std::optional<size_t> heap_bytes) {
   for (const size_t heap : heap_sizes(layout.world, heap_bytes)) {
     const size_t bytes = layout.total + heap * layout.world;

@@ -38,10 +38,13 @@ struct Poison {
 
 // A part of a message that has arrived, valid until consumed.
 struct Chunk {
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;  // nullptr: the answer of a message in place, which is there already
   size_t bytes = 0;
   uint64_t tag = 0;
   uint64_t stamp = 0;  // on emulated links: when it is there, in ns of the steady clock
+  // In place, where the sender will take our message number `answer` (from 1, in this call) into this very
+  // memory: that message may be written here at once. 0: only to be read.
+  uint32_t answer = 0;
 };
 
 struct SendProgress {
@@ -49,6 +52,11 @@ struct SendProgress {
   bool begun = false;
   bool lent = false;   // in place: all is announced, the peer has not read it yet
   uint32_t entry = 0;  // ... by this entry of the ring
+  // Set by the caller: `answer` where the peer may overwrite the message's memory with its message of that
+  // number; `answered` where this message has been written to where the peer wants it, so that only a notice
+  // is sent.
+  uint32_t answer = 0;
+  bool answered = false;
   // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
   // free again, and when its last byte is there; 0: not known yet.
   uint64_t since = 0, left = 0, there = 0;
@@ -109,6 +117,8 @@ class Transport {
   // Whether anything was received out of a peer's own memory since the last question: who waits no longer may
   // have reused it.
   virtual bool read_in_place() { return false; }
+  // After a fault: peers must not write into this rank's arrays any more.
+  virtual void withdraw() {}
   // All ranks should give the same word (not 0); returns the one that was given first.
   virtual uint64_t agree(uint64_t word) { return word; }
 
@@ -124,6 +134,10 @@ struct Region {
   // Takes memory from the machine for these bytes, or says why there is none; and gives it back.
   virtual std::string back(size_t, size_t) { return ""; }
   virtual void unback(size_t, size_t) {}
+  // Puts memory of this process alone in place of these bytes, with what is in them: peers that write there
+  // write to nobody's.
+  virtual void detach(size_t, size_t) {}
+  bool detachable = false;
   std::byte* base = nullptr;
   size_t size = 0;
 };
