@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_blocks_are_aligned_and_apart_and_all_comes_back(data):
             continue
         assert blocks[-1].address % (4096 if nbytes >= 65536 else 64) == 0
         spans = sorted((b.address, b.address + max(b.nbytes, 1)) for b in blocks)
-        assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     assert comm.heap["used_bytes"] >= sum(b.nbytes for b in blocks)
     blocks.clear()
     assert comm.heap["used_bytes"] == 0

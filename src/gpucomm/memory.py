@@ -71,7 +71,7 @@ def _numpy(shape: tuple[int, ...], dtype: Any, comm: Communicator) -> Any:
     if kind.hasobject:
         raise InvalidArgumentError("an array of objects cannot lie in shared memory")
     count = math.prod(shape)
-    block = comm.heap_block(count * kind.itemsize)
+    block: Any = comm.heap_block(count * kind.itemsize)
     return np.frombuffer(block, np.uint8).view(kind).reshape(shape) if count else np.empty(shape, kind)
 
 
@@ -82,5 +82,5 @@ def _torch(shape: tuple[int, ...], dtype: Any, comm: Communicator) -> Any:
     if not isinstance(kind, torch.dtype):
         raise InvalidArgumentError(f"torch has no dtype {_name(dtype)!r}")
     count = math.prod(shape)
-    block = comm.heap_block(count * kind.itemsize)
+    block: Any = comm.heap_block(count * kind.itemsize)
     return torch.frombuffer(block, dtype=kind).reshape(shape) if count else torch.empty(shape, dtype=kind)

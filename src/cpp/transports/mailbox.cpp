@@ -6,31 +6,13 @@
 
 #include "base/fence.h"
 #include "base/futex.h"
+#include "transports/mailbox_entry.h"
 
 namespace gpucomm {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-struct Entry {  // of kEntryBytes; the payload of a short message follows the header in the same line
-  std::atomic<uint64_t> full;  // 0: the sender's to fill; else the receiver's to read
-  uint64_t tag;
-  uint32_t bytes;
-  int32_t slot;    // or kInline, kInPlace
-  uint64_t stamp;  // when it may be seen; 0: at once
-  std::byte payload[];
-};
-static_assert(sizeof(Entry) == 32);
-static constexpr int32_t kInline = -1;   // the payload is here
-static constexpr int32_t kInPlace = -2;  // the payload is a Loan: where the message lies
-static constexpr int32_t kAnswer = -3;   // the same, but its bytes are where they belong already
-struct Loan {
-  uint64_t offset, bytes;  // in the region
-  uint32_t answer;         // as in Chunk
-};
-// Shorter messages are staged: a lender waits for its reader, which costs more than a short copy.
-static constexpr size_t kLeastLoan = 16 << 10;
 static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
-static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 static constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {
@@ -101,6 +83,8 @@ void Mailbox::open_heap() {
   heap_begin_ = region_->base + begin, heap_end_ = heap_begin_ + each;
   area(rank_).maps_heaps.store(1, std::memory_order_release);
 }
+
+bool Mailbox::maps_heaps(int rank) const { return area(rank).maps_heaps.load(std::memory_order_acquire); }
 
 std::string Mailbox::heap_note() const {
   if (heap_) return "";
@@ -180,59 +164,6 @@ void Mailbox::publish(int peer, Entry& e, uint64_t tag, size_t bytes) {
   ring_bell(peer);
 }
 
-bool Mailbox::lendable(int peer, const std::byte* data, size_t bytes) const {
-  return bytes >= kLeastLoan && data >= heap_begin_ && data + bytes <= heap_end_ &&
-         area(peer).maps_heaps.load(std::memory_order_acquire);
-}
-
-// The whole message by one entry.
-bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
-  Box& box = boxes_[peer];
-  Entry& e = entry(box.out, box.out_next);
-  if (e.full.load(std::memory_order_acquire)) return false;
-  const uint64_t offset = data - region_->base;
-  const Loan loan{offset, bytes, region_->detachable ? progress.answer : 0};
-  if (loan.answer) open(region_->base + offset, bytes);
-  std::memcpy(e.payload, &loan, sizeof loan);
-  e.slot = kInPlace, e.bytes = 0, e.stamp = 0;
-  progress.entry = box.out_next, progress.moved = bytes, progress.begun = progress.lent = true;
-  publish(peer, e, tag, bytes);
-  return false;
-}
-
-// The message is there already; the peer learns it.
-bool Mailbox::notify(int peer, uint64_t tag, size_t bytes) {
-  Entry& e = entry(boxes_[peer].out, boxes_[peer].out_next);
-  if (e.full.load(std::memory_order_acquire)) return false;
-  const Loan loan{0, bytes, 0};
-  std::memcpy(e.payload, &loan, sizeof loan);
-  e.slot = kAnswer, e.bytes = 0, e.stamp = 0;
-  publish(peer, e, tag, bytes);
-  return true;
-}
-
-void Mailbox::open(std::byte* begin, size_t bytes) {
-  open_begin_ = open_end_ ? std::min(open_begin_, begin) : begin;
-  open_end_ = std::max(open_end_, begin + bytes);
-}
-
-// A peer that was stopped in the middle of an answer would go on with it whenever it wakes: into memory that
-// is not ours any more.
-void Mailbox::withdraw() {
-  if (!open_end_) return;
-  constexpr size_t kPage = Heap::kPageBytes;
-  const size_t begin = (open_begin_ - region_->base) / kPage * kPage;
-  const size_t end = (open_end_ - region_->base + kPage - 1) / kPage * kPage;
-  region_->detach(begin, end - begin);
-  open_begin_ = open_end_ = nullptr;
-}
-
-// Whether the peer has read all of a loan. A ring further on, the entry is another message's.
-bool Mailbox::returned(const Box& box, const SendProgress& progress) const {
-  return box.out_next - progress.entry > kRingEntries ||
-         !entry(box.out, progress.entry).full.load(std::memory_order_acquire);
-}
-
 bool Mailbox::take_back(Box& box) {
   std::atomic<uint32_t>& cell = box.take[box.take_next % layout_.slots];
   const uint32_t slot = cell.load(std::memory_order_acquire);
@@ -241,12 +172,6 @@ bool Mailbox::take_back(Box& box) {
   ++box.take_next;
   box.owned.push_back(static_cast<int>(slot) - 1);
   return true;
-}
-
-static Loan loan_of(const Entry& e) {
-  Loan loan;
-  std::memcpy(&loan, e.payload, sizeof loan);
-  return loan;
 }
 
 const Chunk* Mailbox::peek(int peer) {

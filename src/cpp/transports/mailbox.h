@@ -91,6 +91,7 @@ class Mailbox : public Transport {
   bool take_back(Box& box);
   void settle(Box& box, int slot);
   void open_heap();
+  bool maps_heaps(int rank) const;
   bool lendable(int peer, const std::byte* data, size_t bytes) const;
   bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress);
   void open(std::byte* begin, size_t bytes);

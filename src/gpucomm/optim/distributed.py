@@ -165,8 +165,8 @@ class DistributedOptimizer(WrappedOptimizer):
             ``steps`` (calls of step()), ``rounds`` (exchanges of all gradients), ``bytes_per_step`` (sent by
             this rank per round, from the transport's counters), ``exposed_s`` (seconds that backward() waited
             at its end), ``hooks_s`` (seconds spent copying gradients and starting messages),
-            ``shared_buckets`` (how many buckets lie in the ranks' shared heap, where nothing is copied to send
-            them; the others are in private memory: the heap is missing or full, or the device is no CPU).
+            ``shared_buckets`` (how many buckets lie in the ranks' shared heap and are read there; others are
+            in private memory, as the heap is missing or full, or the parameters are on another device).
         """
         reducer = self._reducer
         return {
