@@ -24,6 +24,7 @@ __all__: list[str] = [
     "build_plan",
     "build_plans",
     "choose",
+    "read_process",
     "reduce",
     "scale",
     "schedule",
@@ -582,6 +583,12 @@ class Communicator:
         This process's number, 0 to world - 1.
         """
     @property
+    def readers(self) -> dict:
+        """
+        Which ranks read long messages out of this one's private memory (cross-memory attach): rank -> "",
+        or why it does not. They find out at their first call.
+        """
+    @property
     def timeout(self) -> float:
         """
         Seconds that a call may take unless it says otherwise.
@@ -652,6 +659,15 @@ def choose(
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
+    """
+
+def read_process(
+    pid: typing.SupportsInt | typing.SupportsIndex,
+    address: typing.SupportsInt | typing.SupportsIndex,
+    nbytes: typing.SupportsInt | typing.SupportsIndex,
+) -> typing.Any:
+    """
+    Bytes of another process's memory, or a text why they can not be read.
     """
 
 def reduce(

@@ -100,8 +100,8 @@ Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
   if (in.peers.empty()) return Outcome::finished;
   SendProgress& progress = lane.progress;
   const size_t before = progress.moved;
-  if (!progress.begun)
-    progress.answer = in.answer, progress.answered = answered_[&in - program_->instructions.data()];
+  progress.answer = in.answer, progress.plain = in.plain;
+  progress.answered = answered_[&in - program_->instructions.data()];
   const uint64_t tag = record_.tag + in.salt;
   if (transport_->send(in.peers[0], tag, at(in.source, in.source_offset), in.bytes, progress))
     return Outcome::finished;
@@ -142,6 +142,8 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   while (!progress.begun || progress.moved < in.bytes) {
     const Chunk* chunk = expect(in.peers[0], in);
     if (!chunk) return outcome;
+    if (chunk->remote && !transport_->fetch(in.peers[0], at(in.target, in.target_offset) + progress.moved))
+      return outcome;
     if (chunk->bytes && chunk->data)
       std::memcpy(at(in.target, in.target_offset) + progress.moved, chunk->data, chunk->bytes);
     progress.moved += chunk->bytes, progress.begun = true;

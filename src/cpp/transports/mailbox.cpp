@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstring>
 
+#include "base/env.h"
 #include "base/fence.h"
 #include "base/futex.h"
 #include "transports/mailbox_entry.h"
@@ -33,6 +34,8 @@ struct RankArea {
   std::atomic<uint64_t> completed;
   std::atomic<uint32_t> left, maps_heaps;  // maps_heaps: it can read what others lend
   std::atomic<int64_t> pid, started;
+  std::atomic<uint64_t> cookie, cookie_address;  // of its private memory
+  std::atomic<uint64_t> reads, tried;            // of which ranks it can read the private memory; has tried
   alignas(64) std::atomic<uint64_t> records[kRecords][16];
 };
 
@@ -84,6 +87,37 @@ void Mailbox::open_heap() {
   area(rank_).maps_heaps.store(1, std::memory_order_release);
 }
 
+// Whether this rank can read the others, as they attach.
+void Mailbox::probe_peers() {
+  RankArea& own = area(rank_);
+  for (int peer = 0; peer < world_; ++peer) {
+    const uint64_t bit = uint64_t{1} << peer;
+    const int64_t pid = area(peer).pid.load(std::memory_order_acquire);
+    if (peer == rank_ || !pid || own.tried.load(std::memory_order_relaxed) & bit) continue;
+    --unprobed_;
+    uint64_t seen = 0;
+    const uint64_t address = area(peer).cookie_address.load(std::memory_order_relaxed);
+    const bool same = address && read_process(pid, address, &seen, sizeof seen).empty() &&
+                      seen == area(peer).cookie.load(std::memory_order_relaxed);
+    if (same) own.reads.fetch_or(bit, std::memory_order_relaxed);
+    own.tried.fetch_or(bit, std::memory_order_release);
+  }
+}
+
+std::string Mailbox::reader(int rank) const {
+  const uint64_t bit = uint64_t{1} << rank_;
+  if (!who(rank_).first) return "the ranks are threads of one process";
+  if (!cookie_) return "switched off here by GPUCOMM_CMA=0";
+  if (!(area(rank).tried.load(std::memory_order_acquire) & bit))
+    return "it has not tried yet, or is told not to";
+  return area(rank).reads.load(std::memory_order_relaxed) & bit ? "" : "the kernel refused it";
+}
+
+bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes) {
+  return bytes >= kLeastRemote && area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1 &&
+         huge_pages_.hold(data, bytes);
+}
+
 bool Mailbox::maps_heaps(int rank) const { return area(rank).maps_heaps.load(std::memory_order_acquire); }
 
 std::string Mailbox::heap_note() const {
@@ -130,7 +164,9 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
   if (progress.lent) return returned(box, progress);
   if (progress.answered) return notify(peer, tag, bytes);
   if (!progress.begun && !progress.there && lendable(peer, data, bytes))
-    return lend(peer, tag, data, bytes, progress);
+    return lend(peer, tag, data, bytes, false, progress);
+  if (!progress.begun && !progress.there && progress.plain && fetchable(peer, data, bytes))
+    return lend(peer, tag, data, bytes, true, progress);
   while (!progress.begun || progress.moved < bytes) {
     Entry& e = entry(box.out, box.out_next);
     if (e.full.load(std::memory_order_acquire)) return false;
@@ -183,6 +219,10 @@ const Chunk* Mailbox::peek(int peer) {
     const size_t n = std::min<size_t>(loan.bytes - box.in_place, layout_.slot_bytes);
     box.chunk = {region_->base + loan.offset + box.in_place, n, e.tag, 0, loan.answer};
     read_in_place_ = true;
+  } else if (e.slot == kRemote) {
+    const size_t n = std::min<size_t>(loan_of(e).bytes - box.in_place, kRemoteChunk);
+    box.chunk = {nullptr, n, e.tag, 0, 0, true};
+    read_in_place_ = true;
   } else if (e.slot == kAnswer) {
     box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0};
   } else {
@@ -195,7 +235,7 @@ void Mailbox::consume(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
   bytes_received_.fetch_add(box.chunk.bytes, std::memory_order_relaxed);
-  if (e.slot == kInPlace) {
+  if (e.slot == kInPlace || e.slot == kRemote) {
     box.in_place += box.chunk.bytes;
     if (box.in_place < loan_of(e).bytes) return;
     box.in_place = 0;
@@ -264,6 +304,7 @@ void Mailbox::announce(const CallRecord& record) {
   auto& cells = area(rank_).records[record.sequence % kRecords];
   for (int i = 0; i < CallRecord::kWords; ++i) cells[i].store(words[i], std::memory_order_relaxed);
   open_begin_ = open_end_ = nullptr;
+  if (unprobed_) probe_peers();
   area(rank_).arrived.store(record.sequence, std::memory_order_release);
 }
 
@@ -298,7 +339,14 @@ std::pair<int64_t, int64_t> Mailbox::who(int rank) const {
   return {area(rank).pid.load(std::memory_order_acquire), area(rank).started.load(std::memory_order_acquire)};
 }
 
-void Mailbox::set_process(int rank, int64_t pid, int64_t started) const {
+void Mailbox::set_process(int rank, int64_t pid, int64_t started) {
+  if (rank == rank_ && env().cma) {
+    cookie_ = kMagic ^ static_cast<uint64_t>(pid) << 32 ^ static_cast<uint64_t>(started) ^
+              reinterpret_cast<uint64_t>(this);
+    area(rank).cookie.store(cookie_, std::memory_order_relaxed);
+    area(rank).cookie_address.store(reinterpret_cast<uint64_t>(&cookie_), std::memory_order_relaxed);
+    unprobed_ = world_ - 1;
+  }
   area(rank).started.store(started, std::memory_order_release);
   area(rank).pid.store(pid, std::memory_order_release);
 }

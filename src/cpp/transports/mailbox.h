@@ -8,7 +8,8 @@
 //
 // A long message that lies in this rank's heap (gpucomm.empty) is not copied: its entry says where it lies,
 // the receiver reads it there, and the send has ended when the receiver has read all of it. Where the sender
-// will get an answer into that same memory, the receiver may write it there itself.
+// will get an answer into that same memory, the receiver may write it there itself. A long message in private
+// memory on huge pages, which the receiver only stores, it fetches in the same way by cross-memory attach.
 #pragma once
 #include <array>
 #include <atomic>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "transports/heap.h"
+#include "transports/remote.h"
 #include "transports/transport.h"
 
 namespace gpucomm {
@@ -64,6 +66,8 @@ class Mailbox : public Transport {
   Clocks* clocks() override;
   std::shared_ptr<Heap> heap() override { return heap_; }
   std::string heap_note() const override;
+  bool fetch(int peer, std::byte* to) override;
+  std::string reader(int rank) const override;
   void withdraw() override;
   bool read_in_place() override { return std::exchange(read_in_place_, false); }
   uint64_t agree(uint64_t word) override;
@@ -72,7 +76,7 @@ class Mailbox : public Transport {
  protected:
   // The process behind a rank: pid (0: not yet known) and when it started.
   std::pair<int64_t, int64_t> who(int rank) const;
-  void set_process(int rank, int64_t pid, int64_t started) const;
+  void set_process(int rank, int64_t pid, int64_t started);
 
  private:
   RankArea& area(int rank) const;
@@ -93,7 +97,9 @@ class Mailbox : public Transport {
   void open_heap();
   bool maps_heaps(int rank) const;
   bool lendable(int peer, const std::byte* data, size_t bytes) const;
-  bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress);
+  bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, bool remote, SendProgress& progress);
+  bool fetchable(int peer, const std::byte* data, size_t bytes);
+  void probe_peers();
   void open(std::byte* begin, size_t bytes);
   bool notify(int peer, uint64_t tag, size_t bytes);
   bool returned(const Box& box, const SendProgress& progress) const;
@@ -110,6 +116,9 @@ class Mailbox : public Transport {
   std::byte *heap_begin_ = nullptr, *heap_end_ = nullptr;  // this rank's
   std::byte *open_begin_ = nullptr, *open_end_ = nullptr;  // what peers may write to in this call
   bool read_in_place_ = false;
+  HugePages huge_pages_;
+  uint64_t cookie_ = 0;  // peers read it to find out whether they can
+  int unprobed_ = 0;     // peers that this rank has not tried to read yet
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, messages_sent_{0};
 };
 

@@ -11,18 +11,25 @@ bool Mailbox::lendable(int peer, const std::byte* data, size_t bytes) const {
 }
 
 // The whole message by one entry.
-bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
+bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, bool remote,
+                   SendProgress& progress) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.out, box.out_next);
   if (e.full.load(std::memory_order_acquire)) return false;
-  const uint64_t offset = data - region_->base;
-  const Loan loan{offset, bytes, region_->detachable ? progress.answer : 0};
+  const uint64_t offset = remote ? reinterpret_cast<uint64_t>(data) : data - region_->base;
+  const Loan loan{offset, bytes, !remote && region_->detachable ? progress.answer : 0};
   if (loan.answer) open(region_->base + offset, bytes);
   std::memcpy(e.payload, &loan, sizeof loan);
-  e.slot = kInPlace, e.bytes = 0, e.stamp = 0;
+  e.slot = remote ? kRemote : kInPlace, e.bytes = 0, e.stamp = 0;
   progress.entry = box.out_next, progress.moved = bytes, progress.begun = progress.lent = true;
   publish(peer, e, tag, bytes);
   return false;
+}
+
+bool Mailbox::fetch(int peer, std::byte* to) {
+  Box& box = boxes_[peer];
+  const uint64_t address = loan_of(entry(box.in, box.in_next)).offset + box.in_place;
+  return read_process(who(peer).first, address, to, box.chunk.bytes).empty();
 }
 
 // The message is there already; the peer learns it.

@@ -99,7 +99,7 @@ class Shm : public Mailbox {
   }
 
  private:
-  void join(int rank) const {
+  void join(int rank) {
     const auto now = process_state(getpid());
     set_process(rank, getpid(), now.started);
   }

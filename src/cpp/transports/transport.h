@@ -45,6 +45,7 @@ struct Chunk {
   // In place, where the sender will take our message number `answer` (from 1, in this call) into this very
   // memory: that message may be written here at once. 0: only to be read.
   uint32_t answer = 0;
+  bool remote = false;  // it is in the peer's private memory: fetch it
 };
 
 struct SendProgress {
@@ -57,6 +58,7 @@ struct SendProgress {
   // is sent.
   uint32_t answer = 0;
   bool answered = false;
+  bool plain = false;  // set by the caller: the receiver only copies it to where it belongs
   // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
   // free again, and when its last byte is there; 0: not known yet.
   uint64_t since = 0, left = 0, there = 0;
@@ -85,6 +87,8 @@ class Transport {
   // The next chunk from a peer, or nullptr while there is none.
   virtual const Chunk* peek(int peer) = 0;
   virtual void consume(int peer) = 0;
+  // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.
+  virtual bool fetch(int, std::byte*) { return false; }
 
   // begin_sleep announces that this rank is about to sleep and returns a ticket; look for work once more,
   // then sleep(ticket) returns when anything happened since, or the time is up; end_sleep in any case.
@@ -117,6 +121,8 @@ class Transport {
   // Whether anything was received out of a peer's own memory since the last question: who waits no longer may
   // have reused it.
   virtual bool read_in_place() { return false; }
+  // Whether a rank may read this one's private memory: "", or why not.
+  virtual std::string reader(int) const { return "the transport does not do that"; }
   // After a fault: peers must not write into this rank's arrays any more.
   virtual void withdraw() {}
   // All ranks should give the same word (not 0); returns the one that was given first.
