@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -75,6 +76,10 @@ class Communicator {
   void set_links(const Links& links);
 
  private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  void grow_scratch(size_t bytes);
   std::shared_ptr<const Program> program(const Shape& shape);
   std::shared_ptr<Work> submit(const Shape& shape, const Arrays& arrays, Seconds timeout);
   void drive(Work& work, Clock::time_point deadline, Seconds patience_s);
@@ -99,7 +104,7 @@ class Communicator {
   Shape last_shape_;
   std::shared_ptr<const Program> last_program_;
   std::shared_ptr<Work> spare_;
-  std::unique_ptr<std::byte[]> scratch_;
+  std::unique_ptr<std::byte[], Free> scratch_;
   size_t scratch_bytes_ = 0;
   uint64_t sequence_ = 0;
   Links links_;
