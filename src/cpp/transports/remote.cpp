@@ -22,21 +22,25 @@ std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes) 
   return "";
 }
 
-// Asked again now and then: an address may get other pages. A wrong answer costs only time.
+// By its middle: an allocator may have asked for huge pages for all but the ends. Asked again for addresses
+// that are new, and now and then, as one may get other pages; a wrong answer costs only time. Reading takes a
+// millisecond or more, so it may not take more than a hundredth of the time.
 bool HugePages::hold(const void* data, size_t bytes) {
   constexpr int kLookups = 4096;
-  const auto begin = reinterpret_cast<uintptr_t>(data);
-  const Mapping* mapping = lookups_++ % kLookups ? find(begin, begin + bytes) : nullptr;
-  if (!mapping) {
+  const auto middle = reinterpret_cast<uintptr_t>(data) + bytes / 2;
+  const Mapping* mapping = lookups_++ % kLookups ? find(middle) : nullptr;
+  if (!mapping && Clock::now() >= next_read_) {
+    const auto begin = Clock::now();
     read();
-    mapping = find(begin, begin + bytes);
+    next_read_ = Clock::now() + 100 * (Clock::now() - begin);
+    mapping = find(middle);
   }
   return mapping && mapping->huge;
 }
 
-const HugePages::Mapping* HugePages::find(uintptr_t begin, uintptr_t end) const {
+const HugePages::Mapping* HugePages::find(uintptr_t address) const {
   for (const Mapping& m : mappings_)
-    if (m.begin <= begin && end <= m.end) return &m;
+    if (m.begin <= address && address < m.end) return &m;
   return nullptr;
 }
 

@@ -1,5 +1,6 @@
 // Reading another process's private memory (cross-memory attach).
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -21,11 +22,13 @@ class HugePages {
     uintptr_t begin, end;
     bool huge;
   };
-  const Mapping* find(uintptr_t begin, uintptr_t end) const;
+  using Clock = std::chrono::steady_clock;
+  const Mapping* find(uintptr_t address) const;
   void read();
 
   std::vector<Mapping> mappings_;
   int lookups_ = 0;
+  Clock::time_point next_read_{};
 };
 
 }  // namespace gpucomm

@@ -17,7 +17,9 @@ namespace {
 
 std::byte* map(int fd, size_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  return p == MAP_FAILED ? nullptr : static_cast<std::byte*>(p);
+  if (p == MAP_FAILED) return nullptr;
+  madvise(p, bytes, MADV_HUGEPAGE);  // most kernels are told not to give them to shared memory
+  return static_cast<std::byte*>(p);
 }
 
 // All of the file, or where the process may not map that much, the mailboxes at its start.
