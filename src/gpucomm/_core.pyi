@@ -11,19 +11,25 @@ import typing
 __all__: list[str] = [
     "Communicator",
     "Event",
+    "Frame",
+    "Line",
     "Links",
     "Place",
     "Plan",
     "Region",
     "Schedule",
+    "ServedWire",
     "Step",
     "Verified",
+    "Wire",
+    "WireEvent",
     "Work",
     "algorithms",
     "build_plan",
     "build_plans",
     "choose",
     "copy_pack",
+    "mpi_wire",
     "reduce",
     "scale",
     "schedule",
@@ -31,6 +37,7 @@ __all__: list[str] = [
     "shm_create",
     "simd_level",
     "simd_levels",
+    "total_time",
     "transports",
     "verify",
     "version",
@@ -193,7 +200,8 @@ class Verified:
 
 class Links:
     """
-    A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced (gamma).
+    A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced (gamma); of kind nodes also
+    the node of each rank and the figures inside one.
     """
     def __init__(
         self,
@@ -202,6 +210,10 @@ class Links:
         beta: typing.SupportsFloat | typing.SupportsIndex = 1e-09,
         lambda_: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         gamma: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        inner_alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        inner_beta: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        inner_lambda: typing.SupportsFloat | typing.SupportsIndex = 0.0,
     ) -> None: ...
     @property
     def alpha(self) -> float: ...
@@ -210,9 +222,17 @@ class Links:
     @property
     def gamma(self) -> float: ...
     @property
+    def inner_alpha(self) -> float: ...
+    @property
+    def inner_beta(self) -> float: ...
+    @property
+    def inner_lambda(self) -> float: ...
+    @property
     def kind(self) -> str: ...
     @property
     def lambda_(self) -> float: ...
+    @property
+    def nodes(self) -> list[int]: ...
 
 class Event:
     """
@@ -237,6 +257,86 @@ class Schedule:
     def events(self) -> list[Event]: ...
     @property
     def total_s(self) -> float: ...
+
+class Wire:
+    """
+    What carries bytes between processes that share no memory.
+    """
+
+class Line:
+    """
+    The messages of one stream from or to one peer.
+    """
+    @property
+    def peer(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
+
+class WireEvent:
+    """
+    What there is to do for a served wire.
+    """
+    @property
+    def frame_bytes(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def line(self) -> Line: ...
+    @property
+    def request(self) -> int: ...
+
+class Frame:
+    """
+    A message to send.
+    """
+    @property
+    def data(self) -> memoryview: ...
+    @property
+    def matched(self) -> bool: ...
+    @property
+    def request(self) -> int: ...
+
+class ServedWire(Wire):
+    """
+    A wire for a library that can wait for a message but not ask after it.
+    """
+    def __init__(self) -> None: ...
+    def close(self) -> None:
+        """
+        Ends the threads that serve it.
+        """
+    def fail(self, line: Line, why: str) -> None:
+        """
+        The line carries no more messages.
+        """
+    def finish_receive(
+        self, request: typing.SupportsInt | typing.SupportsIndex
+    ) -> None:
+        """
+        It has come for certain.
+        """
+    def finish_send(self, request: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        It has left.
+        """
+    def next_event(self) -> WireEvent | None:
+        """
+        Waits for something to do; None once the wire is closed.
+        """
+    def next_send(self, line: Line) -> Frame | None:
+        """
+        Waits for a message to send; None once the wire is closed.
+        """
+    def prepare(self, frame: typing.Any) -> None:
+        """
+        Makes an array ready to receive into.
+        """
+    def started(
+        self, request: typing.SupportsInt | typing.SupportsIndex, frame: typing.Any
+    ) -> None:
+        """
+        A receive into the array is under way; it must stay until it has come.
+        """
 
 class Work:
     """
@@ -282,6 +382,12 @@ class Communicator:
         half_duplex: bool = False,
         jitter: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         seed: typing.SupportsInt | typing.SupportsIndex = 0,
+        wire: Wire | None = None,
+        wire_ranks: collections.abc.Sequence[
+            typing.SupportsInt | typing.SupportsIndex
+        ] = [],
+        context: typing.SupportsInt | typing.SupportsIndex = 0,
+        nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> None: ...
     def _keep(
         self, round: typing.SupportsInt | typing.SupportsIndex, proposal: bool
@@ -696,6 +802,11 @@ class Communicator:
         The model of the links that "auto" computes with.
         """
     @property
+    def nodes(self) -> tuple:
+        """
+        The node of each rank, numbered from 0.
+        """
+    @property
     def rank(self) -> int:
         """
         This process's number, 0 to world - 1.
@@ -718,7 +829,7 @@ class Communicator:
 
 def algorithms() -> dict:
     """
-    The registered algorithms: name -> summary, source, collectives, segmented.
+    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes.
     """
 
 def build_plan(
@@ -729,9 +840,10 @@ def build_plan(
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
     in_place: bool = True,
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> Plan:
     """
-    One rank's plan.
+    One rank's plan; `nodes`: the node of each rank, numbered from 0.
     """
 
 def build_plans(
@@ -741,6 +853,7 @@ def build_plans(
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
     in_place: bool = True,
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> list[Plan]:
     """
     Every rank's plan of the same call.
@@ -753,6 +866,7 @@ def choose(
     links: Links,
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     algorithm: str = "auto",
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
@@ -761,6 +875,18 @@ def choose(
 def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
     """
     Copies arrays into a pack, one behind the other, or out of it again.
+    """
+
+def mpi_wire(
+    library: str,
+    *,
+    handle_bytes: typing.SupportsInt | typing.SupportsIndex,
+    communicator: typing.SupportsInt | typing.SupportsIndex,
+    byte: typing.SupportsInt | typing.SupportsIndex,
+) -> Wire:
+    """
+    MPI as mpi4py has loaded it: the file of its extension, the size of a handle, a communicator of our own,
+    and MPI_BYTE.
     """
 
 def reduce(
@@ -808,6 +934,19 @@ def simd_level() -> str:
 def simd_levels() -> list[str]:
     """
     The SIMD levels that this CPU can run.
+    """
+
+def total_time(
+    collective: str,
+    algorithm: str,
+    world: typing.SupportsInt | typing.SupportsIndex,
+    nbytes: typing.SupportsInt | typing.SupportsIndex,
+    links: Links,
+    root: typing.SupportsInt | typing.SupportsIndex = 0,
+    segments: typing.SupportsInt | typing.SupportsIndex = 1,
+) -> float:
+    """
+    The total time of a call, in place, on a link model; for thousands of ranks too.
     """
 
 def transports() -> dict:

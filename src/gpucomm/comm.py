@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
+
+if TYPE_CHECKING:
+    from gpucomm.launch.fabric import Fabric
 
 __all__ = ["Communicator", "Work"]
 
@@ -19,6 +22,9 @@ class Communicator(_core.Communicator):
     Calls run in the order of issue; every rank must issue the same ones. After a fault (a timeout, a lost or
     disagreeing rank) it is closed for good, on every rank.
     """
+
+    _fabric: Fabric | None = None  # what connects its nodes; None: they share memory
+    _wire_ranks: tuple[int, ...] = ()  # the fabric's number of each rank
 
     def __enter__(self) -> Communicator:
         return self
@@ -66,6 +72,24 @@ class Communicator(_core.Communicator):
         from gpucomm.launch import groups
 
         return groups.subset(self, ranks)
+
+    def split_nodes(self) -> tuple[Communicator, Communicator]:
+        """Makes two groups: the ranks of this rank's node, and the ranks in its place on every node.
+
+        Every rank must call it. In the second group rank i is on the i-th node; nodes that have no rank in
+        this place are not in it.
+
+        Returns:
+            The communicator inside the node, and the one across nodes.
+
+        Raises:
+            Error: as any collective.
+        """
+        nodes = self.nodes
+        place = nodes[: self.rank].count(nodes[self.rank])
+        inside, across = self.split(nodes[self.rank]), self.split(place)
+        assert inside is not None and across is not None
+        return inside, across
 
     def shrink(self, timeout: float | None = None) -> Communicator:
         """Gives the survivors of a fault a new communicator; each of them must call it, once.
@@ -142,5 +166,8 @@ class Communicator(_core.Communicator):
         return object_collectives.gather_objects(self, obj, root, pickle, timeout)
 
     def __repr__(self) -> str:
+        nodes = len(set(self.nodes))
+        where = f", {nodes} nodes" if nodes > 1 else ""
         state = ", closed" if self.closed else ""
-        return f"<gpucomm.Communicator rank {self.rank} of {self.world}, transport {self.transport}{state}>"
+        rank = f"rank {self.rank} of {self.world}"
+        return f"<gpucomm.Communicator {rank}, transport {self.transport}{where}{state}>"

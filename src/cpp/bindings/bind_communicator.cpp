@@ -8,6 +8,7 @@
 #include "bindings/names.h"
 #include "engine/choose.h"
 #include "transports/regions.h"
+#include "transports/wire.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -118,15 +119,18 @@ void bind_regions(py::module_& m) {
 static void bind_choose(py::module_& m) {
   m.def(
       "choose",
-      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm) {
+      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm,
+         std::vector<int> nodes) {
         Shape shape{.collective = parse<Collective>("collective", collective, kCollectiveNames)};
         shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
         build_plan(algorithm == "auto" ? "direct" : algorithm,
-                   {shape.collective, world, 0, root});  // validates
-        const Choice choice = Choices().find(shape, world, links);
+                   {shape.collective, world, 0, root, 1, true, nodes});  // validates
+        if (nodes.empty()) nodes.assign(world, 0);
+        const Choice choice = Choices().find(shape, nodes, links);
         return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
       },
       "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
+      "nodes"_a = std::vector<int>{},
       "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
       "algorithm: "
       "its segments.");
@@ -158,15 +162,21 @@ void bind_communicator(py::module_& m) {
           "async_op"_a = false, "A call on a pack with this digest.");
   type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
-                       const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed) {
+                       const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,
+                       std::optional<std::shared_ptr<Wire>> wire, std::vector<int> wire_ranks, int context,
+                       std::vector<int> nodes) {
              std::optional<Emulation> emulation;
              if (links) emulation = {*links, half_duplex, jitter, seed};
-             return std::make_unique<PyCommunicator>(transport, rank, world, fd, region.value_or(nullptr),
-                                                     timeout, emulation);
+             Endpoint endpoint{rank, world, fd, region.value_or(nullptr)};
+             endpoint.wire = wire.value_or(nullptr), endpoint.wire_ranks = std::move(wire_ranks);
+             endpoint.context = context;
+             endpoint.nodes = std::move(nodes);
+             return std::make_unique<PyCommunicator>(transport, std::move(endpoint), timeout, emulation);
            }),
            "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
            "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0,
-           "seed"_a = 0)
+           "seed"_a = 0, "wire"_a = py::none(), "wire_ranks"_a = std::vector<int>{}, "context"_a = 0,
+           "nodes"_a = std::vector<int>{})
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
@@ -255,6 +265,9 @@ void bind_communicator(py::module_& m) {
           "This process's number, 0 to world - 1.")
       .def_property_readonly(
           "world", [](const PyCommunicator& c) { return c.core().world(); }, "How many ranks there are.")
+      .def_property_readonly(
+          "nodes", [](const PyCommunicator& c) { return py::tuple(py::cast(c.core().nodes())); },
+          "The node of each rank, numbered from 0.")
       .def_property_readonly(
           "transport", [](const PyCommunicator& c) { return c.core().transport_name(); },
           "The transport's name.")

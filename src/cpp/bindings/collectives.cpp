@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <cmath>
+#include <map>
 
 #include "bindings/names.h"
 #include "reduce/scale.h"
 #include "transports/emulated.h"
+#include "transports/wire.h"
 
 namespace py = pybind11;
 
@@ -93,21 +95,34 @@ static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e) 
   return EmulatedLinks{chain, e->half_duplex, l.alpha, l.lambda, l.beta, e->jitter_s, e->seed};
 }
 
-PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world, int fd,
-                               std::shared_ptr<Region> region, double timeout_s,
-                               const std::optional<Emulation>& emulation) {
-  forked();
-  const Seconds timeout = seconds(timeout_s);
+// Where nothing is said all ranks are on one node, and the wire numbers them as we do.
+static void complete(Endpoint& endpoint) {
+  const auto [rank, world] = std::pair(endpoint.rank, endpoint.world);
   if (world < 1) fail(ErrorKind::invalid_argument, "world must be at least 1, got ", world);
   if (rank < 0 || rank >= world)
     fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
-  Endpoint endpoint{rank, world, fd, std::move(region)};
+  if (endpoint.nodes.empty()) endpoint.nodes.assign(world, 0);
+  if (endpoint.wire_ranks.empty())
+    for (int r = 0; r < world; ++r) endpoint.wire_ranks.push_back(r);
+  for (const auto& [name, list] : {std::pair("nodes", &endpoint.nodes), {"wire_ranks", &endpoint.wire_ranks}})
+    if (list->size() != static_cast<size_t>(world))
+      fail(ErrorKind::invalid_argument, name, " must have an entry for each of ", world, " ranks, got ",
+           list->size());
+  std::map<int, int> numbers;  // nodes are 0, 1, ... in the order of their first ranks
+  for (int& node : endpoint.nodes) node = numbers.try_emplace(node, numbers.size()).first->second;
+}
+
+PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
+                               const std::optional<Emulation>& emulation) {
+  forked();
+  const Seconds timeout = seconds(timeout_s);
+  complete(endpoint);
   std::shared_ptr<Transport> collectives = open_transport(transport, endpoint, emulated(emulation));
   endpoint.channel = 1;
   auto messages = open_transport(transport, endpoint, emulated(emulation), collectives->clocks());
   core_ = std::make_shared<Communicator>(std::move(collectives), std::move(messages),
-                                         emulation ? concat("emulated(", transport, ")") : transport, rank,
-                                         world, timeout);
+                                         emulation ? concat("emulated(", transport, ")") : transport,
+                                         endpoint.rank, endpoint.nodes, timeout);
   if (emulation) core_->set_links(emulation->links);
   emulation_ = emulation;
   core_->set_interrupt(interrupted);

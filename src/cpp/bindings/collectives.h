@@ -59,8 +59,8 @@ class PyWork {
 
 class PyCommunicator {
  public:
-  PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region,
-                 double timeout_s, const std::optional<Emulation>& emulation);
+  PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
+                 const std::optional<Emulation>& emulation);
 
   pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, Factor scale,
                               const Options& options);

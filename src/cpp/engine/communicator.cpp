@@ -1,6 +1,7 @@
 #include "engine/communicator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/progress.h"
 
@@ -18,13 +19,14 @@ std::string list(const std::vector<std::string>& parts) {
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Transport> messages,
-                           std::string transport_name, int rank, int world, Seconds timeout)
-    : Drivable(std::move(transport), world),
-      fate_(transport_, rank, world),
+                           std::string transport_name, int rank, std::vector<int> nodes, Seconds timeout)
+    : Drivable(std::move(transport), static_cast<int>(nodes.size())),
+      fate_(transport_, rank, static_cast<int>(nodes.size())),
       messages_(std::move(messages), fate_),
       transport_name_(std::move(transport_name)),
+      nodes_(std::move(nodes)),
       rank_(rank),
-      world_(world),
+      world_(static_cast<int>(nodes_.size())),
       timeout_(timeout) {}
 
 Communicator::~Communicator() {
@@ -46,10 +48,10 @@ std::shared_ptr<const Program> Communicator::program(const Shape& wish) {
     if (shape.algorithm != "auto" && !Registry<Algorithm>::find(shape.algorithm).offers(shape.collective))
       build_plan(shape.algorithm, {shape.collective});  // throws the sentence
     if (shape.algorithm == "auto" || !shape.segments) {
-      const Choice& choice = choices_.find(shape, world_, links_);
+      const Choice& choice = choices_.find(shape, nodes_, links_);
       shape.algorithm = choice.algorithm, shape.segments = choice.segments;
     }
-    auto compiled = std::make_shared<const Program>(compile(shape, world_, rank_));
+    auto compiled = std::make_shared<const Program>(compile(shape, nodes_, rank_));
     if (programs_.size() > kMostPrograms) programs_.clear();
     programs_[key] = compiled;
     last_program_ = compiled;
@@ -115,7 +117,7 @@ bool Communicator::advance_front() {
       transport_->announce(work.execution.record());
     }
     const bool moved = work.execution.advance();
-    if (!work.execution.done()) return moved;
+    if (!work.execution.done() || !transport_->flush(kEverybody)) return moved;
     transport_->complete(work.sequence);
     finish_front({});
   } catch (const Error& error) {
@@ -150,6 +152,7 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
   if (!lock || queue_.empty()) return;
   Work& work = *queue_.front();
   try {
+    transport_->look();
     fate_.check_poison();
     if (work.started) check_peers(work);
     if (expired && !waited->done.load(std::memory_order_acquire)) time_out(work, *expired);
@@ -197,11 +200,13 @@ void Communicator::time_out(const Work& work, Seconds after) const {
 }
 
 void Communicator::close() {
-  if (!fate_.close()) return;
+  fate_.close();
+  if (left_.exchange(true)) return;
   const Error error(ErrorKind::closed,
                     "the communicator was closed before this call had finished" + fate_.where());
   if (end(error) + messages_.end(error))
     transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
+  messages_.leave();
   transport_->leave();
 }
 

@@ -25,9 +25,9 @@ struct Work : Pending {
 
 class Communicator : public Drivable {
  public:
-  // `messages`: another channel of the same ranks, for point to point.
+  // `messages`: another channel of the same ranks, for point to point. `nodes`: the node of each rank.
   Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Transport> messages,
-               std::string transport_name, int rank, int world, Seconds timeout);
+               std::string transport_name, int rank, std::vector<int> nodes, Seconds timeout);
   ~Communicator() override;
 
   // Runs a call and waits for its end; throws its error.
@@ -54,6 +54,7 @@ class Communicator : public Drivable {
 
   int rank() const { return rank_; }
   int world() const { return world_; }
+  const std::vector<int>& nodes() const { return nodes_; }
   const std::string& transport_name() const { return transport_name_; }
   Seconds timeout() const { return timeout_; }
   uint64_t calls() const {
@@ -78,6 +79,7 @@ class Communicator : public Drivable {
   Fate fate_;
   PointToPoint messages_;
   std::string transport_name_;
+  std::vector<int> nodes_;
   int rank_, world_;
   Seconds timeout_;
   mutable std::mutex mutex_;  // guards all below but the atomics
@@ -91,7 +93,7 @@ class Communicator : public Drivable {
   uint64_t sequence_ = 0;
   Links links_;
   Choices choices_;
-  std::atomic<bool> links_known_{false};
+  std::atomic<bool> links_known_{false}, left_{false};
 };
 
 }  // namespace gpucomm

@@ -1,6 +1,8 @@
 // One running call: a state machine over the program's lanes that never blocks.
 #pragma once
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,8 @@ class Execution {
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes);
+  void take(int peer, size_t bytes);
+  bool may_be_told();
   bool ready(const Instruction& in) const;
   const Chunk* expect(int peer, const Instruction& in);
   std::pair<CallRecord, CallRecord> disagreement(int peer, uint64_t tag) const;
@@ -41,6 +45,9 @@ class Execution {
   std::vector<LaneState> lanes_;
   std::vector<uint8_t> done_;
   std::vector<const void*> sources_;
+  std::vector<size_t>
+      taken_;  // of the chunk at hand from each peer, by a fold whose sources are cut otherwise
+  std::optional<std::chrono::steady_clock::time_point> in_doubt_since_;
   size_t remaining_ = 0;
 };
 

@@ -113,7 +113,8 @@ bool PointToPoint::advance_all() {
 bool PointToPoint::move(Message& m) {
   if (!m.sending) return receive(m);
   const size_t before = m.progress.moved;
-  const bool through = transport_->send(m.peer, tag_of(m), m.data, m.bytes(), m.progress);
+  const bool through =
+      transport_->send(m.peer, tag_of(m), m.data, m.bytes(), m.progress) && transport_->flush(m.peer);
   moved_ |= through || m.progress.moved > before;
   return through;
 }
@@ -174,6 +175,8 @@ void PointToPoint::check(const Pending* waited, std::optional<Seconds> expired) 
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || active_.empty()) return;
   try {
+    transport_->look();
+    fate_.control().look();
     fate_.check_poison();
     for (int index : std::vector(active_))
       if (!queues_[index].empty()) look(std::shared_ptr(queues_[index].front()));

@@ -36,6 +36,8 @@ class PointToPoint : public Drivable {
   void hand_over();
   // Ends all that is under way with this error; returns whether there was anything.
   bool end(const Error& error);
+  // The communicator is closed: what was sent still leaves.
+  void leave() { transport_->leave(); }
   bool drive_once() override;
   void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) override;
   Transport::Counters counters() const { return transport_->counters(); }

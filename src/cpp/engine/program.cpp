@@ -126,9 +126,10 @@ Layout cut_out(const Plan& plan, const Shape& shape) {
 
 }  // namespace
 
-Program compile(const Shape& shape, int world, int rank) {
+Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
+  const int world = static_cast<int>(nodes.size());
   const size_t item = size_of(shape.dtype);
-  PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place};
+  PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place, nodes};
   Program program;
   program.shape = shape, program.world = world, program.rank = rank;
   for (;; request.segments *= 2) {

@@ -12,6 +12,7 @@ import numpy as np
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.launch import fabric
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
 
@@ -32,13 +33,10 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
     if not isinstance(key, int) or isinstance(key, bool):
         raise InvalidArgumentError(f"key must be a whole number, got {key!r} {where}")
     token = secrets.randbits(62)
-    mine = np.array([_APART if color is None else color, key, token], np.int64)
-    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 3)
-    made = None
-    if color is not None:
-        members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
-        # the first member's token names the group: nobody can guess it
-        made = join(comm, members, f"group {int(table[members[0], 2]):x}", comm.timeout)
+    context = comm._fabric.next_context if comm._fabric else 0
+    mine = np.array([_APART if color is None else color, key, token, context], np.int64)
+    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 4)
+    made = None if color is None else _join(comm, table, color)
     comm.barrier()
     forget(f"group {token:x}")
     return made
@@ -56,8 +54,18 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
     return split(comm, 0 if inside else None, members.index(comm.rank) if inside else 0)
 
 
+def _join(comm: Communicator, table: np.ndarray, color: int) -> Communicator:
+    members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
+    token = int(table[members[0], 2])  # the first member's names the group: nobody can guess it
+    if not comm._fabric:
+        return join(comm, members, f"group {token:x}", comm.timeout)
+    rank, nodes = members.index(comm.rank), [comm.nodes[member] for member in members]
+    wire_ranks = [comm._wire_ranks[member] for member in members]
+    return fabric.join(comm._fabric, rank, wire_ranks, nodes, int(table[:, 3].max()), token, comm.timeout)
+
+
 def join(comm: Communicator, members: Sequence[int], name: str, timeout: float) -> Communicator:
-    """The communicator of some ranks, each of which calls this.
+    """The communicator of some ranks that share memory, each of which calls this.
 
     Args:
         comm: theirs by now.
@@ -66,13 +74,14 @@ def join(comm: Communicator, members: Sequence[int], name: str, timeout: float) 
         timeout: seconds that they have to come.
 
     Returns:
-        The group's communicator, with the timeout and the emulated links of `comm`.
+        The group's communicator, with the timeout, the nodes and the emulated links of `comm`.
 
     Raises:
         Error: as `init`.
     """
     rank, world = list(members).index(comm.rank), len(members)
-    how: dict[str, Any] = {"timeout": comm.timeout, **comm.emulation}
+    nodes = [comm.nodes[member] for member in members]
+    how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **comm.emulation}
     if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
             region = _regions.setdefault(name, _core.Region(world))
