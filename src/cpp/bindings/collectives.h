@@ -106,6 +106,8 @@ class PyCommunicator {
     }
   }
 
+  std::string where() const;  // "(rank 0 of 2)", for error texts
+
   Communicator& core() { return *core_; }
   const Communicator& core() const { return *core_; }
   const std::optional<Emulation>& emulation() const { return emulation_; }
@@ -140,7 +142,6 @@ class PyCommunicator {
   Parts agree(Shape& call, const Parts& sent, const Counts& out_counts, const Options& options);
   Seconds timeout(std::optional<double> timeout_s) const;
   void measure_links();
-  std::string where() const;
 
   std::shared_ptr<Communicator> core_;
   std::optional<Emulation> emulation_;

@@ -118,6 +118,11 @@ bool Communicator::advance_front() {
     }
     const bool moved = work.execution.advance();
     if (!work.execution.done() || !transport_->flush(kEverybody)) return moved;
+    if (transport_->read_in_place()) {
+      // After a fault a peer may reuse its array while we still read there: what we have may be anything.
+      std::atomic_thread_fence(std::memory_order_acquire);
+      fate_.check_poison();
+    }
     transport_->complete(work.sequence);
     finish_front({});
   } catch (const Error& error) {
@@ -137,6 +142,7 @@ void Communicator::finish_front(const std::optional<Error>& error) {
 // With the lock held.
 void Communicator::fault(const Error& error) {
   fate_.fail(error);
+  transport_->withdraw();
   while (!queue_.empty()) finish_front(error);
 }
 

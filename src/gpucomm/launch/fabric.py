@@ -69,7 +69,7 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
         table = meeting.all_gather(mine, algorithm="direct", segments=1).reshape(ranks.world, -1)
         nodes = ranks.nodes or _number([row[2:].tobytes() for row in table])
         context, token = int(table[:, 0].max()), int(table[0, 1])
-        comm = join(fabric, ranks.rank, everybody, nodes, context, token, timeout)
+        comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout)
         meeting.barrier()  # nobody leaves before all have met
     return comm
 
@@ -80,7 +80,7 @@ def join(
     wire_ranks: Sequence[int],
     nodes: Sequence[int],
     context: int,
-    token: int,
+    name: str,
     timeout: float,
 ) -> Communicator:
     """Make a communicator over a fabric; every rank of it must call this.
@@ -91,7 +91,7 @@ def join(
         wire_ranks: the wire's number of each rank.
         nodes: the node of each rank.
         context: a number that no other communicator of these ranks has.
-        token: a number that all ranks know and nobody can guess.
+        name: of the group, which all its ranks know and nobody can guess.
         timeout: seconds to meet, and the communicator's default for its calls.
     """
     if context >= fabric.most_contexts - fabric.inits:
@@ -120,7 +120,7 @@ def join(
     if len(inside) == 1:
         return attach(-1)
     place = inside.index(rank)
-    here = Ranks(place, len(inside), place, len(inside), f"{token:x} node {nodes[rank]}", fabric.name)
+    here = Ranks(place, len(inside), place, len(inside), f"{name} node {nodes[rank]}", fabric.name)
     return meet(here, 0, timeout, _core.shm_create, attach)
 
 

@@ -36,7 +36,12 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
     context = comm._fabric.next_context if comm._fabric else 0
     mine = np.array([_APART if color is None else color, key, token, context], np.int64)
     table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 4)
-    made = None if color is None else _join(comm, table, color)
+    made = None
+    if color is not None:
+        members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
+        # the first member's token names the group: nobody can guess it
+        name = f"group {int(table[members[0], 2]):x}"
+        made = join(comm, members, name, comm.timeout, int(table[:, 3].max()))
     comm.barrier()
     forget(f"group {token:x}")
     return made
@@ -54,33 +59,29 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
     return split(comm, 0 if inside else None, members.index(comm.rank) if inside else 0)
 
 
-def _join(comm: Communicator, table: np.ndarray, color: int) -> Communicator:
-    members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
-    token = int(table[members[0], 2])  # the first member's names the group: nobody can guess it
-    if not comm._fabric:
-        return join(comm, members, f"group {token:x}", comm.timeout)
-    rank, nodes = members.index(comm.rank), [comm.nodes[member] for member in members]
-    wire_ranks = [comm._wire_ranks[member] for member in members]
-    return fabric.join(comm._fabric, rank, wire_ranks, nodes, int(table[:, 3].max()), token, comm.timeout)
-
-
-def join(comm: Communicator, members: Sequence[int], name: str, timeout: float) -> Communicator:
-    """The communicator of some ranks that share memory, each of which calls this.
+def join(
+    comm: Communicator, members: Sequence[int], name: str, timeout: float, context: int = 0
+) -> Communicator:
+    """The communicator of some ranks, each of which calls this.
 
     Args:
         comm: theirs by now.
         members: its ranks that come, in the order that they get; this one is among them.
         name: of the group, the same on all members and like no other's.
         timeout: seconds that they have to come.
+        context: between nodes, a number that no communicator of these ranks has had.
 
     Returns:
-        The group's communicator, with the timeout, the nodes and the emulated links of `comm`.
+        The group's communicator, with the timeout and the emulated links of `comm`.
 
     Raises:
         Error: as `init`.
     """
     rank, world = list(members).index(comm.rank), len(members)
     nodes = [comm.nodes[member] for member in members]
+    if comm._fabric:
+        wire_ranks = [comm._wire_ranks[member] for member in members]
+        return fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout)
     how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **comm.emulation}
     if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
