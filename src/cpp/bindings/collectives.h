@@ -61,6 +61,9 @@ class PyCommunicator {
  public:
   PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
                  const std::optional<Emulation>& emulation);
+  // Closes: the arrays of calls under way are not kept from here on.
+  ~PyCommunicator() { close(); }
+  PyCommunicator(const PyCommunicator&) = delete;
 
   pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, Factor scale,
                               const Options& options);
