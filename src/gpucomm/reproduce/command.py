@@ -22,8 +22,8 @@ __all__ = ["add_arguments", "main", "work"]
 _EPILOG = """\
 Each row says how its figure was obtained: emulated (real data between processes, over links as slow as the
 row says), simulated (the plans on a model of the links; no data), counted, or measured (on this machine as
-it is). x is n beta / alpha: how much longer the message takes than the overhead of one. Quote ratios. The exit
-code is 0 even where a goal is missed: the column "holds" says it.
+it is). x is n beta / alpha: how much longer the message takes than the overhead of one. Quote ratios. The
+exit code is 0 even where a goal is missed: the column "holds" says it.
 """
 
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pictures",
         type=Path,
         metavar="DIR",
-        help="draw a picture of each claim there (SVG)",
+        help="draw a picture of each claim there",
     )
     add("--samples", action="store_true", help="print the raw samples too (a full run always does)")
 

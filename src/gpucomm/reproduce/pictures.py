@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Curve", "Picture", "draw"]
 
@@ -71,7 +72,9 @@ def draw(picture: Picture, path: Path) -> None:
                 bars = axes.bar(places, curve.ys, width, label=curve.label, color=colour)
                 axes.bar_label(bars, fmt="%.3g", fontsize=8)
                 continue
-            style = {"linestyle": "--", "linewidth": 1.0} if curve.model else {"marker": "o", "markersize": 5}
+            style: dict[str, Any] = (
+                {"linestyle": "--", "linewidth": 1.0} if curve.model else {"marker": "o", "markersize": 5}
+            )
             axes.plot(curve.xs, curve.ys, label=curve.label, color=colour, **style)
         if picture.names:
             axes.set_xticks(range(len(picture.names)), picture.names)

@@ -27,7 +27,11 @@ _FULL = {
     5000: (16 * MIB, 0.2e-3),
     6000: (64 * MIB, 0.4e-3),
 }
-_QUICK = _FULL | {1074: (4 * MIB, 0.2e-3), 2000: (4 * MIB, 0.25e-3), 5000: (8 * MIB, 0.1e-3)}
+_QUICK = (
+    _FULL
+    | {500: (4 * MIB, 0.35e-3), 1074: (4 * MIB, 0.2e-3)}
+    | {2000: (4 * MIB, 0.2e-3), 5000: (8 * MIB, 0.1e-3)}
+)
 
 
 def cells(run: Run, kind: str, quick: Sequence[int], full: Sequence[int]) -> list[Cell]:

@@ -23,7 +23,7 @@ def lp_vs_be_broadcast(run: Run) -> Outcome:
     rows += [_row(run, cell, p) for p in ranks if p < MOST_RANKS]
     measured = {p: _ratio(run, cell, p) for p in ranks}
     run.tell("simulating broadcasts of up to 2048 ranks")
-    worlds = [p for p in _FAR if not run.quick or p <= 512 or p == _FAR[-1]]
+    worlds = [p for p in _FAR if p <= (512 if run.quick else 2048)]
     ours, theirs = (
         cost.simulate("broadcast", name, worlds=worlds, nbytes=cell.nbytes, links=cell.model)
         for name in ("linear_pipeline", _BE.algorithm)
@@ -31,7 +31,7 @@ def lp_vs_be_broadcast(run: Run) -> Outcome:
     model = [be.seconds / lp.seconds for lp, be in zip(ours, theirs, strict=True)]
     for p, goal, note in (
         (MOST_RANKS, 1.5, "the limit for long messages is 2(p-1)/p = 1.75"),
-        (_FAR[-1], None, "the fill of the pipeline, p - 2 segments, eats the gain unless x grows with p"),
+        (worlds[-1], None, "the fill of the pipeline, p - 2 segments, eats the gain unless x grows with p"),
     ):
         i = worlds.index(p)
         samples = {"linear_pipeline": [ours[i].seconds], "bidirectional_exchange": [theirs[i].seconds]}

@@ -98,7 +98,7 @@ def _far_row(run: Run, claim: str, other: str) -> Row:
 
 
 def switch_auto_not_fused(run: Run) -> Outcome:
-    """On a switch: what fusing gains, how much faster the ring is, and how often auto takes a fused pipeline."""
+    """On a switch: what fusing gains, how much faster the ring is, and how often "auto" fuses."""
     claim = "switch_auto_not_fused"
     rows = []
     measured = cells(run, "switch", (1074,), (54, 1074, 5000))

@@ -29,39 +29,37 @@ def lp_invariant(run: Run) -> Outcome:
     if not run.quick:
         measured += cells(run, "chain", (), (200, 2400))
     for cell in measured:
-        for collective in _COLLECTIVES:
-            worlds = run.worlds() if cell.x < _LONG_X else (2, 4, MOST_RANKS)
-            calls = {p: pipeline(collective, "linear_pipeline", p, cell) for p in worlds}
-            times = {p: run.times(cell, p, call)[0] for p, call in calls.items()}
-            rows.append(_lp_row(run, cell, calls, times))
-            if cell.kind == "switch" and collective == "broadcast":
-                curves += _curves(f"x = {cell.x:g}", times, calls, cell, len(curves))
-    picture = Picture(
-        "Broadcast by a linear pipeline, emulated switch: time over that at p = 2",
-        "ranks p",
-        "T(p) / T(2)",
-        curves,
-    )
-    return Outcome([*rows, *_far_pipelines(run)], picture)
+        worlds = run.worlds() if cell.x < _LONG_X else (2, 4, MOST_RANKS)
+        calls = {p: [pipeline(name, "linear_pipeline", p, cell) for name in _COLLECTIVES] for p in worlds}
+        for of, times in zip(_by_call(calls), _times(run, cell, calls), strict=True):
+            rows.append(_lp_row(run, cell, of, times))
+            if cell.kind == "switch" and of[MOST_RANKS].collective == "broadcast":
+                curves += _curves(f"x = {cell.x:g}", times, of, cell, len(curves))
+    title = "Broadcast by a linear pipeline, emulated switch: time over that at p = 2"
+    return Outcome([*rows, *_far_pipelines(run)], Picture(title, "ranks p", "T(p) / T(2)", curves))
+
+
+def _by_call(calls: dict[int, list[Call]]) -> list[dict[int, Call]]:
+    return [{p: some[i] for p, some in calls.items()} for i in range(len(_COLLECTIVES))]
+
+
+def _times(run: Run, cell: Cell, calls: dict[int, list[Call]]) -> list[_Samples]:
+    """Of each call its times by number of ranks; those of one number are measured together."""
+    found = {p: run.times(cell, p, *some) for p, some in calls.items()}
+    return [{p: times[i] for p, times in found.items()} for i in range(len(_COLLECTIVES))]
 
 
 def _lp_row(run: Run, cell: Cell, calls: dict[int, Call], times: _Samples) -> Row:
-    collective = calls[MOST_RANKS].collective
+    where = f"{calls[MOST_RANKS].collective} on a {cell.kind}"
     models = {p: call.model_s(cell, p) for p, call in calls.items()}
-    text = f"{collective} on a {cell.kind}; the model: {models[MOST_RANKS] / models[2]:.3f}"
+    fixed = (run.setting(cell, MOST_RANKS), _named(times))
     if cell.x >= _FROM_X:
-        figures = (1.0, ratio(times[MOST_RANKS], times[2]), "T(8)/T(2)", "emulated", "<=", 1.15)
-    else:
-        off = max(abs(median(times[p]) / models[p] - 1) for p in times)
-        figures = (None, off, "off the model", "emulated", "<=", 0.10)
-        text = f"{collective} on a {cell.kind}; the largest of p = {_listed(times)}"
-    return Row(
-        "lp_invariant",
-        *figures,
-        run.setting(cell, MOST_RANKS),
-        _named(times),
-        run.note(cell, MOST_RANKS, text),
-    )
+        note = run.note(cell, MOST_RANKS, f"{where}; the model: {models[MOST_RANKS] / models[2]:.3f}")
+        growth = ratio(times[MOST_RANKS], times[2])
+        return Row("lp_invariant", 1.0, growth, "T(8)/T(2)", "emulated", "<=", 1.15, *fixed, note)
+    note = run.note(cell, MOST_RANKS, f"{where}; the largest of p = {_listed(times)}")
+    off = max(abs(median(times[p]) / models[p] - 1) for p in times)
+    return Row("lp_invariant", None, off, "off the model", "emulated", "<=", 0.10, *fixed, note)
 
 
 def mst_log_p(run: Run) -> Outcome:
@@ -69,24 +67,24 @@ def mst_log_p(run: Run) -> Outcome:
     rows: list[Row] = []
     curves: list[Curve] = []
     for cell in cells(run, "switch", (54,), (54, 1074)):
-        for collective in _COLLECTIVES:
-            call = Call(collective, "binomial_tree")
-            times = {p: run.times(cell, p, call)[0] for p in run.worlds()}
-            note = run.note(cell, MOST_RANKS, f"{collective}; log2 8 = 3")
-            fixed = (run.setting(cell, MOST_RANKS), _named(times), note)
-            growth = ratio(times[MOST_RANKS], times[2])
-            rows.append(Row("mst_log_p", 3.0, growth, "T(8)/T(2)", "emulated", ">=", 2.7, *fixed))
-            off = max(abs(ratio(times[p], times[2]) / _depth(p) - 1) for p in times)
-            rows.append(Row("mst_log_p", None, off, "off log2 p", "emulated", "<=", 0.10, *fixed))
-            if collective == "broadcast":
-                curves += _curves(f"x = {cell.x:g}", times, dict.fromkeys(times, call), cell, len(curves))
-    picture = Picture(
-        "Broadcast over a minimum spanning tree, emulated switch: time over that at p = 2",
-        "ranks p",
-        "T(p) / T(2)",
-        curves,
-    )
-    return Outcome([*rows, _far_tree(run)], picture)
+        calls = {p: [Call(name, "binomial_tree") for name in _COLLECTIVES] for p in run.worlds()}
+        for of, times in zip(_by_call(calls), _times(run, cell, calls), strict=True):
+            rows += _mst_rows(run, cell, of, times)
+            if of[MOST_RANKS].collective == "broadcast":
+                curves += _curves(f"x = {cell.x:g}", times, of, cell, len(curves))
+    title = "Broadcast over a minimum spanning tree, emulated switch: time over that at p = 2"
+    return Outcome([*rows, _far_tree(run)], Picture(title, "ranks p", "T(p) / T(2)", curves))
+
+
+def _mst_rows(run: Run, cell: Cell, calls: dict[int, Call], times: _Samples) -> list[Row]:
+    note = run.note(cell, MOST_RANKS, f"{calls[MOST_RANKS].collective} on a switch; log2 8 = 3")
+    fixed = (run.setting(cell, MOST_RANKS), _named(times), note)
+    growth = ratio(times[MOST_RANKS], times[2])
+    off = max(abs(ratio(times[p], times[2]) / _depth(p) - 1) for p in times)
+    return [
+        Row("mst_log_p", 3.0, growth, "T(8)/T(2)", "emulated", ">=", 2.7, *fixed),
+        Row("mst_log_p", None, off, "off log2 p", "emulated", "<=", 0.10, *fixed),
+    ]
 
 
 def _depth(p: int) -> int:
@@ -112,7 +110,7 @@ def _curves(label: str, times: _Samples, calls: dict[int, Call], cell: Cell, lik
 
 
 def _far_pipelines(run: Run) -> list[Row]:
-    """The simulator on to 2048 ranks: its distance from the closed form, and what is left of the invariance."""
+    """On to 2048 ranks: the simulator's distance from the closed form, and what is left of the invariance."""
     run.tell("simulating pipelines of up to 2048 ranks")
     (cell,) = cells(run, "switch", (1200,), (1200,))
     model = cell.model

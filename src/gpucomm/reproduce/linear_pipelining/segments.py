@@ -19,7 +19,8 @@ def segment_optimum(run: Run) -> Outcome:
     if not run.quick:
         measured += [("reduce", cell) for cell in cells(run, "switch", (), (54,))]
         measured += [("all_reduce", cell) for cell in cells(run, "chain", (), (54,))]
-    rows, curves = [], []
+    rows: list[Row] = []
+    curves: list[Curve] = []
     for collective, cell in measured:
         best = pipeline(collective, "linear_pipeline", MOST_RANKS, cell)
         calls = [best._replace(segments=m) for m in _around(best.segments, run.quick)]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 from gpucomm.comm import Communicator
 from gpucomm.reproduce.claims import Outcome, Row
 from gpucomm.reproduce.pictures import Curve, Picture
-from gpucomm.reproduce.run import Run, ratio
+from gpucomm.reproduce.run import Cell, Run, ratio
 
 __all__ = ["bsp_sgd_step"]
 
-_WIDTH, _DEPTH, _BATCH = 1024, 2, 16  # hidden layers; samples a rank
+_DEPTH, _BATCH = 2, 16  # hidden layers; samples a rank
 _LP, _MST, _BE = "linear_pipeline", "binomial_tree", "bidirectional_exchange"
 _CUT = f"{_LP}, 5 segments"  # the same sums in the same order, so the same bits
 _COMPUTE = "compute"  # no exchange at all
@@ -28,9 +29,10 @@ _ROUNDING = 1e-5  # relative: some hundred roundings of float32
 
 def bsp_sgd_step(run: Run) -> Outcome:
     """Step times by tree and exchange over those by the pipeline, and how far the losses are apart."""
-    ranks, turns, steps, alpha = (4, 2, 2, 0.5e-4) if run.quick else (8, 4, 4, 1e-4)
-    width = _WIDTH // run.hurry
-    cell = run.cell("switch", 4 * _WIDTH * _WIDTH, 839, alpha)  # of the message of one hidden layer
+    ranks, turns, steps, width = (4, 2, 2, 768) if run.quick else (8, 4, 4, 1024)
+    width //= run.hurry
+    # The message is that of one hidden layer.
+    cell = Cell("switch", 4 * width * width, 500, (0.5e-4 if run.quick else 1e-4) / run.hurry)
     run.tell(f"training by {ranks} ranks")
     found = run.on_ranks(cell, ranks, _train, width, turns, steps)
     times = {way: [max(some) for some in zip(*(r[way][0] for r in found), strict=True)] for way in _WAYS}
@@ -56,7 +58,7 @@ def bsp_sgd_step(run: Run) -> Outcome:
 def _step_row(run: Run, fixed: dict[str, Any], other: str, times: dict[str, list[float]]) -> Row:
     figures = (None, ratio(times[other], times[_LP]), f"T({other})/T({_LP})", "emulated", ">=", 1.0)
     samples = {way: times[way] for way in (_LP, other, _COMPUTE)}
-    text = f"{_DEPTH} hidden layers of {_WIDTH}, segments chosen by the cost model"
+    text = f"{_DEPTH} hidden layers, segments chosen by the cost model"
     return Row("bsp_sgd_step", *figures, fixed, samples, text)
 
 
@@ -108,7 +110,7 @@ class _Training:
         hidden = [layer for _ in range(_DEPTH) for layer in (nn.Linear(width, width), nn.Tanh())]
         self._model = nn.Sequential(nn.Linear(64, width), nn.Tanh(), *hidden, nn.Linear(width, 10))
         self._optimizer: Any = torch.optim.SGD(self._model.parameters(), lr=0.05, momentum=0.9)
-        self.end = lambda: None
+        self.end: Callable[[], None] = lambda: None
         if how is not None:
             self._optimizer = LayerwiseBSP(self._optimizer, self._model, comm, **how)
             self.end = self._optimizer.synchronize  # the weights of the last step have arrived
