@@ -86,7 +86,7 @@ class Run:
     _marks: dict[Any, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._again_s = 5.0 if self.quick else 120.0
+        self._again_s = 0.0 if self.hurry > 1 else 5.0 if self.quick else 120.0
 
     def cell(self, kind: str, nbytes: int, x: float, alpha: float) -> Cell:
         """A cell of this run."""

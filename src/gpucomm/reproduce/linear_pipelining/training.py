@@ -106,15 +106,18 @@ class _Training:
 
         from gpucomm.optim import LayerwiseBSP
 
-        torch.manual_seed(0)
+        same = torch.Generator().manual_seed(0)
         hidden = [layer for _ in range(_DEPTH) for layer in (nn.Linear(width, width), nn.Tanh())]
         self._model = nn.Sequential(nn.Linear(64, width), nn.Tanh(), *hidden, nn.Linear(width, 10))
+        with torch.no_grad():
+            for param in self._model.parameters():
+                param.uniform_(-1, 1, generator=same).div_(param.shape[-1] ** 0.5)
         self._optimizer: Any = torch.optim.SGD(self._model.parameters(), lr=0.05, momentum=0.9)
         self.end: Callable[[], None] = lambda: None
         if how is not None:
             self._optimizer = LayerwiseBSP(self._optimizer, self._model, comm, **how)
             self.end = self._optimizer.synchronize  # the weights of the last step have arrived
-        self._inputs = torch.randn(comm.world * _BATCH, 64)[comm.rank :: comm.world]
+        self._inputs = torch.randn(comm.world * _BATCH, 64, generator=same)[comm.rank :: comm.world]
         self._targets = self._inputs[:, :10].argmax(1)
         self._loss = nn.functional.cross_entropy
 
