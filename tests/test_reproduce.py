@@ -152,7 +152,7 @@ def test_a_small_run(threads, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.processes
-def test_times_are_from_a_common_start_to_the_last_end():
+def test_times_are_from_the_first_start_to_the_last_end():
     cell, call = Cell("switch", 1 << 16, 10, 1e-3), Call("broadcast", "linear_pipeline", 4)
     (times,) = Run(quick=True, hurry=2).times(cell, 3, call)
     assert len(times) == 3
@@ -179,7 +179,8 @@ def test_what_is_suspect_is_measured_once_more(monkeypatch):
 
     def slow_then_right(self, cell, ranks, job, *args):
         asked.append(ranks)
-        return [[[model * (2.0 if len(asked) == 1 else 1.01)] * 3]] * ranks
+        took = model * (2.0 if len(asked) == 1 else 1.01)
+        return [[[(5.0 + rank / 1e4, 5.0 + took)] * 3] for rank in range(ranks)]
 
     monkeypatch.setattr(Run, "on_ranks", slow_then_right)
     run = Run(quick=True)

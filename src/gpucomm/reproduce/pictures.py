@@ -83,6 +83,8 @@ def draw(picture: Picture, path: Path) -> None:
             axes.xaxis.set_major_formatter("{x:g}")
         if picture.log_y:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
         else:
             axes.set_ylim(bottom=0)
         axes.set_xlabel(picture.x)

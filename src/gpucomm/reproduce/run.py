@@ -21,6 +21,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_TH
 _SHORT_S = 0.3  # what takes less is measured more often
 _SUSPECT = 1.05  # times the model: emulated links are better than that on an idle machine
 _TIMEOUT_S = 120.0
+_AWAKE_S = 0.001
 
 
 class Cell(NamedTuple):
@@ -101,7 +102,7 @@ class Run:
         return 3 if self.quick or cell.x * cell.alpha > _SHORT_S else 5
 
     def times(self, cell: Cell, ranks: int, *calls: Call) -> list[list[float]]:
-        """Seconds of each call, of each repeat, from a common start to the last rank's end.
+        """Seconds of each call, of each repeat, from the first rank's start to the last one's end.
 
         The ranks are processes; the repeats rotate over the calls, so that what disturbs one disturbs all.
 
@@ -130,7 +131,7 @@ class Run:
         for _ in range(2):
             spans = self.on_ranks(cell, ranks, _measure, cell.nbytes, calls, self.repeats(cell))
             for mine, by_rank in zip(times, zip(*spans, strict=True), strict=True):
-                mine.extend(max(ends) for ends in zip(*by_rank, strict=True))
+                mine.extend(_last_end(repeat) for repeat in zip(*by_rank, strict=True))
             if all(median(some) < _SUSPECT * model for some, model in zip(times, models, strict=True)):
                 break
             again_s = sum(map(sum, times))
@@ -170,30 +171,40 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return median(over) / median(under)
 
 
-def _measure(comm: Communicator, nbytes: int, calls: Sequence[Call], repeats: int) -> list[list[float]]:
+_Span = tuple[float, float]  # begin and end, by the clock that all processes of a machine share
+
+
+def _last_end(spans: Sequence[_Span]) -> float:
+    return max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+
+def _measure(comm: Communicator, nbytes: int, calls: Sequence[Call], repeats: int) -> list[list[_Span]]:
     import time
 
     import numpy as np
 
     x = np.ones(nbytes // 4, np.float32)
-    times: list[list[float]] = [[] for _ in calls]
+    spans: list[list[_Span]] = [[] for _ in calls]
     for _ in range(repeats):
-        for call, mine in zip(calls, times, strict=True):
-            begin = _common_start(comm)
+        for call, mine in zip(calls, spans, strict=True):
             collective = getattr(comm, call.collective)
+            _start_together(comm)
+            begin = time.monotonic()
             collective(x, algorithm=call.algorithm, segments=call.segments)
-            mine.append(time.monotonic() - begin)
+            mine.append((begin, time.monotonic()))
             x.fill(1)  # sums of sums must not overflow
-    return times
+    return spans
 
 
-def _common_start(comm: Communicator) -> float:
-    """Waits for a moment that all ranks agree on, so that none has a start; their clock is one."""
+def _start_together(comm: Communicator) -> None:
+    """Waits for a moment that all ranks agree on, so that none has a start."""
+    import os
     import time
 
     import numpy as np
 
     latest = comm.all_reduce(np.array([time.monotonic()]), op="max")
     moment = float(latest[0]) + 0.005 + 4 * comm.world * comm.links.alpha
-    time.sleep(max(0.0, moment - time.monotonic()))
-    return moment
+    time.sleep(max(0.0, moment - _AWAKE_S - time.monotonic()))
+    while time.monotonic() < moment:  # awake already: a sleeper is late, each by another time
+        os.sched_yield()

@@ -65,10 +65,10 @@ def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
 def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float | None) -> Row:
     times, model = _times(run, cell, p), _model(cell, p, other)
     text = f"the model: {model:.3f}"
-    if goal is not None and model < goal:
-        text += f", so the goal of {goal:g} is beyond the model itself here"
     if cell.x < _FROM_X or p < MOST_RANKS:
-        goal = None
+        goal = None  # it is for p = 8 and long messages
+    elif goal is not None and model < goal:
+        text += f", so the goal of {goal:g} is beyond the model itself here"
     return Row(
         claim,
         None,
