@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucomm import _core, cost
+from gpucomm import cost
 from gpucomm.reproduce.run import Call, Cell, Run
 
 __all__ = ["KIB", "MIB", "MOST_RANKS", "cells", "pipeline"]
@@ -27,11 +27,12 @@ _FULL = {
     5000: (16 * MIB, 0.2e-3),
     6000: (64 * MIB, 0.4e-3),
 }
-_QUICK = (
-    _FULL
-    | {500: (4 * MIB, 0.35e-3), 1074: (4 * MIB, 0.2e-3)}
-    | {2000: (4 * MIB, 0.2e-3), 5000: (8 * MIB, 0.1e-3)}
-)
+_QUICK = _FULL | {
+    500: (2 * MIB, 0.25e-3),
+    1074: (4 * MIB, 0.2e-3),
+    2000: (4 * MIB, 0.15e-3),
+    5000: (8 * MIB, 0.08e-3),
+}
 
 
 def cells(run: Run, kind: str, quick: Sequence[int], full: Sequence[int]) -> list[Cell]:
@@ -45,10 +46,6 @@ def cells(run: Run, kind: str, quick: Sequence[int], full: Sequence[int]) -> lis
 
 def pipeline(collective: str, algorithm: str, ranks: int, cell: Cell) -> Call:
     """A call by a linear pipeline, with the segments that are best by the paper's formula."""
-    return Call(collective, algorithm, best(collective, algorithm, ranks, cell.nbytes, cell.model))
-
-
-def best(collective: str, algorithm: str, ranks: int, nbytes: int, links: _core.Links) -> int:
-    """The best number of segments."""
     fused = collective == "all_reduce" and algorithm == "linear_pipeline"
-    return cost.best_segments(ranks, nbytes, links, fused=fused)
+    segments = cost.best_segments(ranks, cell.nbytes, cell.model, fused=fused)
+    return Call(collective, algorithm, segments)
