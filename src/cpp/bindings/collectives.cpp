@@ -210,7 +210,7 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
 py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x, py::object result,
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
-  if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links();
+  if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links(limit);
   release_done();
   if (!options.async_op) {
     blocking(*core_, [&] { core_->run(shape, arrays, limit); });
@@ -230,11 +230,11 @@ void PyCommunicator::release_done() {
 }
 
 // Once, before the first call that leaves the choice to us; every rank gets here at the same call.
-void PyCommunicator::measure_links() {
+void PyCommunicator::measure_links(Seconds limit) {
   if (measuring_ || core_->closed()) return;
   measuring_ = true;
   try {
-    py::module_::import("gpucomm.probe").attr("measure")(py::cast(this));
+    py::module_::import("gpucomm.probe").attr("measure")(py::cast(this), limit.count());
   } catch (...) {
     measuring_ = false;
     throw;

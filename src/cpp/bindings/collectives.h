@@ -141,7 +141,7 @@ class PyCommunicator {
   std::vector<int64_t> exchange(const std::vector<int64_t>& sent, const Options& options);
   Parts agree(Shape& call, const Parts& sent, const Counts& out_counts, const Options& options);
   Seconds timeout(std::optional<double> timeout_s) const;
-  void measure_links();
+  void measure_links(Seconds limit);
 
   std::shared_ptr<Communicator> core_;
   std::optional<Emulation> emulation_;

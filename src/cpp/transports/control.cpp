@@ -49,8 +49,10 @@ Control::~Control() {
 }
 
 void Control::cancel() {
-  for (Peer& peer : peers_)
-    if (peer.inbox) wire_->cancel(peer.request), static_cast<void>(peer.inbox.release());
+  for (Peer& peer : peers_) {
+    if (peer.inbox && !wire_->cancel(peer.request)) static_cast<void>(peer.inbox.release());
+    peer.inbox.reset();
+  }
 }
 
 void Control::keep(int rank, const CallRecord& record) {

@@ -45,8 +45,10 @@ void Messages::cancel() {
   for (Peer& peer : peers_) {
     if (peer.here) ++peer.in.oldest;
     peer.here = false;
+    bool kept = false;
     for (; peer.in.oldest != peer.in.next; ++peer.in.oldest)
-      wire_->cancel(peer.in.requests[peer.in.oldest % kDepth]);
+      kept |= !wire_->cancel(peer.in.requests[peer.in.oldest % kDepth]);
+    if (kept) static_cast<void>(peer.in.memory.release());
   }
 }
 

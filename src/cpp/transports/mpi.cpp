@@ -43,7 +43,6 @@ class Mpi : public Wire {
     library_.find("MPI_Irecv", irecv_);
     library_.find("MPI_Test", test_);
     library_.find("MPI_Cancel", cancel_);
-    library_.find("MPI_Request_free", request_free_);
     library_.find("MPI_Finalized", finalized_);
     library_.find("MPI_Error_string", error_string_);
     std::memcpy(&communicator_, &facts.communicator, sizeof(Handle));
@@ -72,13 +71,13 @@ class Mpi : public Wire {
     return flag;
   }
 
-  void cancel(Request number) override {
-    int over = 0;
-    if (finalized_(&over) || over) return;  // it went with MPI
-    Handle* request = at(number);
-    cancel_(request);
-    request_free_(request);
+  bool cancel(Request number) override {
+    int over = 0, flag = 0;
+    if (finalized_(&over) || over) return true;  // it went with MPI
+    Status status;
+    if (cancel_(at(number)) || test_(at(number), &flag, &status) || !flag) return false;
     give(number);
+    return true;
   }
 
  private:
@@ -121,7 +120,6 @@ class Mpi : public Wire {
   int (*irecv_)(void*, int, Handle, int, int, Handle, Handle*) = nullptr;
   int (*test_)(Handle*, int*, Status*) = nullptr;
   int (*cancel_)(Handle*) = nullptr;
-  int (*request_free_)(Handle*) = nullptr;
   int (*finalized_)(int*) = nullptr;
   int (*error_string_)(int, char*, int*) = nullptr;
   Handle communicator_{}, byte_{};

@@ -37,7 +37,10 @@ class ServedWire : public Wire {
   Request send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) override;
   Request receive(int peer, int stream, std::byte* data, size_t most) override;
   bool done(Request request) override;
-  void cancel(Request request) override { forget(request); }
+  bool cancel(Request request) override {
+    forget(request);  // what comes ends in its frame
+    return true;
+  }
 
   // For who serves it. The two that wait return nothing once the wire is closed and nothing is left to do.
   std::optional<Event> next_event();

@@ -20,8 +20,8 @@ class Wire {
   virtual Request receive(int peer, int stream, std::byte* data, size_t most) = 0;
   // True when the request has ended; it must not be asked about again.
   virtual bool done(Request request) = 0;
-  // Gives up a receive.
-  virtual void cancel(Request request) = 0;
+  // Gives up a receive. False: it was too late, its memory must stay, for the message may still come.
+  virtual bool cancel(Request request) = 0;
 };
 
 }  // namespace gpucomm

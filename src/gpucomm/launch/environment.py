@@ -91,7 +91,7 @@ def parse_nodes(text: str, world: int) -> tuple[int, ...]:
     try:
         if "x" in text:
             count, each = (int(part) for part in text.split("x"))
-            nodes = [rank // each for rank in range(count * each)]
+            nodes = [rank // each for rank in range(count * each)] if count * each == world else []
         else:
             nodes = [int(part) for part in text.split(",")]
     except (ValueError, ZeroDivisionError):

@@ -1,0 +1,283 @@
+"""What the ranks of a test's job run: job_program.py FOLDER CHECK...; the results go to FOLDER/RANK.json.
+
+A check returns a list of what was wrong, or a sentence about the error it met.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from conftest import pairs
+from reference import close
+from test_collectives import expect, inputs, run
+
+import gpucomm
+from gpucomm import _core, errors
+
+CHUNK = 256 << 10  # bytes of a message between nodes
+
+
+def contract(comm):
+    wrong = []
+    for collective, algorithm in [*pairs(), ("all_reduce", "auto"), ("broadcast", "auto")]:
+        for dtype, count in [("float32", n) for n in (0, 1, 7, 65537)] + [
+            ("float16", 1000),
+            ("int64", 40000),
+        ]:
+            arrays = inputs(collective, dtype, comm.world, count)
+            root = count % comm.world
+            result = run(comm, collective, arrays[comm.rank].copy(), root, algorithm=algorithm, segments=3)
+            expected = expect(collective, arrays, comm.rank, root, "sum")
+            if expected is not None and not close(result, expected, "sum"):
+                wrong.append((collective, algorithm, dtype, count))
+    return wrong
+
+
+def chunk_borders(comm):
+    wrong = []
+    for size in (CHUNK - 1, CHUNK, CHUNK + 1, 4 * CHUNK, 9 * CHUNK + 64):
+        for root in range(comm.world):
+            x = np.full(size, root if comm.rank == root else 99, np.uint8)
+            comm.broadcast(x, root, algorithm="direct", segments=1)
+            wrong += [] if (x == root).all() else [(size, root)]
+    return wrong
+
+
+def same_bits(comm):
+    """All algorithms: the same bits on every rank, and again."""
+    wrong = []
+    noise = np.random.default_rng(comm.rank).standard_normal(200_003).astype(np.float32)
+    for algorithm in [name for collective, name in pairs("all_reduce")] + ["auto"]:
+        digests = []
+        for _ in range(2):
+            bits = comm.all_reduce(noise.copy(), op="mean", algorithm=algorithm).tobytes()
+            digests += comm.gather_objects(hashlib.blake2b(bits).hexdigest())
+        wrong += [] if len(set(digests)) == 1 else [algorithm]
+    return wrong
+
+
+def point_to_point(comm):
+    """Around a circle both ways at once, with messages larger than what can be under way."""
+    wrong = []
+    right, left = (comm.rank + 1) % comm.world, (comm.rank - 1) % comm.world
+    for count in (0, 1, 32768, 1_000_000):
+        x = np.full(count, comm.rank, np.float64)
+        from_left, from_right = np.empty(count), np.empty(count)
+        works = [comm.send(x, right, async_op=True), comm.recv(from_left, left, async_op=True)]
+        comm.all_reduce(np.ones(10))
+        works += [comm.recv(from_right, right, async_op=True), comm.send(x, left, async_op=True)]
+        for work in works:
+            work.wait()
+        wrong += [] if (from_left == left).all() and (from_right == right).all() else [count]
+    small = np.empty(5)
+    comm.sendrecv(np.full(5, comm.rank, float), right, small, left)
+    return wrong + ([] if (small == left).all() else ["sendrecv"])
+
+
+def groups(comm):
+    wrong = []
+    half = comm.split(comm.rank % 2, key=-comm.rank)
+    members = [r for r in reversed(range(comm.world)) if r % 2 == comm.rank % 2]
+    if half.all_gather(np.array([comm.rank])).tolist() != members:
+        wrong.append("split")
+    some = comm.subset([2, 0])
+    if (some is not None) != (comm.rank in (0, 2)):
+        wrong.append("who is in the subset")
+    if some is not None and some.all_gather(np.array([comm.rank])).tolist() != [2, 0]:
+        wrong.append("subset")
+    inside, across = comm.split_nodes()
+    for group in (inside, across, half, *([some] if some else [])):
+        if group.nodes != tuple(sorted(set(group.nodes)).index(n) for n in group.nodes):
+            wrong.append(f"nodes {group.nodes}")
+    own = [r for r in range(comm.world) if comm.nodes[r] == comm.nodes[comm.rank]]
+    if inside.all_gather(np.array([comm.rank])).tolist() != own or len(set(inside.nodes)) != 1:
+        wrong.append("inside the node")
+    if len(set(across.nodes)) != across.world:
+        wrong.append("across nodes")
+    x = np.full(100_000, comm.rank + 1.0)
+    inside.all_reduce(x)
+    if across.world == len(set(comm.nodes)) and comm.world == across.world * inside.world:
+        across.all_reduce(x)
+        if x[-1] != comm.world * (comm.world + 1) / 2:
+            wrong.append("inside and then across")
+    for group in (inside, across, half, *([some] if some else [])):
+        group.close()
+    return wrong
+
+
+def lists_and_objects(comm):
+    wrong = []
+    arrays = [np.full((3, n), comm.rank + 1.0) for n in (1, 0, 50_000)] + [np.ones(9, np.int32)]
+    total = comm.world * (comm.world + 1) / 2
+    for array, value in zip(comm.all_reduce(arrays), (total, total, total, comm.world), strict=True):
+        wrong += [] if (array == value).all() else ["a list"]
+    thing = {"a": [1, 2.5, (None, "x")], 3: np.arange(4.0)}
+    told = comm.broadcast_object(thing if comm.rank == 1 else None, root=1)
+    wrong += [] if told["a"] == thing["a"] and (told[3] == thing[3]).all() else ["an object"]
+    return wrong + ([] if comm.gather_objects(comm.rank) == list(range(comm.world)) else ["objects"])
+
+
+def asynchronous(comm):
+    arrays = [np.full(1 + 9000 * i, comm.rank, np.float32) for i in range(30)]
+    works = [comm.all_reduce(x, op="max", async_op=True) for x in arrays]
+    for work in reversed(works):
+        work.wait()
+    return [i for i, x in enumerate(arrays) if x[-1] != comm.world - 1]
+
+
+def quiet(comm):
+    """CPU seconds of a second in which nothing is to do, and of one in which a rank waits for another."""
+    comm.barrier()
+    begin = time.process_time()
+    time.sleep(1)
+    idle = time.process_time() - begin
+    if comm.rank == 1:
+        time.sleep(1)
+    begin = time.process_time()
+    comm.barrier()
+    waiting = time.process_time() - begin
+    return [f"{idle:.2f} s idle, {waiting:.2f} s waiting"] if idle > 0.1 or waiting > 0.5 else []
+
+
+def shows_itself(comm):
+    nodes = len(set(comm.nodes))
+    told = f"transport {os.environ['GPUCOMM_TRANSPORT']}, {nodes} nodes"
+    return [] if told in repr(comm) else [repr(comm)]
+
+
+def place(comm):
+    return [comm.transport, list(comm.nodes), os.listdir("/dev/shm")]
+
+
+def counted():
+    folder = Path("/sys/class/net/eth0/statistics")
+    return np.array([int((folder / f"{way}_bytes").read_text()) for way in ("tx", "rx")])
+
+
+def traffic(comm):
+    """Bytes that this rank's host sends and receives in an all-reduce, over those of the plan."""
+    elements, segments, found = 1 << 22, 16, {}
+    own = [r for r in range(comm.world) if comm.nodes[r] == comm.nodes[comm.rank]]
+    for algorithm in ("ring", "hierarchical", "linear_pipeline", "direct"):
+        plans = _core.build_plans("all_reduce", algorithm, comm.world, segments=segments, nodes=comm.nodes)
+        planned = np.zeros(2)
+        for rank, plan in enumerate(plans):
+            offsets = plan.layout(elements, align=16)
+            for step in plan.steps:
+                if step.kind == "send" and (rank in own) != (step.peers[0] in own):
+                    planned[int(rank not in own)] += 4 * (
+                        offsets[step.piece + step.pieces] - offsets[step.piece]
+                    )
+        x = np.ones(elements, np.float32)
+        comm.barrier()
+        before = counted()
+        comm.barrier()  # nobody begins before all have looked
+        comm.all_reduce(x, algorithm=algorithm, segments=segments)
+        comm.barrier()
+        found[algorithm] = ((counted() - before) / planned).round(4).tolist()
+    return found
+
+
+def cut_off(comm):
+    """All-reduce without end, until the last rank takes its host off the net."""
+    x = np.ones(100_000, np.float32)
+
+    def forever():
+        for _ in range(20):
+            comm.all_reduce(x, algorithm="ring", timeout=3)
+        if comm.rank == comm.world - 1:
+            subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+        while True:
+            comm.all_reduce(x, algorithm="ring", timeout=3)
+
+    return met(forever)
+
+
+def met(call):
+    """The error that a call meets and after how many seconds."""
+    begin = time.monotonic()
+    try:
+        call()
+    except errors.Error as error:
+        return [type(error).__name__, str(error), time.monotonic() - begin]
+    return ["nothing", "", time.monotonic() - begin]
+
+
+def faults(comm):
+    """One after another, each in a communicator of its own; the parent stays whole."""
+    found = {}
+
+    def each(name, fault):
+        with comm.subset(range(comm.world)) as group:
+            found[name] = met(lambda: fault(group))
+            comm.barrier()
+            if name == "missing" and comm.rank == 1:
+                found[name] = met(group.barrier)
+
+    first = comm.rank == 0
+    each("count", lambda g: g.all_reduce(np.zeros(200 if first else 100), timeout=10))
+    each(
+        "algorithm",
+        lambda g: g.all_reduce(np.zeros(10**5), algorithm="ring" if first else "direct", timeout=10),
+    )
+    each("pair", lambda g: (unequal(g), g.barrier()))
+    each("missing", lambda g: None if comm.rank == 1 else g.all_reduce(np.zeros(1000), timeout=1))
+    each("closed", lambda g: g.close() if comm.rank == 1 else g.all_reduce(np.zeros(10**6), timeout=10))
+    each("aborted", lambda g: g.abort() if comm.rank == 1 else g.barrier(timeout=10))
+    comm.barrier()
+    return found
+
+
+def unequal(comm):
+    if comm.rank == 0:
+        comm.send(np.zeros(3), 1)
+    elif comm.rank == 1:
+        comm.recv(np.zeros(4), 0)
+
+
+def exit_of_one(comm):
+    if comm.rank == 1:
+        sys.exit(0)
+    return met(lambda: comm.all_reduce(np.zeros(10**6), timeout=10))
+
+
+def kill_of_one(comm):
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return met(lambda: comm.all_reduce(np.zeros(10**6), timeout=10))
+
+
+def second_init(comm):
+    comm.close()
+    with gpucomm.init(timeout=20) as again:
+        return [] if again.all_reduce(np.ones(3))[0] == again.world else ["a second init"]
+
+
+def leave(file, report):
+    """Whole or not at all: who reads it may be waiting for it."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(report))
+    part.rename(file)
+
+
+def main(folder, *checks):
+    report = {}
+    comm = gpucomm.init(timeout=30)
+    rank = comm.rank
+    for check in checks:
+        begin = time.monotonic()
+        report[check] = globals()[check](comm)
+        report[check + " seconds"] = round(time.monotonic() - begin, 2)
+        leave(Path(folder, f"{rank}.json"), report)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,127 @@
+"""Jobs of several processes under the launchers that users have: mpiexec of any MPI, torchrun."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = str(Path(__file__).parent / "job_program.py")
+OPENMPI = "GPUCOMM_TEST_OPENMPI"  # an interpreter with gpucomm, mpi4py and Open MPI
+_FOREIGN = ("GPUCOMM_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "LOCAL_")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One way to start ranks.
+
+    Attributes:
+        name: mpich, openmpi or torchrun.
+        transport: what connects the nodes of its jobs.
+        python: the ranks' interpreter.
+    """
+
+    name: str
+    transport: str
+    python: str
+
+    def command(self, ranks: int, exported: Sequence[str]) -> list[str]:
+        """What stands before the program."""
+        if self.name == "torchrun":
+            options = ["--standalone", "--nproc-per-node", str(ranks)]
+            return [self.python, "-m", "torch.distributed.run", *options]
+        mpiexec = [str(Path(self.python).parent / "mpiexec")]
+        if self.name == "openmpi":
+            mpiexec += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
+            mpiexec += [word for name in exported for word in ("-x", name)]
+        return [*mpiexec, "-n", str(ranks), self.python]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that has ended.
+
+    Attributes:
+        code: the launcher's exit code.
+        output: what all wrote, standard error too.
+        reports: of each rank, by check; {} of one that has left none.
+        seconds: how long it took.
+    """
+
+    code: int
+    output: str
+    reports: list[dict[str, Any]]
+    seconds: float
+
+
+def find(name: str) -> Launcher:
+    """The launcher of this name, or the test is skipped with the reason."""
+    if name == "torchrun":
+        return Launcher(name, "c10d", sys.executable)
+    if name == "mpich":
+        if not (Path(sys.executable).parent / "mpiexec").exists() or not importlib.util.find_spec("mpi4py"):
+            pytest.skip("mpi4py and mpich are not in this environment")
+        return Launcher(name, "mpi", sys.executable)
+    python = os.environ.get(OPENMPI, "")
+    if not python:
+        pytest.skip(f"{OPENMPI} names no interpreter (make test-mpi)")
+    return Launcher(name, "mpi", os.path.abspath(python))
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment without what a launcher set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+    return {k: v for k, v in kept.items() if k not in ("RANK", "WORLD_SIZE")} | root | extra
+
+
+def run(
+    launcher: Launcher, nodes: str, ranks: int, folder: Path, *checks: str, timeout: float = 100.0, **env: str
+) -> Ended:
+    """Run checks of job_program.py on some ranks, as if they were on several nodes."""
+    told = {"GPUCOMM_TRANSPORT": launcher.transport, "GPUCOMM_NODES": nodes, **env}
+    command = [*launcher.command(ranks, list(told)), PROGRAM, str(folder), *checks]
+    code, output, seconds = wait_for(command, environment(**told), timeout)
+    return Ended(code, output, reports(folder, ranks), seconds)
+
+
+def wait_for(command: Sequence[str], env: dict[str, str], timeout: float) -> tuple[int, str, float]:
+    """Run a command to its end; its exit code, its output and the seconds it took."""
+    begin = time.monotonic()
+    job = subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGTERM)  # the launcher ends its ranks
+        try:
+            output, _ = job.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            output, _ = job.communicate()
+        pytest.fail(f"not ended after {timeout:g} s: {' '.join(command)}\n{output}")
+    return job.returncode, output, time.monotonic() - begin
+
+
+def reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """What the ranks have left in a folder."""
+    files = [folder / f"{rank}.json" for rank in range(ranks)]
+    return [json.loads(file.read_text()) if file.exists() else {} for file in files]

@@ -1,0 +1,163 @@
+"""Ranks on several nodes, as far as one machine can show: real launchers, nodes by GPUCOMM_NODES."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import jobs
+import pytest
+
+import gpucomm
+from gpucomm import errors
+
+pytestmark = pytest.mark.processes
+
+JOBS = [
+    *((mpi, nodes, 4) for mpi in ("mpich", "openmpi") for nodes in ("4x1", "2x2", "0,0,0,1")),
+    ("torchrun", "2x2", 4),
+    ("torchrun", "3x1", 3),
+]
+CHECKS = [
+    "shows_itself",
+    "contract",
+    "chunk_borders",
+    "same_bits",
+    "point_to_point",
+    "groups",
+    "lists_and_objects",
+    "asynchronous",
+    "quiet",
+    "second_init",
+]
+
+
+def of(job):
+    return f"{job[0]}-{job[1]}"
+
+
+@pytest.fixture(scope="module", params=JOBS, ids=of)
+def job(request, tmp_path_factory):
+    """All checks in one job."""
+    name, nodes, ranks = request.param
+    launcher = jobs.find(name)
+    folder, own_tmp = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("tmp")
+    before = set(os.listdir("/dev/shm"))
+    ended = jobs.run(launcher, nodes, ranks, folder, *CHECKS, TMPDIR=str(own_tmp))
+    left = [n for n in set(os.listdir("/dev/shm")) - before if "gpucomm" in n]
+    left += [n for n in os.listdir(own_tmp) if not n.startswith("torchelastic")]
+    return ended, left
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_job(job, check):
+    ended, _ = job
+    assert [report.get(check) for report in ended.reports] == [[]] * len(ended.reports), ended.output
+
+
+def test_job_ends_well_and_leaves_nothing(job):
+    ended, left = job
+    assert (ended.code, left) == (0, []), ended.output
+
+
+@pytest.fixture(scope="module", params=[j for j in JOBS if j[1] in ("4x1", "2x2")], ids=of)
+def faults(request, tmp_path_factory):
+    name, nodes, ranks = request.param
+    ended = jobs.run(jobs.find(name), nodes, ranks, tmp_path_factory.mktemp("reports"), "faults")
+    assert ended.code == 0, ended.output
+    return [report["faults"] for report in ended.reports]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ("count", "MismatchError", "do not make the same call.*(200.*100|100.*200)"),
+        ("algorithm", "MismatchError", "do not make the same call.*(ring.*direct|direct.*ring)"),
+        ("pair", "MismatchError", "(3.*4|4.*3)"),
+        ("missing", "CollectiveTimeoutError", r"ranks that came: .*; missing: 1\b"),
+        ("closed", "PeerLostError", "rank 1 has closed its communicator"),
+        ("aborted", "ClosedError", r"rank 1 of 4 called abort\(\)"),
+    ],
+)
+def test_a_fault_is_told_on_every_rank_and_soon(faults, fault, kind, words):
+    for rank, found in enumerate(faults):
+        name, text, seconds = found[fault]
+        if rank == 1 and fault in ("closed", "aborted"):
+            assert name == "nothing"
+            continue
+        assert (name, bool(re.search(words, text))) == (kind, True), (rank, name, text)
+        assert seconds < 3, (rank, text)  # far below the 10 s after which it would be a timeout
+
+
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "torchrun"])
+def test_a_rank_that_exits_is_named(name, tmp_path):
+    ended = jobs.run(jobs.find(name), "2x2", 4, tmp_path, "exit_of_one")
+    assert ended.code == 0, ended.output
+    for rank in (0, 2, 3):
+        kind, text, seconds = ended.reports[rank]["exit_of_one"]
+        assert kind == "PeerLostError" and "rank 1" in text and seconds < 5, (rank, kind, text, seconds)
+
+
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "torchrun"])
+def test_the_launcher_ends_a_job_whose_rank_was_killed(name, tmp_path):
+    ended = jobs.run(jobs.find(name), "4x1", 4, tmp_path, "kill_of_one", timeout=60)
+    assert ended.code != 0
+    assert re.search(r"signal:? 9|SIGKILL|Signal 9|exited on signal 9", ended.output), ended.output
+
+
+THREADS = """
+import mpi4py
+mpi4py.rc.thread_level = "single"
+import gpucomm
+try:
+    gpucomm.init(timeout=20)
+except gpucomm.errors.UnavailableError as error:
+    assert "MPI_THREAD_MULTIPLE" in str(error) and "mpi4py.rc.thread_level" in str(error), error
+    raise SystemExit(7)
+"""
+
+
+@pytest.mark.parametrize("name", ["mpich", "openmpi"])
+def test_mpi_for_one_thread_is_refused(name, tmp_path):
+    (tmp_path / "program.py").write_text(THREADS)
+    launcher = jobs.find(name)
+    told = {"GPUCOMM_TRANSPORT": "mpi"}
+    command = [*launcher.command(2, list(told)), str(tmp_path / "program.py")]
+    code, output, _ = jobs.wait_for(command, jobs.environment(**told), 60)
+    assert code == 7, output
+
+
+def test_ranks_that_another_launcher_started_are_told(tmp_path):
+    launcher = jobs.find("mpich")
+    code = (
+        "import gpucomm\ntry: gpucomm.init()\nexcept gpucomm.errors.UnavailableError as error: print(error)"
+    )
+    env = jobs.environment(RANK="1", WORLD_SIZE="2", GPUCOMM_TRANSPORT="mpi")
+    done = subprocess.run([launcher.python, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert "rank 1 of 2, as its launcher says, is rank 0 of 1 to MPICH" in done.stdout, done.stderr
+    assert "that MPI's own mpiexec" in done.stdout
+
+
+@pytest.fixture
+def two_ranks(monkeypatch):
+    for name in set(os.environ) - set(jobs.environment()):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+def test_without_mpi4py_a_sentence_says_what_to_install(two_ranks, monkeypatch):
+    monkeypatch.setenv("GPUCOMM_TRANSPORT", "mpi")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(errors.UnavailableError, match=r"rank 1 of 2: .*pip install 'gpucomm\[mpi\]'"):
+        gpucomm.init()
+
+
+@pytest.mark.parametrize("transport", ["mpi", "c10d"])
+def test_links_are_not_emulated_between_nodes(two_ranks, monkeypatch, transport):
+    monkeypatch.setenv("GPUCOMM_TRANSPORT", transport)
+    monkeypatch.setenv("GPUCOMM_LINKS", "switch:1Gbit")
+    with pytest.raises(errors.InvalidArgumentError, match=f"transport '{transport}' .*unset GPUCOMM_LINKS"):
+        gpucomm.init()
