@@ -4,7 +4,7 @@
 
 #include "base/env.h"
 #include "transports/mailbox.h"
-#include "transports/mailbox_areas.h"
+#include "transports/mailbox_layout.h"
 
 namespace gpucomm {
 

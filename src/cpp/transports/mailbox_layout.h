@@ -1,13 +1,13 @@
-// What lies in a mailbox's memory before the rings: what concerns all ranks, and an area of each.
+// What lies where in the memory of the mailboxes, besides the rings: the header and each rank's area.
 #pragma once
 #include <atomic>
+#include <cstdint>
 
 #include "transports/mailbox.h"
 
 namespace gpucomm {
 
 static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
-inline constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"
 inline constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {
@@ -33,5 +33,7 @@ struct RankArea {
   std::atomic<uint64_t> reads, tried;            // of which ranks it can read the private memory; has tried
   alignas(64) std::atomic<uint64_t> records[kRecords][16];
 };
+
+inline constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"
 
 }  // namespace gpucomm
