@@ -120,6 +120,55 @@ def test_the_best_segment_count_stays_in_its_range():
     assert c.best_segments(64, 1 << 40, links("switch")) == 4096
 
 
+@pytest.mark.parametrize("kind", ["switch", "chain"])
+@pytest.mark.parametrize("world", [100, 2048])
+def test_closed_forms_of_large_worlds(kind, world):
+    """In seconds: a scheduler that looks at every lane for every step would take an hour."""
+    model, m, nbytes = links(kind, latency=3e-6), 128, 64 * 2048 * 128
+
+    def got(collective, algorithm, segments=1, model=model):
+        return c.cost(collective, algorithm, world=world, nbytes=nbytes, links=model, segments=segments)
+
+    for collective in ("broadcast", "reduce"):
+        assert got(collective, "linear_pipeline", m) == exactly(c.linear_pipeline(world, m, nbytes, model))
+    far = links(kind)
+    unfused = got("all_reduce", "linear_pipeline_unfused", m, far)
+    assert unfused == exactly(c.linear_pipeline_unfused(world, m, nbytes, far))
+    if kind == "chain":
+        fused = got("all_reduce", "linear_pipeline", m, far)
+        assert fused == exactly(c.linear_pipeline_fused(world, m, nbytes, far))
+    assert got("broadcast", "binomial_tree", 1, links("switch")) == exactly(
+        math.ceil(math.log2(world)) * (ALPHA + nbytes * BETA)
+    )
+
+
+def test_closed_forms_of_the_ring_and_the_exchange_in_a_large_world():
+    nbytes = 64 * 512 * 64
+    for kind in ("switch", "chain"):
+        got = c.cost("all_reduce", "ring", world=512, nbytes=nbytes, links=links(kind))
+        assert got == exactly(c.ring(512, nbytes, links(kind)))
+    for world in (512, 2048):
+        got = c.cost(
+            "all_reduce", "bidirectional_exchange", world=world, nbytes=1 << 24, links=links("switch")
+        )
+        assert got == exactly(c.bidirectional_exchange(world, 1 << 24, links("switch")))
+
+
+def test_simulate_takes_the_best_segments_of_each_world():
+    model = links("chain")
+    points = c.simulate("all_reduce", "linear_pipeline", worlds=(2, 64), nbytes=EVEN, links=model)
+    assert [point.world for point in points] == [2, 64]
+    for point in points:
+        assert point.segments == c.best_segments(point.world, EVEN, model, fused=True)
+        assert point.seconds == pytest.approx(
+            c.linear_pipeline_fused(point.world, point.segments, EVEN, model), rel=0.02
+        )  # the last segment is shorter than the others
+    (tree,) = c.simulate("broadcast", "binomial_tree", worlds=[8], nbytes=EVEN, links=links("switch"))
+    assert tree == (8, 1, pytest.approx(c.binomial_tree(8, EVEN, links("switch"))))
+    (four,) = c.simulate("reduce", "linear_pipeline", worlds=[8], nbytes=EVEN, links=model, segments=4)
+    assert four == (8, 4, pytest.approx(c.linear_pipeline(8, 4, EVEN, model)))
+
+
 def test_all_gather_takes_a_multiple_of_the_world():
     got = c.cost("all_gather", "ring", world=3, nbytes=3 * 640 + 2, links=links("switch"))
     assert got == exactly(2 * (ALPHA + 640 * BETA))

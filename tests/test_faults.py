@@ -22,7 +22,7 @@ import json, sys
 import numpy as np
 import gpucomm
 comm = gpucomm.init(timeout={timeout})
-x = np.ones({count}, np.float32)
+x, y = np.ones({count}, np.float32), np.ones({count}, np.float32)
 kind = "{kind}"
 try:
     i = 0
@@ -32,11 +32,15 @@ try:
             [work.wait() for work in works]
         elif kind == "barrier":
             comm.barrier()
+        elif kind == "messages":
+            comm.sendrecv(x, (comm.rank + 1) % comm.world, y, (comm.rank - 1) % comm.world)
         else:
             comm.all_reduce(x, op="mean", algorithm="{algorithm}")
         i += 1
         if i == 5:
             print("started", flush=True)
+            if kind == "abort" and comm.rank == 0:
+                comm.abort()
 except gpucomm.errors.Error as error:
     print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
 """
@@ -100,6 +104,8 @@ def allowed(kind: str, options: dict[str, str]) -> set[str]:
         {"kind": "async"},
         {"kind": "barrier"},
         {"count": 3, "algorithm": "one_shot"},
+        {"kind": "messages"},
+        {"kind": "messages", "count": 3},
     ],
 )
 @pytest.mark.parametrize("victim", [0, 1])
@@ -116,7 +122,9 @@ def test_a_killed_rank_is_named_at_once(ranks, options, victim):
     assert time.monotonic() - killed < TIMEOUT_S, "it took as long as a timeout"
 
 
-@pytest.mark.parametrize("options", [{"algorithm": "ring"}, {"kind": "async", "algorithm": "direct"}])
+@pytest.mark.parametrize(
+    "options", [{"algorithm": "ring"}, {"kind": "async", "algorithm": "direct"}, {"kind": "messages"}]
+)
 def test_a_stopped_rank_is_named_within_the_timeout(ranks, options):
     ranks += start(3, **options)
     for process in ranks:
@@ -133,8 +141,17 @@ def test_a_stopped_rank_is_named_within_the_timeout(ranks, options):
     )
 
 
-def test_ctrl_c_ends_a_wait(ranks):
-    ranks += start(2, kind="barrier", timeout=60)
+def test_abort_ends_all_ranks_and_names_who_called_it(ranks):
+    ranks += start(3, kind="abort", timeout=60)
+    begin = time.monotonic()
+    for kind, text, closed in survivors(ranks, -1):
+        assert kind == "ClosedError" and "rank 0 of 3 called abort()" in text and closed
+    assert time.monotonic() - begin < 20, "they waited for a timeout"
+
+
+@pytest.mark.parametrize("kind", ["barrier", "messages"])
+def test_ctrl_c_ends_a_wait(ranks, kind):
+    ranks += start(2, kind=kind, timeout=60)
     for process in ranks:
         assert process.stdout.readline() == "started\n"
     ranks[1].send_signal(signal.SIGSTOP)

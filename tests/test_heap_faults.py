@@ -155,7 +155,7 @@ def test_memory_that_the_machine_does_not_have_is_a_sentence(tmp_path):
         path = "{tmp_path}/region"
         size = os.fstat(made).st_size
         with open(path, "wb") as file:
-            os.sendfile(file.fileno(), made, 0, 16384)
+            os.sendfile(file.fileno(), made, 0, 1 << 20)  # the headers of the mailboxes
             file.truncate(size)
         comm = Communicator("shm", 0, 1, fd=os.open(path, os.O_RDWR))
         x = empty(1 << 20, "uint8", comm=comm)

@@ -35,7 +35,10 @@ PYTHON_LAYERS = {
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
     "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
-    "comm": LOWEST | {"launch"},  # late, to make groups
+    "comm": LOWEST | {"launch", "object_collectives"},  # late
+    "coalesce": LOWEST | {"arrays", "comm"},
+    "objects": LOWEST,
+    "object_collectives": LOWEST | {"comm", "objects"},
     "cost": BASE,
     "probe": BASE,
     "launch": BASE,

@@ -12,18 +12,25 @@ __all__: list[str] = [
     "Block",
     "Communicator",
     "Event",
+    "Frame",
+    "Line",
     "Links",
     "Place",
     "Plan",
     "Region",
     "Schedule",
+    "ServedWire",
     "Step",
     "Verified",
+    "Wire",
+    "WireEvent",
     "Work",
     "algorithms",
     "build_plan",
     "build_plans",
     "choose",
+    "copy_pack",
+    "mpi_wire",
     "read_process",
     "reduce",
     "scale",
@@ -32,6 +39,7 @@ __all__: list[str] = [
     "shm_create",
     "simd_level",
     "simd_levels",
+    "total_time",
     "transports",
     "verify",
     "version",
@@ -194,7 +202,8 @@ class Verified:
 
 class Links:
     """
-    A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced (gamma).
+    A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced (gamma); of kind nodes also
+    the node of each rank and the figures inside one.
     """
     def __init__(
         self,
@@ -203,6 +212,10 @@ class Links:
         beta: typing.SupportsFloat | typing.SupportsIndex = 1e-09,
         lambda_: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         gamma: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        inner_alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        inner_beta: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        inner_lambda: typing.SupportsFloat | typing.SupportsIndex = 0.0,
     ) -> None: ...
     @property
     def alpha(self) -> float: ...
@@ -211,9 +224,17 @@ class Links:
     @property
     def gamma(self) -> float: ...
     @property
+    def inner_alpha(self) -> float: ...
+    @property
+    def inner_beta(self) -> float: ...
+    @property
+    def inner_lambda(self) -> float: ...
+    @property
     def kind(self) -> str: ...
     @property
     def lambda_(self) -> float: ...
+    @property
+    def nodes(self) -> list[int]: ...
 
 class Event:
     """
@@ -238,6 +259,86 @@ class Schedule:
     def events(self) -> list[Event]: ...
     @property
     def total_s(self) -> float: ...
+
+class Wire:
+    """
+    What carries bytes between processes that share no memory.
+    """
+
+class Line:
+    """
+    The messages of one stream from or to one peer.
+    """
+    @property
+    def peer(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
+
+class WireEvent:
+    """
+    What there is to do for a served wire.
+    """
+    @property
+    def frame_bytes(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def line(self) -> Line: ...
+    @property
+    def request(self) -> int: ...
+
+class Frame:
+    """
+    A message to send.
+    """
+    @property
+    def data(self) -> memoryview: ...
+    @property
+    def matched(self) -> bool: ...
+    @property
+    def request(self) -> int: ...
+
+class ServedWire(Wire):
+    """
+    A wire for a library that can wait for a message but not ask after it.
+    """
+    def __init__(self) -> None: ...
+    def close(self) -> None:
+        """
+        Ends the threads that serve it.
+        """
+    def fail(self, line: Line, why: str) -> None:
+        """
+        The line carries no more messages.
+        """
+    def finish_receive(
+        self, request: typing.SupportsInt | typing.SupportsIndex
+    ) -> None:
+        """
+        It has come for certain.
+        """
+    def finish_send(self, request: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        It has left.
+        """
+    def next_event(self) -> WireEvent | None:
+        """
+        Waits for something to do; None once the wire is closed.
+        """
+    def next_send(self, line: Line) -> Frame | None:
+        """
+        Waits for a message to send; None once the wire is closed.
+        """
+    def prepare(self, frame: typing.Any) -> None:
+        """
+        Makes an array ready to receive into.
+        """
+    def started(
+        self, request: typing.SupportsInt | typing.SupportsIndex, frame: typing.Any
+    ) -> None:
+        """
+        A receive into the array is under way; it must stay until it has come.
+        """
 
 class Work:
     """
@@ -287,7 +388,58 @@ class Communicator:
         half_duplex: bool = False,
         jitter: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         seed: typing.SupportsInt | typing.SupportsIndex = 0,
+        wire: Wire | None = None,
+        wire_ranks: collections.abc.Sequence[
+            typing.SupportsInt | typing.SupportsIndex
+        ] = [],
+        context: typing.SupportsInt | typing.SupportsIndex = 0,
+        nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> None: ...
+    def _keep(
+        self, round: typing.SupportsInt | typing.SupportsIndex, proposal: bool
+    ) -> bool:
+        """
+        Whether what the survivors have made is kept: as the first of them said.
+        """
+    def _packed(
+        self,
+        collective: str,
+        x: typing.Any,
+        pack: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        op: str = "sum",
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        algorithm: str = "auto",
+        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        A call on a pack with this digest.
+        """
+    def _plan_packs(
+        self,
+        xs: list,
+        writes: bool,
+        op: str | None,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None,
+    ) -> list:
+        """
+        How a list of arrays travels: (places, elements, digest) of each message, after their checks.
+        """
+    def _survivors(
+        self,
+        round: typing.SupportsInt | typing.SupportsIndex,
+        patience: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> list[int]:
+        """
+        After a fault: the ranks that go on, the same on all of them; this one may have come too late.
+        """
+    def abort(self) -> None:
+        """
+        Ends it on every rank, at once and for good: calls under way and later ones raise and name this rank.
+        """
     def all_gather(
         self,
         x: typing.Any,
@@ -333,7 +485,9 @@ class Communicator:
 
         Args:
             x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
-                int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given.
+                int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
+                arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
+                those of more than 1 MiB by themselves.
             op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
                 "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
                 folded in float32.
@@ -343,7 +497,8 @@ class Communicator:
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
             segments: how finely the message is cut for pipelining; None: the cheapest.
             timeout: seconds until the call fails on every rank; None: the communicator's.
-            async_op: return a Work at once; x and out must be left alone until it is done.
+            async_op: return a Work at once; x and out must be left alone until it is done. Of a list a
+                CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
 
         Returns:
             x or out; a Work if async_op.
@@ -407,7 +562,8 @@ class Communicator:
         Copies the root's x into every rank's x.
 
         Args:
-            x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too.
+            x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
+                or tuple of arrays, as in all_reduce.
             root: the rank whose x is sent.
             algorithm, segments, timeout, async_op: as in all_reduce.
 
@@ -423,7 +579,8 @@ class Communicator:
         """
     def flight_log(self) -> list:
         """
-        The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way").
+        The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way"); of
+        sends and receives, which count apart, also op ("send", "recv") and peer.
         """
     def gather(
         self,
@@ -459,6 +616,28 @@ class Communicator:
         Memory that the ranks of this node share, as a buffer; gpucomm.empty makes arrays of it. It lives as long
         as anything that refers to it, beyond close().
         """
+    def recv(
+        self,
+        x: typing.Any,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Receives the next message from one rank into x.
+
+        Args:
+            x: an array of the dtype and count that the sender sends; it is written.
+            source: another rank.
+            timeout, async_op: as in send.
+
+        Returns:
+            x; a Work if async_op.
+
+        Raises:
+            As send.
+        """
     def reduce(
         self,
         x: typing.Any,
@@ -476,7 +655,7 @@ class Communicator:
         Reduces x over all ranks onto one; the others' x is left as it is.
 
         Args:
-            x: as in all_reduce; the root's is overwritten unless it gives `out`.
+            x: as in all_reduce, a list too; the root's is overwritten unless it gives `out`.
             root: the rank that gets the result.
             op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
             scale: as in all_reduce; where x is left as it is, the products need memory of its size.
@@ -548,6 +727,63 @@ class Communicator:
         Raises:
             As all_reduce.
         """
+    def send(
+        self,
+        x: typing.Any,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Sends x to one rank, which receives it by recv.
+
+        Messages from one rank to another are matched in the order of issue. They are apart from the collectives:
+        neither waits for the other. A short message has left when send returns, whether or not it is received yet.
+
+        Args:
+            x: an array of any shape and dtype that speaks DLPack, in host memory, C-contiguous.
+            to: another rank.
+            timeout: seconds until the message, and with it the communicator, fails on every rank; None: the
+                communicator's.
+            async_op: return a Work at once; x must be left alone until it is done.
+
+        Returns:
+            None; a Work if async_op.
+
+        Raises:
+            InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+            MismatchError: the receiver expects another dtype or count. A sender whose message had left already
+                learns it from its next call.
+            CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
+            ClosedError: it was closed before.
+        """
+    def sendrecv(
+        self,
+        x: typing.Any,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        out: typing.Any,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        *,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        async_op: bool = False,
+    ) -> typing.Any:
+        """
+        Sends x to one rank and receives out from one, the same or another, both at once.
+
+        Args:
+            x: as in send.
+            to: a rank; this one only where source is too: then x is copied to out.
+            out: as recv's x; apart from x.
+            source: the rank to receive from.
+            timeout, async_op: as in send.
+
+        Returns:
+            out; a Work if async_op.
+
+        Raises:
+            As send.
+        """
     def set_links(self, links: Links) -> None:
         """
         What "auto" computes with; must be the same on every rank.
@@ -555,6 +791,11 @@ class Communicator:
     def stats(self) -> dict:
         """
         Since the start: bytes_sent, bytes_received (payload), messages_sent, calls, busy_s (from start to end, summed).
+        """
+    @property
+    def _identity(self) -> int:
+        """
+        A number that only the ranks of this communicator know; 0: they share no memory.
         """
     @property
     def closed(self) -> bool:
@@ -576,6 +817,11 @@ class Communicator:
     def links(self) -> Links:
         """
         The model of the links that "auto" computes with.
+        """
+    @property
+    def nodes(self) -> tuple:
+        """
+        The node of each rank, numbered from 0.
         """
     @property
     def rank(self) -> int:
@@ -621,7 +867,7 @@ class Block:
 
 def algorithms() -> dict:
     """
-    The registered algorithms: name -> summary, source, collectives, segmented.
+    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes.
     """
 
 def build_plan(
@@ -632,9 +878,10 @@ def build_plan(
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
     in_place: bool = True,
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> Plan:
     """
-    One rank's plan.
+    One rank's plan; `nodes`: the node of each rank, numbered from 0.
     """
 
 def build_plans(
@@ -644,6 +891,7 @@ def build_plans(
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
     in_place: bool = True,
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> list[Plan]:
     """
     Every rank's plan of the same call.
@@ -656,9 +904,27 @@ def choose(
     links: Links,
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     algorithm: str = "auto",
+    nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
+    """
+
+def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
+    """
+    Copies arrays into a pack, one behind the other, or out of it again.
+    """
+
+def mpi_wire(
+    library: str,
+    *,
+    handle_bytes: typing.SupportsInt | typing.SupportsIndex,
+    communicator: typing.SupportsInt | typing.SupportsIndex,
+    byte: typing.SupportsInt | typing.SupportsIndex,
+) -> Wire:
+    """
+    MPI as mpi4py has loaded it: the file of its extension, the size of a handle, a communicator of our own,
+    and MPI_BYTE.
     """
 
 def read_process(
@@ -719,6 +985,19 @@ def simd_level() -> str:
 def simd_levels() -> list[str]:
     """
     The SIMD levels that this CPU can run.
+    """
+
+def total_time(
+    collective: str,
+    algorithm: str,
+    world: typing.SupportsInt | typing.SupportsIndex,
+    nbytes: typing.SupportsInt | typing.SupportsIndex,
+    links: Links,
+    root: typing.SupportsInt | typing.SupportsIndex = 0,
+    segments: typing.SupportsInt | typing.SupportsIndex = 1,
+) -> float:
+    """
+    The total time of a call, in place, on a link model; for thousands of ranks too.
     """
 
 def transports() -> dict:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
+
+if TYPE_CHECKING:
+    from gpucomm.launch.fabric import Fabric
 
 __all__ = ["Communicator", "Work"]
 
@@ -18,6 +22,9 @@ class Communicator(_core.Communicator):
     Calls run in the order of issue; every rank must issue the same ones. After a fault (a timeout, a lost or
     disagreeing rank) it is closed for good, on every rank.
     """
+
+    _fabric: Fabric | None = None  # what connects its nodes; None: they share memory
+    _wire_ranks: tuple[int, ...] = ()  # the fabric's number of each rank
 
     def __enter__(self) -> Communicator:
         return self
@@ -66,6 +73,101 @@ class Communicator(_core.Communicator):
 
         return groups.subset(self, ranks)
 
+    def split_nodes(self) -> tuple[Communicator, Communicator]:
+        """Makes two groups: the ranks of this rank's node, and the ranks in its place on every node.
+
+        Every rank must call it. In the second group rank i is on the i-th node; nodes that have no rank in
+        this place are not in it.
+
+        Returns:
+            The communicator inside the node, and the one across nodes.
+
+        Raises:
+            Error: as any collective.
+        """
+        nodes = self.nodes
+        place = nodes[: self.rank].count(nodes[self.rank])
+        inside, across = self.split(nodes[self.rank]), self.split(place)
+        assert inside is not None and across is not None
+        return inside, across
+
+    def shrink(self, timeout: float | None = None) -> Communicator:
+        """Gives the survivors of a fault a new communicator; each of them must call it, once.
+
+        A fault (a lost rank, a timeout, a mismatch, abort()) closes a communicator for good. All live ranks
+        that come go on, in their old order. As soon as all have come, or the first of them has waited for
+        `timeout`, they are settled; ranks that have ended are not waited for, stopped ones are.
+
+        A rank that comes later than that gets a ClosedError which names those that have gone on without it:
+        it should end. Where a rank ends or stops meanwhile, the others begin again without it.
+
+        Args:
+            timeout: seconds for the others to come, and then again to meet; None: the communicator's.
+
+        Returns:
+            An open communicator of the survivors, with this one's timeout and emulated links; it is what
+            `gpucomm.init()` returns from now on where it returned this one.
+
+        Raises:
+            ClosedError: this rank came too late.
+            InvalidArgumentError: there was no fault, or this communicator was shrunk before.
+            UnavailableError: its ranks share no memory.
+            Error: as `gpucomm.init`.
+        """
+        from gpucomm.launch import survivors
+
+        return survivors.shrink(self, timeout)
+
+    def broadcast_object(
+        self, obj: Any, root: int = 0, *, pickle: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Gives every rank an object of the root's.
+
+        Args:
+            obj: on the root None, bool, int, float, complex, str, bytes, NumPy arrays and scalars, and lists,
+                tuples and dicts of these; it arrives exactly so, NaN, tuples and the order of keys too.
+                Elsewhere it is not looked at.
+            root: the rank whose object it is.
+            pickle: whether anything else is pickled, and what others pickled unpickled here, which lets them
+                run any code; all ranks must say the same.
+            timeout: seconds until the call fails on every rank; None: the communicator's.
+
+        Returns:
+            The object; on the root obj itself.
+
+        Raises:
+            UnsupportedTypeError: it holds something else, on every rank; the communicator stays open.
+            Error: as any collective.
+        """
+        from gpucomm import object_collectives
+
+        return object_collectives.broadcast_object(self, obj, root, pickle, timeout)
+
+    def gather_objects(
+        self, obj: Any, root: int | None = None, *, pickle: bool = False, timeout: float | None = None
+    ) -> list[Any] | None:
+        """Collects one object of every rank.
+
+        Args:
+            obj: this rank's, as in broadcast_object.
+            root: the rank that gets them; None: all do.
+            pickle: as in broadcast_object.
+            timeout: as in broadcast_object.
+
+        Returns:
+            The objects in rank order; None on the ranks that do not get them.
+
+        Raises:
+            UnsupportedTypeError: an object holds something else, on every rank; the communicator stays open.
+            Error: as any collective.
+        """
+        from gpucomm import object_collectives
+
+        return object_collectives.gather_objects(self, obj, root, pickle, timeout)
+
     def __repr__(self) -> str:
+        nodes = len(set(self.nodes))
+        where = f", {nodes} nodes" if nodes > 1 else ""
         state = ", closed" if self.closed else ""
-        return f"<gpucomm.Communicator rank {self.rank} of {self.world}, transport {self.transport}{state}>"
+        rank = f"rank {self.rank} of {self.world}"
+        return f"<gpucomm.Communicator {rank}, transport {self.transport}{where}{state}>"

@@ -8,11 +8,14 @@ Symbols as in the papers: p ranks, n bytes, m segments, alpha seconds a message,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 
 __all__ = [
+    "Point",
     "best_segments",
     "bidirectional_exchange",
     "binomial_tree",
@@ -22,11 +25,20 @@ __all__ = [
     "linear_pipeline_unfused",
     "plans_and_schedule",
     "ring",
+    "simulate",
 ]
 
 MOST_SEGMENTS = 4096  # what a communicator takes
 _ALIGN_BYTES = 64  # cuts fall on cache lines, as in a communicator
 _BY_RANK = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+
+
+class Point(NamedTuple):
+    """One world of a simulation: its ranks, the segments that were taken, and the seconds of a call."""
+
+    world: int
+    segments: int
+    seconds: float
 
 
 def cost(
@@ -57,10 +69,48 @@ def cost(
     Raises:
         InvalidArgumentError: an unknown name, an algorithm without the collective, a number out of range.
     """
-    _, schedule = plans_and_schedule(
-        collective, algorithm, nbytes, links, world=world, root=root, segments=segments
-    )
-    return schedule.total_s
+    _check(nbytes)
+    return _core.total_time(collective, algorithm, world, nbytes, links, root, segments)
+
+
+def simulate(
+    collective: str,
+    algorithm: str,
+    *,
+    worlds: Iterable[int],
+    nbytes: int,
+    links: _core.Links,
+    root: int = 0,
+    segments: int | None = None,
+) -> list[Point]:
+    """The time of one call in worlds of many sizes, to thousands of ranks; see `cost`.
+
+    Args:
+        collective: as of `cost`.
+        algorithm: as of `cost`.
+        worlds: numbers of ranks.
+        nbytes: the whole message, the same in every world.
+        links: the model of the links.
+        root: as of `cost`.
+        segments: how finely the message is cut; None for the best of each world (`best_segments`) where the
+            algorithm is a linear pipeline, 1 elsewhere.
+
+    Returns:
+        A point for each world, in the order given. 2048 ranks take from a tenth of a second (a linear
+        pipeline) to some seconds (a ring, which has the most messages).
+
+    Raises:
+        InvalidArgumentError: as `cost`.
+    """
+    points = []
+    for world in worlds:
+        m = segments or 1
+        if segments is None and algorithm.startswith("linear_pipeline"):
+            fused = collective == "all_reduce" and algorithm == "linear_pipeline"
+            m = best_segments(world, nbytes, links, fused=fused)
+        seconds = cost(collective, algorithm, world=world, nbytes=nbytes, links=links, root=root, segments=m)
+        points.append(Point(world, m, seconds))
+    return points
 
 
 def plans_and_schedule(
@@ -74,12 +124,16 @@ def plans_and_schedule(
     segments: int = 1,
 ) -> tuple[list[_core.Plan], _core.Schedule]:
     """Every rank's plan, in place, and when each of its steps runs; arguments as in `cost`."""
-    if nbytes < 0:
-        raise InvalidArgumentError(f"nbytes={nbytes} must not be negative")
+    _check(nbytes)
     _core.build_plan(collective, algorithm, world, 0, root, segments)  # says what is wrong, also with world=0
     plans = _core.build_plans(collective, algorithm, world, root, segments)
     whole = nbytes // world * world if collective in _BY_RANK else nbytes
     return plans, _core.schedule(plans, plans[0].layout(whole, _ALIGN_BYTES), links)
+
+
+def _check(nbytes: int) -> None:
+    if nbytes < 0:
+        raise InvalidArgumentError(f"nbytes={nbytes} must not be negative")
 
 
 def best_segments(world: int, nbytes: int, links: _core.Links, *, fused: bool = False) -> int:

@@ -14,7 +14,7 @@ from gpucomm.errors import InvalidArgumentError
 
 __all__ = ["dump", "first_difference"]
 
-Row = dict[str, Any]  # rank, sequence, call, state: as Communicator.flight_log gives them
+Row = dict[str, Any]  # rank, sequence, call, state, maybe op and peer: as Communicator.flight_log gives them
 
 
 def dump(rows: Sequence[Row], rank: int, error: str) -> Path:
@@ -44,6 +44,7 @@ def first_difference(rows: Sequence[Row]) -> str:
         A sentence that names the first call that the ranks do not share: a different one, one that a rank
         never came to, or one that a rank has not finished; or that there is none.
     """
+    rows = [row for row in rows if "peer" not in row]  # sends and receives are not the same on all ranks
     calls: dict[int, dict[int, Row]] = {}
     for row in rows:
         calls.setdefault(row["sequence"], {})[row["rank"]] = row
@@ -74,16 +75,18 @@ def main(args: argparse.Namespace) -> int:
     """Prints what each rank last did and the first difference."""
     logs = [_read(path) for path in args.files]
     # A later log knows more of a rank; its own log knows it best.
-    known: dict[tuple[int, int], Row] = {}
+    known: dict[tuple[bool, int, int], Row] = {}
     for log in logs:
         for row in log["calls"]:
-            key = (row["rank"], row["sequence"])
+            key = ("peer" in row, row["rank"], row["sequence"])
             if key not in known or row["state"] == "done" or row["rank"] == log["rank"]:
                 known[key] = row
     rows = [known[key] for key in sorted(known)]
     for rank in sorted({row["rank"] for row in rows}):
-        last = max((row for row in rows if row["rank"] == rank), key=lambda row: row["sequence"])
-        print(f"rank {rank}: last {last['call']}, {last['state']}")
+        for messages in (False, True):
+            own = [row for row in rows if row["rank"] == rank and ("peer" in row) == messages]
+            if own:
+                print(f"rank {rank}: last {own[-1]['call']}, {own[-1]['state']}")
     sentence = first_difference(rows)
     print(sentence)
     if args.json:

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from gpucomm import _core
+from gpucomm.comm import Communicator
 
 __all__ = ["measure"]
 
+Times = tuple[float, float, float]  # alpha, lambda, beta
+_NOTHING: Times = (0.0, 0.0, 0.0)
 _SMALL, _LARGE = 1, 1 << 18  # float32 elements: overhead and latency, bandwidth
 
 
@@ -24,13 +27,11 @@ def _median_s(call: Callable[[], Any], repeats: int) -> float:
     return float(np.median(times))
 
 
-def measure(comm: _core.Communicator) -> _core.Links:
-    """Times a short and a long collective, agrees on the worst rank's figures and hands them to `comm`.
+def measure(comm: Communicator) -> _core.Links:
+    """Measures the links between the ranks, agrees on the worst rank's figures and hands them to `comm`.
 
-    A one-shot all-reduce of p ranks takes (p-1) alpha + lambda; a direct one of n bytes
-    2(p-1)(alpha + n/p beta) + 2 lambda. Half of the short one's time is taken as latency; gamma is what
-    adding a byte takes while all ranks add. Takes some milliseconds; every rank must call it at the same
-    point of its calls.
+    Where the ranks are on several nodes, one rank of each measures the links across, then each node its own.
+    Takes some milliseconds on one node; every rank must call it at the same point of its calls.
 
     Args:
         comm: a communicator of at least two ranks.
@@ -40,6 +41,34 @@ def measure(comm: _core.Communicator) -> _core.Links:
 
     Raises:
         Error: as any collective.
+    """
+    across, inside = (_times(comm), _NOTHING) if len(set(comm.nodes)) == 1 else _node_times(comm)
+    agreed = np.array([*across, *inside, _gamma()])
+    comm.all_reduce(agreed, op="max", algorithm="one_shot", segments=1)
+    alpha, latency, beta, inner_alpha, inner_latency, inner_beta, gamma = agreed
+    several = {"nodes": list(comm.nodes), "inner_alpha": inner_alpha} if len(set(comm.nodes)) > 1 else {}
+    if several:
+        several |= {"inner_lambda": inner_latency, "inner_beta": inner_beta}
+    kind = "nodes" if several else "switch"
+    links = _core.Links(kind, alpha=alpha, beta=beta, lambda_=latency, gamma=gamma, **several)
+    comm.set_links(links)
+    return links
+
+
+def _node_times(comm: Communicator) -> tuple[Times, Times]:
+    inside, across = comm.split_nodes()
+    with inside, across:
+        comm.barrier()
+        out = _times(across) if inside.rank == 0 and across.world > 1 else _NOTHING
+        comm.barrier()
+        return out, _times(inside) if inside.world > 1 else _NOTHING
+
+
+def _times(comm: Communicator) -> Times:
+    """Overhead and latency (s a message) and s a byte, of a short and a long collective.
+
+    A one-shot all-reduce of p ranks takes (p-1) alpha + lambda; a direct one of n bytes
+    2(p-1)(alpha + n/p beta) + 2 lambda. Half of the short one's time is taken as latency.
     """
     others = comm.world - 1
     small, large = np.zeros(_SMALL, np.float32), np.zeros(_LARGE, np.float32)
@@ -52,14 +81,12 @@ def measure(comm: _core.Communicator) -> _core.Links:
 
     long()
     short_s, long_s = _median_s(short, 9), _median_s(long, 5)
-    latency = short_s / 2
-    alpha = short_s / 2 / others
-    beta = (
-        max(long_s - 2 * latency - 8 * others * alpha, long_s / 10) * comm.world / (2 * others * large.nbytes)
-    )
-    gamma = _median_s(lambda: np.add(large, large, out=large), 5) / large.nbytes
-    agreed = np.array([alpha, latency, beta, gamma])
-    comm.all_reduce(agreed, op="max", algorithm="one_shot", segments=1)
-    links = _core.Links("switch", alpha=agreed[0], beta=agreed[2], lambda_=agreed[1], gamma=agreed[3])
-    comm.set_links(links)
-    return links
+    latency, alpha = short_s / 2, short_s / 2 / others
+    moving_s = max(long_s - 2 * latency - 8 * others * alpha, long_s / 10)
+    return alpha, latency, moving_s * comm.world / (2 * others * large.nbytes)
+
+
+def _gamma() -> float:
+    """Seconds that adding a byte takes while all ranks add."""
+    large = np.zeros(_LARGE, np.float32)
+    return _median_s(lambda: np.add(large, large, out=large), 5) / large.nbytes

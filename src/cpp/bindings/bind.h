@@ -6,5 +6,7 @@ namespace gpucomm {
 void bind_errors(pybind11::module_& m);
 void bind_plans(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
+void bind_wires(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
+void bind_packs(pybind11::module_& m);
 }  // namespace gpucomm

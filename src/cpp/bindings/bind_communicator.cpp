@@ -4,10 +4,12 @@
 #include "bindings/bind.h"
 #include "bindings/bind_by_rank.h"
 #include "bindings/bind_heap.h"
+#include "bindings/bind_point_to_point.h"
 #include "bindings/collectives.h"
 #include "bindings/names.h"
 #include "engine/choose.h"
 #include "transports/regions.h"
+#include "transports/wire.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -19,12 +21,23 @@ using Text = const std::string&;
 using Maybe = std::optional<double>;
 using Object = py::object;
 
+// A list or tuple of arrays goes to Python, which packs the small ones.
+bool several(const Object& x) { return PyList_Check(x.ptr()) || PyTuple_Check(x.ptr()); }
+
+template <class... Keywords>
+Object coalesced(PyCommunicator& c, const char* collective, Object xs, Keywords&&... keywords) {
+  return py::module_::import("gpucomm.coalesce")
+      .attr("run")(py::cast(&c), collective, xs, std::forward<Keywords>(keywords)...);
+}
+
 constexpr const char* kAllReduce =
     R"(Reduces x over all ranks; every rank gets the result, the same bits everywhere.
 
 Args:
     x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
-        int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given.
+        int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
+        arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
+        those of more than 1 MiB by themselves.
     op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
         "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
         folded in float32.
@@ -34,7 +47,8 @@ Args:
     algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
     segments: how finely the message is cut for pipelining; None: the cheapest.
     timeout: seconds until the call fails on every rank; None: the communicator's.
-    async_op: return a Work at once; x and out must be left alone until it is done.
+    async_op: return a Work at once; x and out must be left alone until it is done. Of a list a
+        CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
 
 Returns:
     x or out; a Work if async_op.
@@ -48,7 +62,7 @@ Raises:
 constexpr const char* kReduce = R"(Reduces x over all ranks onto one; the others' x is left as it is.
 
 Args:
-    x: as in all_reduce; the root's is overwritten unless it gives `out`.
+    x: as in all_reduce, a list too; the root's is overwritten unless it gives `out`.
     root: the rank that gets the result.
     op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
     scale: as in all_reduce; where x is left as it is, the products need memory of its size.
@@ -62,7 +76,8 @@ Raises:
 constexpr const char* kBroadcast = R"(Copies the root's x into every rank's x.
 
 Args:
-    x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too.
+    x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
+        or tuple of arrays, as in all_reduce.
     root: the rank whose x is sent.
     algorithm, segments, timeout, async_op: as in all_reduce.
 
@@ -107,15 +122,18 @@ void bind_regions(py::module_& m) {
 static void bind_choose(py::module_& m) {
   m.def(
       "choose",
-      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm) {
+      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm,
+         std::vector<int> nodes) {
         Shape shape{.collective = parse<Collective>("collective", collective, kCollectiveNames)};
         shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
         build_plan(algorithm == "auto" ? "direct" : algorithm,
-                   {shape.collective, world, 0, root});  // validates
-        const Choice choice = Choices().find(shape, world, links);
+                   {shape.collective, world, 0, root, 1, true, nodes});  // validates
+        if (nodes.empty()) nodes.assign(world, 0);
+        const Choice choice = Choices().find(shape, nodes, links);
         return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
       },
       "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
+      "nodes"_a = std::vector<int>{},
       "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
       "algorithm: "
       "its segments.");
@@ -129,21 +147,48 @@ void bind_communicator(py::module_& m) {
                                   "The ranks of a job and their collectives.");
   bind_by_rank(type);
   bind_heap(m, type);
+  bind_point_to_point(type);
+  type.def("_plan_packs", &PyCommunicator::plan_packs, "xs"_a, "writes"_a, "op"_a, "scale"_a,
+           "How a list of arrays travels: (places, elements, digest) of each message, after their checks.")
+      .def(
+          "_packed",
+          [](PyCommunicator& c, Text collective, Object x, uint64_t pack, Text op, int root, Maybe scale,
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
+            const Options options{algorithm, segments, timeout, async_op, pack};
+            return c.located([&] {
+              if (collective == "all_reduce") return c.all_reduce(x, op, py::none(), scale, options);
+              if (collective == "reduce") return c.reduce(x, root, op, py::none(), scale, options);
+              return c.broadcast(x, root, options);
+            });
+          },
+          "collective"_a, "x"_a, "pack"_a, py::kw_only(), "op"_a = "sum", "root"_a = 0,
+          "scale"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(),
+          "async_op"_a = false, "A call on a pack with this digest.");
   type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
-                       const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed) {
+                       const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,
+                       std::optional<std::shared_ptr<Wire>> wire, std::vector<int> wire_ranks, int context,
+                       std::vector<int> nodes) {
              std::optional<Emulation> emulation;
              if (links) emulation = {*links, half_duplex, jitter, seed};
-             return std::make_unique<PyCommunicator>(transport, rank, world, fd, region.value_or(nullptr),
-                                                     timeout, emulation);
+             Endpoint endpoint{rank, world, fd, region.value_or(nullptr)};
+             endpoint.wire = wire.value_or(nullptr), endpoint.wire_ranks = std::move(wire_ranks);
+             endpoint.context = context;
+             endpoint.nodes = std::move(nodes);
+             return std::make_unique<PyCommunicator>(transport, std::move(endpoint), timeout, emulation);
            }),
            "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
            "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0,
-           "seed"_a = 0)
+           "seed"_a = 0, "wire"_a = py::none(), "wire_ranks"_a = std::vector<int>{}, "context"_a = 0,
+           "nodes"_a = std::vector<int>{})
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
              std::optional<int> segments, Maybe timeout, bool async_op) {
+            if (several(x))
+              return coalesced(c, "all_reduce", x, "op"_a = op, "out"_a = out, "scale"_a = scale,
+                               "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
+                               "async_op"_a = async_op);
             return c.located(
                 [&] { return c.all_reduce(x, op, out, scale, {algorithm, segments, timeout, async_op}); });
           },
@@ -154,6 +199,10 @@ void bind_communicator(py::module_& m) {
           "reduce",
           [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,
              std::optional<int> segments, Maybe timeout, bool async_op) {
+            if (several(x))
+              return coalesced(c, "reduce", x, "op"_a = op, "root"_a = root, "out"_a = out, "scale"_a = scale,
+                               "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
+                               "async_op"_a = async_op);
             return c.located(
                 [&] { return c.reduce(x, root, op, out, scale, {algorithm, segments, timeout, async_op}); });
           },
@@ -164,6 +213,9 @@ void bind_communicator(py::module_& m) {
           "broadcast",
           [](PyCommunicator& c, Object x, int root, Text algorithm, std::optional<int> segments,
              Maybe timeout, bool async_op) {
+            if (several(x))
+              return coalesced(c, "broadcast", x, "root"_a = root, "algorithm"_a = algorithm,
+                               "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op);
             return c.located([&] { return c.broadcast(x, root, {algorithm, segments, timeout, async_op}); });
           },
           "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(),
@@ -171,6 +223,21 @@ void bind_communicator(py::module_& m) {
       .def(
           "barrier", [](PyCommunicator& c, Maybe timeout) { c.located([&] { c.barrier(timeout); }); },
           "timeout"_a = py::none(), "Returns when every rank has called it.")
+      .def("abort", &PyCommunicator::abort,
+           "Ends it on every rank, at once and for good: calls under way and later ones raise and name this "
+           "rank.")
+      .def("_survivors", &PyCommunicator::survivors, "round"_a, "patience"_a,
+           "After a fault: the ranks that go on, the same on all of them; this one may have come too late.")
+      .def(
+          "_keep", [](PyCommunicator& c, int round, bool proposal) { return c.core().keep(round, proposal); },
+          "round"_a, "proposal"_a, "Whether what the survivors have made is kept: as the first of them said.")
+      .def_property_readonly(
+          "_identity",
+          [](PyCommunicator& c) {
+            const Census* census = c.core().transport().census();
+            return census ? census->identity : 0;
+          },
+          "A number that only the ranks of this communicator know; 0: they share no memory.")
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,
@@ -179,7 +246,7 @@ void bind_communicator(py::module_& m) {
       .def(
           "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
           "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "
-          "way\").")
+          "way\"); of\nsends and receives, which count apart, also op (\"send\", \"recv\") and peer.")
       .def(
           "set_links", [](PyCommunicator& c, const Links& links) { c.core().set_links(links); }, "links"_a,
           "What \"auto\" computes with; must be the same on every rank.")
@@ -202,6 +269,9 @@ void bind_communicator(py::module_& m) {
           "This process's number, 0 to world - 1.")
       .def_property_readonly(
           "world", [](const PyCommunicator& c) { return c.core().world(); }, "How many ranks there are.")
+      .def_property_readonly(
+          "nodes", [](const PyCommunicator& c) { return py::tuple(py::cast(c.core().nodes())); },
+          "The node of each rank, numbered from 0.")
       .def_property_readonly(
           "transport", [](const PyCommunicator& c) { return c.core().transport_name(); },
           "The transport's name.")

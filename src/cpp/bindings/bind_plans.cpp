@@ -14,9 +14,9 @@ using namespace py::literals;
 namespace gpucomm {
 
 static PlanRequest request(const std::string& collective, int world, int rank, int root, int segments,
-                           bool in_place) {
-  return {
-      parse<Collective>("collective", collective, kCollectiveNames), world, rank, root, segments, in_place};
+                           bool in_place, std::vector<int> nodes) {
+  const auto parsed = parse<Collective>("collective", collective, kCollectiveNames);
+  return {parsed, world, rank, root, segments, in_place, std::move(nodes)};
 }
 
 static void bind_values(py::module_& m) {
@@ -114,21 +114,34 @@ static void bind_verify(py::module_& m) {
         "Executes the plans of all ranks symbolically; raises MismatchError on any fault.");
 }
 
+constexpr std::string_view kLinkKinds[] = {"switch", "chain", "nodes"};
+
+static Links make_links(const std::string& kind, double alpha, double beta, double lambda, double gamma,
+                        std::vector<int> nodes, double inner_alpha, double inner_beta, double inner_lambda) {
+  for (double v : {alpha, beta, lambda, gamma, inner_alpha, inner_beta, inner_lambda})
+    if (!(v >= 0))
+      fail(ErrorKind::invalid_argument, "alpha, beta, lambda_ and gamma must not be negative, got ", v);
+  const auto parsed = parse<Links::Kind>("link model", kind, kLinkKinds);
+  if ((parsed == Links::Kind::nodes) == nodes.empty())
+    fail(ErrorKind::invalid_argument, "nodes must be given for links of kind 'nodes', and for no others");
+  check_nodes(nodes, static_cast<int>(nodes.size()));
+  return {parsed, alpha, lambda, beta, gamma, std::move(nodes), inner_alpha, inner_lambda, inner_beta};
+}
+
 static void bind_cost(py::module_& m) {
   py::class_<Links>(m, "Links",
                     "A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a "
-                    "byte reduced (gamma).")
-      .def(py::init([](const std::string& kind, double alpha, double beta, double lambda, double gamma) {
-             const std::string_view kinds[] = {"switch", "chain"};
-             for (double v : {alpha, beta, lambda, gamma})
-               if (!(v >= 0))
-                 fail(ErrorKind::invalid_argument,
-                      "alpha, beta, lambda_ and gamma must not be negative, got ", v);
-             return Links{parse<Links::Kind>("link model", kind, kinds), alpha, lambda, beta, gamma};
-           }),
-           "kind"_a = "switch", "alpha"_a = 5e-6, "beta"_a = 1e-9, "lambda_"_a = 0.0, "gamma"_a = 0.0)
+                    "byte reduced (gamma); of kind "
+                    "nodes also\nthe node of each rank and the figures inside one.")
+      .def(py::init(&make_links), "kind"_a = "switch", "alpha"_a = 5e-6, "beta"_a = 1e-9, "lambda_"_a = 0.0,
+           "gamma"_a = 0.0, "nodes"_a = std::vector<int>{}, "inner_alpha"_a = 0.0, "inner_beta"_a = 0.0,
+           "inner_lambda"_a = 0.0)
       .def_property_readonly("kind",
-                             [](const Links& l) { return l.kind == Links::Kind::chain ? "chain" : "switch"; })
+                             [](const Links& l) { return std::string(kLinkKinds[static_cast<int>(l.kind)]); })
+      .def_readonly("nodes", &Links::nodes)
+      .def_readonly("inner_alpha", &Links::inner_alpha)
+      .def_readonly("inner_beta", &Links::inner_beta)
+      .def_readonly("inner_lambda", &Links::inner_lambda)
       .def_readonly("alpha", &Links::alpha)
       .def_readonly("beta", &Links::beta)
       .def_readonly("lambda_", &Links::lambda)
@@ -152,6 +165,17 @@ static void bind_cost(py::module_& m) {
         return schedule(plans, offsets, links);
       },
       "plans"_a, "offset_bytes"_a, "links"_a, "List-schedules the plans of all ranks on a link model.");
+  m.def(
+      "total_time",
+      [](const std::string& collective, const std::string& algorithm, int world, size_t nbytes,
+         const Links& links, int root, int segments) {
+        const PlanRequest asked = request(collective, world, 0, root, segments, true, links.nodes);
+        build_plan(algorithm, asked);  // says what is wrong, also with world = 0
+        py::gil_scoped_release release;
+        return total_time(algorithm, asked, nbytes, links);
+      },
+      "collective"_a, "algorithm"_a, "world"_a, "nbytes"_a, "links"_a, "root"_a = 0, "segments"_a = 1,
+      "The total time of a call, in place, on a link model; for thousands of ranks too.");
 }
 
 void bind_plans(py::module_& m) {
@@ -165,28 +189,29 @@ void bind_plans(py::module_& m) {
         for (const auto& [name, a] : Registry<Algorithm>::all()) {
           py::list collectives;
           for (Collective c : a.collectives) collectives.append(name_of(c));
-          table[py::str(name)] = py::dict("summary"_a = a.summary, "source"_a = a.source,
-                                          "collectives"_a = collectives, "segmented"_a = a.segmented);
+          table[py::str(name)] =
+              py::dict("summary"_a = a.summary, "source"_a = a.source, "collectives"_a = collectives,
+                       "segmented"_a = a.segmented, "across_nodes"_a = a.across_nodes);
         }
         return table;
       },
-      "The registered algorithms: name -> summary, source, collectives, segmented.");
+      "The registered algorithms: name -> summary, source, collectives, segmented, across_nodes.");
   m.def(
       "build_plan",
       [](const std::string& collective, const std::string& algorithm, int world, int rank, int root,
-         int segments, bool in_place) {
-        return build_plan(algorithm, request(collective, world, rank, root, segments, in_place));
+         int segments, bool in_place, const std::vector<int>& nodes) {
+        return build_plan(algorithm, request(collective, world, rank, root, segments, in_place, nodes));
       },
       "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
-      "One rank's plan.");
+      "nodes"_a = std::vector<int>{}, "One rank's plan; `nodes`: the node of each rank, numbered from 0.");
   m.def(
       "build_plans",
       [](const std::string& collective, const std::string& algorithm, int world, int root, int segments,
-         bool in_place) {
-        return build_plans(algorithm, request(collective, world, 0, root, segments, in_place));
+         bool in_place, const std::vector<int>& nodes) {
+        return build_plans(algorithm, request(collective, world, 0, root, segments, in_place, nodes));
       },
       "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
-      "Every rank's plan of the same call.");
+      "nodes"_a = std::vector<int>{}, "Every rank's plan of the same call.");
 }
 
 }  // namespace gpucomm

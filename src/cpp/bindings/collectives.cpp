@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <cmath>
+#include <map>
 
 #include "bindings/names.h"
 #include "reduce/scale.h"
 #include "transports/emulated.h"
+#include "transports/wire.h"
 
 namespace py = pybind11;
 
@@ -25,20 +27,26 @@ Seconds seconds(double value) {
 
 }  // namespace
 
-py::list flight_log(Communicator& communicator) {
-  const Transport& transport = communicator.transport();
-  py::list rows;
-  for (int rank = 0; rank < communicator.world(); ++rank) {
+static void add_calls(const Transport& transport, int world, py::list& rows) {
+  for (int rank = 0; rank < world; ++rank) {
     const uint64_t last = transport.arrived(rank), done = transport.completed(rank);
     for (uint64_t s = last < kRememberedCalls ? 1 : last - kRememberedCalls + 1; s <= last; ++s) {
       const CallRecord record = transport.call(rank, s);
       if (!record.in_use) continue;
       py::dict row;
-      row["rank"] = rank, row["sequence"] = s, row["call"] = describe(record);
+      row["rank"] = rank, row["sequence"] = s;
+      row["call"] = record.message ? describe_message(record) : describe(record);
+      if (record.message) row["op"] = record.message > 0 ? "send" : "recv", row["peer"] = record.root;
       row["state"] = s <= done ? "done" : "under way";
       rows.append(row);
     }
   }
+}
+
+py::list flight_log(Communicator& communicator) {
+  py::list rows;
+  add_calls(communicator.transport(), communicator.world(), rows);
+  add_calls(communicator.messages().transport(), communicator.world(), rows);
   return rows;
 }
 
@@ -56,14 +64,23 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
   if (!done()) {
     std::optional<Seconds> timeout;
     if (timeout_s) timeout = seconds(*timeout_s);
-    blocking(*communicator_, [&] { communicator_->wait(work_, timeout); });
+    blocking(*communicator_, [&] {
+      for (const auto& call : calls_) driver_.wait(*call, timeout);
+    });
   }
   return result();
 }
 
+bool PyWork::done() const {
+  for (const auto& call : calls_)
+    if (!call->done.load(std::memory_order_acquire)) return false;
+  return true;
+}
+
 py::object PyWork::result() const {
   if (!done()) fail(ErrorKind::invalid_argument, "the call is not done yet: wait() first");
-  if (work_->error) throw *work_->error;
+  for (const auto& call : calls_)
+    if (call->error) throw *call->error;
   return result_;
 }
 
@@ -78,20 +95,38 @@ static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e) 
   return EmulatedLinks{chain, e->half_duplex, l.alpha, l.lambda, l.beta, e->jitter_s, e->seed};
 }
 
-PyCommunicator::PyCommunicator(const std::string& transport, int rank, int world, int fd,
-                               std::shared_ptr<Region> region, double timeout_s,
-                               const std::optional<Emulation>& emulation) {
-  forked();
-  const Seconds timeout = seconds(timeout_s);
+// Where nothing is said all ranks are on one node, and the wire numbers them as we do.
+static void complete(Endpoint& endpoint) {
+  const auto [rank, world] = std::pair(endpoint.rank, endpoint.world);
   if (world < 1) fail(ErrorKind::invalid_argument, "world must be at least 1, got ", world);
   if (rank < 0 || rank >= world)
     fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
-  core_ = std::make_shared<Communicator>(
-      open_transport(transport, {rank, world, fd, std::move(region)}, emulated(emulation)),
-      emulation ? concat("emulated(", transport, ")") : transport, rank, world, timeout);
+  if (endpoint.nodes.empty()) endpoint.nodes.assign(world, 0);
+  if (endpoint.wire_ranks.empty())
+    for (int r = 0; r < world; ++r) endpoint.wire_ranks.push_back(r);
+  for (const auto& [name, list] : {std::pair("nodes", &endpoint.nodes), {"wire_ranks", &endpoint.wire_ranks}})
+    if (list->size() != static_cast<size_t>(world))
+      fail(ErrorKind::invalid_argument, name, " must have an entry for each of ", world, " ranks, got ",
+           list->size());
+  std::map<int, int> numbers;  // nodes are 0, 1, ... in the order of their first ranks
+  for (int& node : endpoint.nodes) node = numbers.try_emplace(node, numbers.size()).first->second;
+}
+
+PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
+                               const std::optional<Emulation>& emulation) {
+  forked();
+  const Seconds timeout = seconds(timeout_s);
+  complete(endpoint);
+  std::shared_ptr<Transport> collectives = open_transport(transport, endpoint, emulated(emulation));
+  endpoint.channel = 1;
+  auto messages = open_transport(transport, endpoint, emulated(emulation), collectives->clocks());
+  core_ = std::make_shared<Communicator>(std::move(collectives), std::move(messages),
+                                         emulation ? concat("emulated(", transport, ")") : transport,
+                                         endpoint.rank, endpoint.nodes, timeout);
   if (emulation) core_->set_links(emulation->links);
   emulation_ = emulation;
   core_->set_interrupt(interrupted);
+  core_->messages().set_interrupt(interrupted);
 }
 
 std::string PyCommunicator::where() const {
@@ -168,6 +203,7 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
   Shape shape;
   shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
   shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
+  shape.pack = options.pack;
   return shape;
 }
 
@@ -175,7 +211,7 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
   if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links();
-  std::erase_if(kept_, [](const Kept& kept) { return kept.work->done.load(std::memory_order_acquire); });
+  release_done();
   if (!options.async_op) {
     blocking(*core_, [&] { core_->run(shape, arrays, limit); });
     return result;
@@ -186,7 +222,11 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
     work = core_->start(shape, arrays, limit);
   }
   kept_.push_back({work, std::move(x), result});
-  return py::cast(PyWork(core_, std::move(work), std::move(result)));
+  return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
+}
+
+void PyCommunicator::release_done() {
+  std::erase_if(kept_, [](const Kept& kept) { return kept.call->done.load(std::memory_order_acquire); });
 }
 
 // Once, before the first call that leaves the choice to us; every rank gets here at the same call.
@@ -254,6 +294,20 @@ void PyCommunicator::barrier(std::optional<double> timeout_s) {
   if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
   const Seconds limit = timeout(timeout_s);
   blocking(*core_, [&] { core_->barrier(limit); });
+}
+
+void PyCommunicator::abort() {
+  if (forked()) return;
+  py::gil_scoped_release released;
+  core_->abort();
+}
+
+std::vector<int> PyCommunicator::survivors(int round, double patience_s) {
+  const Seconds patience = seconds(patience_s);
+  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
+  std::vector<int> ranks;
+  blocking(*core_, [&] { ranks = core_->survivors(round, patience); });
+  return ranks;
 }
 
 void PyCommunicator::close() {

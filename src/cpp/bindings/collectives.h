@@ -23,6 +23,7 @@ struct Options {
   std::optional<int> segments;
   std::optional<double> timeout_s;
   bool async_op = false;
+  uint64_t pack = 0;  // as in Shape
 };
 
 // Links to emulate: the model, and what is beyond it.
@@ -38,22 +39,31 @@ class PyCommunicator;
 // The handle of an asynchronous call.
 class PyWork {
  public:
-  PyWork(std::shared_ptr<Communicator> communicator, std::shared_ptr<Work> work, pybind11::object result)
-      : communicator_(std::move(communicator)), work_(std::move(work)), result_(std::move(result)) {}
+  // `driver`: the communicator or its messages. `calls`: what must end; both halves of a sendrecv.
+  PyWork(std::shared_ptr<Communicator> communicator, Drivable& driver,
+         std::vector<std::shared_ptr<Pending>> calls, pybind11::object result)
+      : communicator_(std::move(communicator)),
+        driver_(driver),
+        calls_(std::move(calls)),
+        result_(std::move(result)) {}
   pybind11::object wait(std::optional<double> timeout_s);
-  bool done() const { return work_->done.load(std::memory_order_acquire); }
+  bool done() const;
   pybind11::object result() const;
 
  private:
   std::shared_ptr<Communicator> communicator_;
-  std::shared_ptr<Work> work_;
+  Drivable& driver_;
+  std::vector<std::shared_ptr<Pending>> calls_;
   pybind11::object result_;
 };
 
 class PyCommunicator {
  public:
-  PyCommunicator(const std::string& transport, int rank, int world, int fd, std::shared_ptr<Region> region,
-                 double timeout_s, const std::optional<Emulation>& emulation);
+  PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
+                 const std::optional<Emulation>& emulation);
+  // Closes: the arrays of calls under way are not kept from here on.
+  ~PyCommunicator() { close(); }
+  PyCommunicator(const PyCommunicator&) = delete;
 
   pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, Factor scale,
                               const Options& options);
@@ -69,7 +79,18 @@ class PyCommunicator {
   pybind11::object scatter(pybind11::object x, int root, pybind11::object out, const Options& options);
   pybind11::object all_to_all(pybind11::object x, pybind11::object out, const Counts& counts,
                               const Counts& out_counts, const Options& options);
+  // Point to point: bind_point_to_point.cpp.
+  pybind11::object send(pybind11::object x, int to, const Options& options);
+  pybind11::object recv(pybind11::object x, int source, const Options& options);
+  pybind11::object sendrecv(pybind11::object x, int to, pybind11::object out, int source,
+                            const Options& options);
+  // How a list of arrays travels: packs of (places in the list, elements, digest). Validates the arrays of a
+  // call that writes them, or not, and reduces them by `op`, or not.
+  pybind11::list plan_packs(const pybind11::list& xs, bool writes, const std::optional<std::string>& op,
+                            Factor scale) const;
   void barrier(std::optional<double> timeout_s);
+  void abort();
+  std::vector<int> survivors(int round, double patience_s);
   void close();
   pybind11::dict stats() const;
 
@@ -93,9 +114,14 @@ class PyCommunicator {
 
  private:
   struct Kept {
-    std::shared_ptr<Work> work;
+    std::shared_ptr<Pending> call;
     pybind11::object x, out;
   };
+  void release_done();
+  void check_peer(const char* what, int peer) const;
+  std::shared_ptr<Pending> start(bool sending, const Array& array, int peer, const Options& options);
+  pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, pybind11::object x,
+                          pybind11::object result, const Options& options);
   pybind11::object issue(Shape shape, const Arrays& arrays, pybind11::object x, pybind11::object result,
                          const Options& options);
   Shape shape(Collective collective, const Array& x, const Options& options) const;
@@ -123,7 +149,8 @@ class PyCommunicator {
   bool measuring_ = false;
 };
 
-// The last calls of every rank, as this one can read them: rows of rank, sequence, call, state.
+// The last calls of every rank, as this one can read them: rows of rank, sequence, call, state; of sends and
+// receives, which count apart, op and peer too.
 pybind11::list flight_log(Communicator& communicator);
 
 // Runs what may block, without the GIL. The exception of a signal's handler (Ctrl-C) goes before the error

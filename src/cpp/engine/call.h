@@ -1,6 +1,7 @@
 // One call of a collective: its shape, which is cached, and its arrays.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,12 +23,13 @@ struct Shape {
   // Elements of each rank's chunk; empty: all alike. Of all_to_all: those sent to and received from each
   // rank, of which the others know only their own part; both are given or none.
   std::vector<size_t> counts, out_counts;
+  uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
   bool operator==(const Shape&) const = default;
 };
 
-// What uneven counts add to a key of shapes.
+// What uneven counts and packs add to a key of shapes.
 inline std::string key_of_counts(const Shape& shape) {
-  std::string key;
+  std::string key = shape.pack ? ' ' + std::to_string(shape.pack) : "";
   for (const auto* counts : {&shape.counts, &shape.out_counts})
     for (size_t n : *counts) key += ' ' + std::to_string(n);
   return key;

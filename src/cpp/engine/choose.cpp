@@ -12,16 +12,9 @@ constexpr int kMostSegments = 256;
 constexpr double kTie = 1.02;
 constexpr size_t kCachedBytes = 256 << 10;
 
-double cost(const std::string& algorithm, const Shape& shape, int world, int segments, size_t bytes,
-            const Links& links) {
-  const auto plans = build_plans(algorithm, {shape.collective, world, 0, shape.root, segments, true});
-  const size_t per_rank = by_rank(shape.collective) ? bytes / world * world : bytes;
-  return schedule(plans, cut(plans[0], per_rank, 64).offset, links).total_s;
-}
-
 }  // namespace
 
-const Choice& Choices::find(const Shape& shape, int world, const Links& links) {
+const Choice& Choices::find(const Shape& shape, const std::vector<int>& nodes, const Links& links) {
   // Uneven counts are priced as even ones. Of all_to_all the ranks know different counts, and must choose
   // alike: as for an empty message.
   const size_t bytes = shape.out_counts.empty() ? shape.count * size_of(shape.dtype) : 0;
@@ -30,14 +23,18 @@ const Choice& Choices::find(const Shape& shape, int world, const Links& links) {
       std::tuple(static_cast<int>(shape.collective), size, shape.algorithm, shape.segments, shape.root);
   if (auto found = known_.find(key); found != known_.end()) return found->second;
   const size_t upper = bytes ? (size_t{1} << size) - 1 : 0;
+  const int world = static_cast<int>(nodes.size());
+  const bool several = std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
   Choice best{.cost_s = -1};
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
+    if (shape.algorithm == "auto" && entry.across_nodes && !several) continue;
     const int first = shape.segments ? shape.segments : 1;
     for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
                                        upper / m >= kLeastSegmentBytes);
          m *= 2) {
-      const double c = cost(name, shape, world, m, upper, links);
+      const double c =
+          total_time(name, {shape.collective, world, 0, shape.root, m, true, nodes}, upper, links);
       const bool finer = m > best.segments && upper / best.segments > kCachedBytes && c <= best.cost_s * kTie;
       if (best.cost_s < 0 || finer || c < best.cost_s) best = {name, m, finer ? std::min(c, best.cost_s) : c};
     }

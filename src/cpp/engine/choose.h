@@ -20,7 +20,8 @@ struct Choice {
 class Choices {
  public:
   // `shape.algorithm` "auto": any that offers the collective. `shape.segments` 0: the best of powers of two.
-  const Choice& find(const Shape& shape, int world, const Links& links);
+  // `nodes`: the node of each rank.
+  const Choice& find(const Shape& shape, const std::vector<int>& nodes, const Links& links);
   void clear() { known_.clear(); }
 
  private:

@@ -1,8 +1,7 @@
-// A communicator: runs calls in the order of issue, one at a time; whoever waits drives them, else the
-// progress thread. After a fault it is closed for good.
+// A communicator: runs collectives in the order of issue, one at a time, and messages between two ranks
+// beside them. After a fault it is closed for good.
 #pragma once
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -13,58 +12,50 @@
 
 #include "engine/choose.h"
 #include "engine/execution.h"
+#include "engine/point_to_point.h"
 
 namespace gpucomm {
 
-using Seconds = std::chrono::duration<double>;
-using Clock = std::chrono::steady_clock;
-
-// A call under way. Its arrays must stay until it is done.
-struct Work {
+struct Work : Pending {
   std::shared_ptr<const Program> program;
   Arrays arrays;
-  Seconds timeout{60};
   uint64_t sequence = 0;
   Execution execution;
   bool started = false;
-  std::optional<Clock::time_point> deadline;  // from the first look at it: short calls read no clock
-  std::atomic<bool> done{false};
-  std::optional<Error> error;  // set before done
 };
 
-class Communicator {
+class Communicator : public Drivable {
  public:
-  Communicator(std::shared_ptr<Transport> transport, std::string transport_name, int rank, int world,
-               Seconds timeout);
-  ~Communicator();
+  // `messages`: another channel of the same ranks, for point to point. `nodes`: the node of each rank.
+  Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Transport> messages,
+               std::string transport_name, int rank, std::vector<int> nodes, Seconds timeout);
+  ~Communicator() override;
 
   // Runs a call and waits for its end; throws its error.
   void run(const Shape& shape, const Arrays& arrays, Seconds timeout);
   // Starts a call; the progress thread drives it while nobody waits.
   std::shared_ptr<Work> start(const Shape& shape, const Arrays& arrays, Seconds timeout);
-  // Waits for the end; throws the call's error. A deadline that passes is a fault like any timeout.
-  void wait(const std::shared_ptr<Work>& work, std::optional<Seconds> timeout);
   // An all_reduce of nothing.
   void barrier(Seconds timeout);
   void close();
-  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  // Ends it on every rank, for good: all calls under way and later ones raise.
+  void abort();
+  // After a fault: waits until all live ranks have come here too, or for so long, and returns those that go
+  // on, the same on every rank; this one may have come too late. `round` counts the attempts.
+  std::vector<int> survivors(int round, Seconds patience);
+  // Whether what the survivors of a round have made is kept: as the first of them said.
+  bool keep(int round, bool proposal);
+  bool closed() const { return fate_.closed(); }
+  const Fate& fate() const { return fate_; }
 
-  // One attempt to move the front call on; for the progress thread. False: nothing could be done.
-  bool drive_once();
-  bool busy() const { return pending_.load(std::memory_order_acquire) > 0; }
-  bool has_waiter() const { return waiters_.load(std::memory_order_acquire) > 0; }
-  // What is looked at now and then by who waits: poison, lost peers, mismatches, the deadline.
-  // `expired`: a waiter's own deadline of that length has passed.
-  void check(std::optional<Seconds> expired = {});
-  Transport& transport() { return *transport_; }
-  Transport::Counters transport_counters() const { return transport_->counters(); }
-  std::shared_ptr<Transport> shared_transport() { return transport_; }
-
-  // Asked now and then by a thread that waits in a call: true ends the wait, and with it the communicator.
-  void set_interrupt(bool (*interrupted)()) { interrupted_ = interrupted; }
+  bool drive_once() override;
+  void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) override;
+  Transport::Counters transport_counters() const;
+  PointToPoint& messages() { return messages_; }
 
   int rank() const { return rank_; }
   int world() const { return world_; }
+  const std::vector<int>& nodes() const { return nodes_; }
   const std::string& transport_name() const { return transport_name_; }
   Seconds timeout() const { return timeout_; }
   uint64_t calls() const {
@@ -82,20 +73,18 @@ class Communicator {
   void grow_scratch(size_t bytes);
   std::shared_ptr<const Program> program(const Shape& shape);
   std::shared_ptr<Work> submit(const Shape& shape, const Arrays& arrays, Seconds timeout);
-  void drive(Work& work, Clock::time_point deadline, Seconds patience_s);
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
   void fault(const Error& error);
-  void interrupt();
-  void check_open() const;
-  void check_poison() const;
+  bool end(const Error& error);
+  void interrupt() override;
   void check_peers(const Work& work) const;
   [[noreturn]] void time_out(const Work& work, Seconds after) const;
-  std::string where() const;
 
-  bool (*interrupted_)() = nullptr;
-  std::shared_ptr<Transport> transport_;
+  Fate fate_;
+  PointToPoint messages_;
   std::string transport_name_;
+  std::vector<int> nodes_;
   int rank_, world_;
   Seconds timeout_;
   mutable std::mutex mutex_;  // guards all below but the atomics
@@ -109,9 +98,7 @@ class Communicator {
   uint64_t sequence_ = 0;
   Links links_;
   Choices choices_;
-  std::optional<Error> fault_;
-  std::atomic<bool> links_known_{false}, closed_{false};
-  std::atomic<int> pending_{0}, waiters_{0};
+  std::atomic<bool> links_known_{false}, left_{false};
 };
 
 }  // namespace gpucomm

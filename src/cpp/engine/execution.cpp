@@ -7,6 +7,8 @@
 
 namespace gpucomm {
 
+static constexpr auto kPatience = std::chrono::milliseconds(500);
+
 void Execution::start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch,
                       uint64_t sequence) {
   program_ = &program, transport_ = &transport;
@@ -28,7 +30,9 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   record_.tag = tag_of(program.fingerprint, sequence);
   lanes_.assign(program.lanes, {});
   done_.assign(program.instructions.size(), 0);
+  taken_.assign(program.world, 0);
   answered_.assign(program.instructions.size(), 0);
+  in_doubt_since_.reset();
   remaining_ = program.instructions.size();
 }
 
@@ -117,9 +121,17 @@ const Chunk* Execution::expect(int peer, const Instruction& in) {
          program_->world, " expects ", program_->shape.out_counts[peer], " elements from rank ", peer, " in ",
          describe(record_), ", which sends another number");
   const auto [mine, theirs] = disagreement(peer, chunk->tag);
+  if (!theirs.in_use && may_be_told()) return nullptr;
   fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ",
        program_->world, " calls ", describe(mine), ", rank ", peer, " ",
        theirs.in_use ? describe(theirs) : "one that it no longer remembers");
+}
+
+// Where no shared memory tells what a peer calls, it is asked while this rank waits.
+bool Execution::may_be_told() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!in_doubt_since_) in_doubt_since_ = now;
+  return now - *in_doubt_since_ < kPatience;
 }
 
 // The calls in which this rank and a peer, whose message carries `tag`, first differ: that may be an earlier
@@ -153,29 +165,36 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   return Outcome::finished;
 }
 
-// Chunk by chunk, when all sources have theirs: all cut alike, so the chunks match.
+// As far as all sources are there; they may be cut into different chunks.
 Execution::Outcome Execution::receive_and_reduce(const Instruction& in, LaneState& lane) {
   if (in.peers.empty()) return Outcome::finished;
   SendProgress& progress = lane.progress;
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < in.bytes) {
     sources_.clear(), answers_.clear();
-    size_t bytes = 0;
+    size_t bytes = in.bytes - progress.moved;
     for (size_t i = 0; i < in.peers.size(); ++i) {
-      const Chunk* chunk = expect(in.peers[i], in);
+      const int peer = in.peers[i], answer = in.answers[i];
+      const Chunk* chunk = expect(peer, in);
       if (!chunk) return outcome;
-      const int answer = in.answers[i];
       const bool spared = answer >= 0 && chunk->answer == program_->instructions[answer].number;
-      sources_.push_back(chunk->data);
+      sources_.push_back(chunk->data + taken_[peer]);
       answers_.push_back(spared ? answer : -1);
-      bytes = chunk->bytes;
+      bytes = std::min(bytes, chunk->bytes - taken_[peer]);
     }
     if (bytes) fold_and_answer(in, progress.moved, bytes);
     progress.moved += bytes, progress.begun = true;
-    for (int peer : in.peers) transport_->consume(peer);
+    for (int peer : in.peers) take(peer, bytes);
     outcome = Outcome::moved;
   }
   return Outcome::finished;
+}
+
+void Execution::take(int peer, size_t bytes) {
+  taken_[peer] += bytes;
+  if (taken_[peer] < transport_->peek(peer)->bytes) return;
+  taken_[peer] = 0;
+  transport_->consume(peer);
 }
 
 // Where a source takes the result too, it is written there block by block, while the caches hold both.

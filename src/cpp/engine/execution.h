@@ -1,7 +1,9 @@
 // One running call: a state machine over the program's lanes that never blocks.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,8 @@ class Execution {
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes);
+  void take(int peer, size_t bytes);
+  bool may_be_told();
   bool ready(const Instruction& in) const;
   void fold_and_answer(const Instruction& in, size_t moved, size_t bytes);
   const Chunk* expect(int peer, const Instruction& in);
@@ -55,6 +59,9 @@ class Execution {
   std::vector<std::byte*> homes_;
   std::vector<int> answers_;       // of the chunk at hand, by peer: the send that it spares, or -1
   std::vector<uint8_t> answered_;  // by send: the fold has written its message to where it goes
+  std::vector<size_t>
+      taken_;  // of the chunk at hand from each peer, by a fold whose sources are cut otherwise
+  std::optional<std::chrono::steady_clock::time_point> in_doubt_since_;
   size_t remaining_ = 0;
 };
 

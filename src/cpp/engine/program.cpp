@@ -18,6 +18,7 @@ uint64_t mix(uint64_t hash, uint64_t value) {  // splitmix64's finaliser
 
 // Of all_to_all with uneven counts the ranks agree on that and no more.
 uint64_t digest_of_counts(const Shape& shape) {
+  if (shape.pack) return shape.pack;
   if (shape.counts.empty() || !shape.out_counts.empty()) return !shape.counts.empty();
   uint64_t hash = 0;
   for (size_t n : shape.counts) hash = mix(hash, n);
@@ -149,9 +150,10 @@ Layout cut_out(const Plan& plan, const Shape& shape) {
 
 }  // namespace
 
-Program compile(const Shape& shape, int world, int rank) {
+Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
+  const int world = static_cast<int>(nodes.size());
   const size_t item = size_of(shape.dtype);
-  PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place};
+  PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place, nodes};
   Program program;
   program.shape = shape, program.world = world, program.rank = rank;
   for (;; request.segments *= 2) {
@@ -194,7 +196,8 @@ std::string describe(const CallRecord& r) {
   text += unknown ? "uneven" : std::to_string(r.count);
   text += concat(" ", name_of(static_cast<Dtype>(r.dtype)));
   if (r.counts && !unknown)
-    text += concat(" in uneven counts of digest ", std::hex, r.counts >> 32, std::dec);
+    text += concat(by_rank(collective) ? " in uneven counts of digest " : " packed of arrays of digest ",
+                   std::hex, r.counts >> 32, std::dec);
   if (rooted(collective)) text += concat(", root ", r.root);
   return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
                        r.segments == 1 ? " segment)" : " segments)");

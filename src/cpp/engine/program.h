@@ -41,9 +41,10 @@ struct Program {
   uint64_t fingerprint = 0;
 };
 
-// Builds the plan of `shape` (algorithm and segments given) for this rank and fills it in. Raises the segment
+// Builds the plan of `shape` (algorithm and segments given) for this rank and fills it in. `nodes`: the node
+// of each rank. Raises the segment
 // count until the scratch fits. Throws unavailable for steps that need a codec.
-Program compile(const Shape& shape, int world, int rank);
+Program compile(const Shape& shape, const std::vector<int>& nodes, int rank);
 
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "engine/communicator.h"
+#include "engine/drivable.h"
 
 namespace gpucomm {
 
@@ -16,21 +16,21 @@ Progress& Progress::instance() {
   return *progress;
 }
 
-void Progress::add(Communicator& communicator) {
+void Progress::add(Drivable& drivable) {
   std::lock_guard lock(mutex_);
-  if (std::find(communicators_.begin(), communicators_.end(), &communicator) == communicators_.end())
-    communicators_.push_back(&communicator);
+  if (std::find(drivables_.begin(), drivables_.end(), &drivable) == drivables_.end())
+    drivables_.push_back(&drivable);
   if (!running_) {
     running_ = true;
     std::thread([this] { loop(); }).detach();
   }
   work_.notify_one();
-  communicators_.front()->transport().wake_self();  // the thread may be asleep on that bell
+  drivables_.front()->transport().wake_self();  // the thread may be asleep on that bell
 }
 
-void Progress::forget(Communicator& communicator) {
+void Progress::forget(Drivable& drivable) {
   std::lock_guard lock(mutex_);
-  std::erase(communicators_, &communicator);
+  std::erase(drivables_, &drivable);
 }
 
 void Progress::loop() {
@@ -50,25 +50,25 @@ void Progress::loop() {
 // True if anything moved.
 bool Progress::drive_all() {
   std::unique_lock lock(mutex_);
-  work_.wait(lock, [this] { return !communicators_.empty(); });
+  work_.wait(lock, [this] { return !drivables_.empty(); });
   bool moved = false;
-  for (Communicator* c : std::vector(communicators_)) {
+  for (Drivable* c : std::vector(drivables_)) {
     if (!c->busy())
-      std::erase(communicators_, c);
+      std::erase(drivables_, c);
     else if (!c->has_waiter())
       moved |= c->drive_once();
   }
   return moved;
 }
 
-// Asleep on the first communicator's bell. With several the sleep is short, for their bells are not heard.
+// Asleep on the first one's bell. With several the sleep is short, for their bells are not heard.
 void Progress::rest() {
   using namespace std::chrono_literals;
   std::unique_lock lock(mutex_);
-  if (communicators_.empty()) return;
-  for (Communicator* c : communicators_) c->check();
-  Communicator& first = *communicators_.front();
-  const auto nap = communicators_.size() == 1 ? 20ms : 1ms;
+  if (drivables_.empty()) return;
+  for (Drivable* c : drivables_) c->check();
+  Drivable& first = *drivables_.front();
+  const auto nap = drivables_.size() == 1 ? 20ms : 1ms;
   if (first.has_waiter()) {  // it is driven by its waiter
     work_.wait_for(lock, nap);
     return;

@@ -1,5 +1,5 @@
-// The progress thread: one a process, started by the first asynchronous call; drives communicators while
-// nobody waits for them. It never touches Python.
+// The progress thread: one a process, started by the first asynchronous call; drives what has calls under way
+// while nobody waits for them. It never touches Python.
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -8,15 +8,15 @@
 
 namespace gpucomm {
 
-class Communicator;
+class Drivable;
 
 class Progress {
  public:
   static Progress& instance();
-  // Drives the communicator until it has no call under way.
-  void add(Communicator& communicator);
-  // Returns when the thread can not touch the communicator any more.
-  void forget(Communicator& communicator);
+  // Drives it until it has no call under way.
+  void add(Drivable& drivable);
+  // Returns when the thread can not touch it any more.
+  void forget(Drivable& drivable);
 
  private:
   void loop();
@@ -25,7 +25,7 @@ class Progress {
 
   std::mutex mutex_;  // guards all below; held while driving, which never blocks
   std::condition_variable work_;
-  std::vector<Communicator*> communicators_;
+  std::vector<Drivable*> drivables_;
   bool running_ = false;
 };
 

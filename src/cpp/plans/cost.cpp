@@ -1,172 +1,188 @@
 #include "plans/cost.h"
 
 #include <algorithm>
-#include <limits>
+#include <queue>
+#include <tuple>
+
+#include "plans/actions.h"
 
 namespace gpucomm {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr size_t kAlignBytes = 64;  // cuts fall on cache lines, as in a communicator
 
-struct Lane {
-  std::vector<int> steps;
-  size_t next = 0;
-  double free_s = 0;
-};
-
-struct RankState {
-  std::vector<Lane> lanes;
-  std::vector<double> done_s;                   // per step; kNever until done
-  std::vector<double> arrived_s;                // per receive: the last arrival so far
-  std::vector<int> waiting;                     // per receive: sources still to come
-  std::vector<std::vector<int>> receives_from;  // per peer, in order
-  std::vector<size_t> next_from;                // per peer: how many have been matched
-  std::vector<bool> sent_to;
-};
-
+// Of all lanes whose head could begin, the one that can begin first goes next. A time, once known, only grows
+// while others take ports, so it is looked at again when its turn comes. A lane whose head waits for an
+// action of its own rank, or for its receive to be posted, is parked there until that happens.
 class Scheduler {
  public:
-  Scheduler(const std::vector<Plan>& plans, const std::vector<size_t>& offsets, const Links& links)
-      : plans_(plans),
-        offsets_(offsets),
-        links_(links),
-        world_(static_cast<int>(plans.size())),
-        ports_(2 * world_, 0.0) {
-    for (const Plan& plan : plans_) ranks_.push_back(start(plan));
+  Scheduler(const Links& links, int world, bool events)
+      : links_(links), ports_(4 * world, 0.0), events_(events) {
+    if (links.kind == Links::Kind::nodes && links.nodes.size() != static_cast<size_t>(world))
+      fail(ErrorKind::invalid_argument, "links between nodes name the nodes of ", links.nodes.size(),
+           " ranks, but there are ", world);
   }
 
+  void add(const Plan& plan, const std::vector<size_t>& offset_bytes) { actions_.add(plan, offset_bytes); }
+
   Schedule run() {
-    while (true) {
-      double best = kNever;
-      int rank = -1, lane = -1;
-      for (int r = 0; r < world_; ++r)
-        for (size_t l = 0; l < ranks_[r].lanes.size(); ++l) {
-          const double at = earliest(r, ranks_[r].lanes[l]);
-          if (at < best) best = at, rank = r, lane = static_cast<int>(l);
-        }
-      if (rank < 0) break;
-      commit(rank, ranks_[rank].lanes[lane], best);
+    for (size_t l = 0; l < lanes_.size(); ++l) look(static_cast<int>(l));
+    while (!turns_.empty()) {
+      const auto [at, lane] = turns_.top();
+      turns_.pop();
+      if (earliest(lane) > at)
+        look(lane);
+      else
+        commit(lane, at);
     }
-    for (const RankState& state : ranks_)
-      for (const Lane& lane : state.lanes)
-        if (lane.next < lane.steps.size()) fail(ErrorKind::mismatch, "the plans never finish: verify them");
+    for (const Lane& lane : lanes_)
+      if (lane.next < lane.end) fail(ErrorKind::mismatch, "the plans never finish: verify them");
     return std::move(result_);
   }
 
  private:
-  static bool receives(const Step& s) { return s.kind == StepKind::recv || s.kind == StepKind::recv_reduce; }
+  using Turn = std::pair<double, int>;  // when a lane could go, and the lane: ties go to the lower one
 
-  RankState start(const Plan& plan) const {
-    RankState state;
-    int lanes = 0;
-    for (const Step& step : plan.steps) lanes = std::max(lanes, step.lane + 1);
-    state.lanes.resize(lanes);
-    state.done_s.assign(plan.steps.size(), kNever);
-    state.arrived_s.assign(plan.steps.size(), 0.0);
-    state.waiting.assign(plan.steps.size(), 0);
-    state.receives_from.resize(world_);
-    state.next_from.assign(world_, 0);
-    state.sent_to.assign(world_, false);
-    for (size_t i = 0; i < plan.steps.size(); ++i) {
-      const Step& step = plan.steps[i];
-      state.lanes[step.lane].steps.push_back(static_cast<int>(i));
-      if (!receives(step)) continue;
-      state.waiting[i] = static_cast<int>(step.peers.size());
-      for (int peer : step.peers) state.receives_from[peer].push_back(static_cast<int>(i));
+  // An action that must be done before this one; -1: none.
+  int blocker(int index) const {
+    for (const int before : actions_.after(index))
+      if (!actions_[before].done) return before;
+    return -1;
+  }
+
+  bool posted(int receive) const {
+    return lanes_[actions_[receive].lane].next == receive && blocker(receive) < 0;
+  }
+
+  void look(int l) {
+    const Lane& lane = lanes_[l];
+    if (lane.next == lane.end) return;
+    const Action& head = actions_[lane.next];
+    if (const int before = blocker(lane.next); before >= 0) return park(l, before);
+    if (receives(head.kind)) return wake(lane.next);  // it is posted: moved by its senders
+    if (head.kind == StepKind::send) {
+      if (head.match < 0) return;
+      if (!posted(head.match)) return park(l, head.match);
     }
-    return state;
+    turns_.push({earliest(l), l});
   }
 
-  size_t bytes(const Step& step) const { return offsets_[step.piece + step.pieces] - offsets_[step.piece]; }
+  void park(int lane, int index) {
+    lanes_[lane].parked = actions_[index].parked;
+    actions_[index].parked = lane;
+  }
 
-  // When the step at a lane's head may begin, its resources aside; kNever while something it needs is not
-  // done.
-  double ready(int rank, const Lane& lane) const {
+  void wake(int index) {
+    int lane = std::exchange(actions_[index].parked, -1);
+    while (lane >= 0) {
+      const int next = lanes_[lane].parked;
+      look(lane);
+      lane = next;
+    }
+  }
+
+  // When all that comes before the head of a lane is done, its resources aside.
+  double ready(const Lane& lane) const {
     double at = lane.free_s;
-    for (int before : plans_[rank].steps[lane.steps[lane.next]].after)
-      at = std::max(at, ranks_[rank].done_s[before]);
+    for (const int before : actions_.after(lane.next)) at = std::max(at, actions_[before].time_s);
     return at;
   }
 
-  double earliest(int rank, const Lane& lane) const {
-    if (lane.next >= lane.steps.size()) return kNever;
-    const Step& step = plans_[rank].steps[lane.steps[lane.next]];
-    if (receives(step)) return kNever;  // moved by its senders
-    const double at = ready(rank, lane);
-    return step.kind == StepKind::send && at < kNever ? earliest_message(rank, step, at) : at;
+  double earliest(int l) const {
+    const Lane& lane = lanes_[l];
+    const Action& head = actions_[lane.next];
+    const double at = ready(lane);
+    if (head.kind != StepKind::send) return at;
+    const Lane& other = lanes_[actions_[head.match].lane];
+    const Way w = way(lane.rank, other.rank);
+    return ports_free(lane.rank, other.rank, w, std::max(at, ready(other) - w.lambda));
   }
 
-  double earliest_message(int rank, const Step& step, double at) const {
-    const int peer = step.peers[0];
-    const RankState& other = ranks_[peer];
-    const size_t k = other.next_from[rank];
-    if (k >= other.receives_from[rank].size()) return kNever;
-    const int receive = other.receives_from[rank][k];
-    const Lane& lane = other.lanes[plans_[peer].steps[receive].lane];
-    if (lane.next >= lane.steps.size() || lane.steps[lane.next] != receive) return kNever;
-    const double posted = ready(peer, lane);
-    if (posted == kNever) return kNever;
-    at = std::max(at, posted - links_.lambda);
-    if (links_.kind == Links::Kind::switched)
-      return std::max({at, ports_[2 * rank], ports_[2 * peer + 1] - links_.lambda});
-    for (int i : route(rank, peer)) at = std::max(at, ports_[i]);
+  // What a message between two ranks meets: its figures, and where it takes the ports of a switch, these.
+  struct Way {
+    double alpha, lambda, beta;
+    int out, in;
+  };
+  Way way(int from, int to) const {
+    const Way outer{links_.alpha, links_.lambda, links_.beta, 2 * from, 2 * to + 1};
+    if (links_.kind != Links::Kind::nodes) return outer;
+    const int a = links_.nodes[from], b = links_.nodes[to], first = 2 * static_cast<int>(links_.nodes.size());
+    if (a != b) return {links_.alpha, links_.lambda, links_.beta, first + 2 * a, first + 2 * b + 1};
+    return {links_.inner_alpha, links_.inner_lambda, links_.inner_beta, outer.out, outer.in};
+  }
+
+  double ports_free(int from, int to, const Way& way, double at) const {
+    if (links_.kind != Links::Kind::chain)
+      return std::max({at, ports_[way.out], ports_[way.in] - way.lambda});
+    for (int i = std::min(from, to); i < std::max(from, to); ++i)
+      at = std::max(at, ports_[link(i, from, to)]);
     return at;
   }
 
-  // The links between two ranks of a chain, in the direction of travel.
-  static std::vector<int> route(int from, int to) {
-    std::vector<int> links;
-    for (int i = std::min(from, to); i < std::max(from, to); ++i) links.push_back(2 * i + (from > to));
-    return links;
+  void occupy(int from, int to, const Way& way, double left, double there) {
+    if (links_.kind != Links::Kind::chain) {
+      ports_[way.out] = left, ports_[way.in] = there;
+      return;
+    }
+    for (int i = std::min(from, to); i < std::max(from, to); ++i) ports_[link(i, from, to)] = left;
   }
 
-  void commit(int rank, Lane& lane, double at) {
-    const int index = lane.steps[lane.next];
-    const Step& step = plans_[rank].steps[index];
-    if (step.kind == StepKind::send) return move(rank, lane, index, at);
-    finish(rank, lane, index, at, at + bytes(step) * links_.gamma);
+  // Of a chain, the link between i and i + 1 in the direction of travel.
+  static int link(int i, int from, int to) { return 2 * i + (from > to); }
+
+  void commit(int lane, double at) {
+    const int index = lanes_[lane].next;
+    const Action& action = actions_[index];
+    if (action.kind == StepKind::send) return move(index, at);
+    finish(index, -1, at, at + action.bytes * links_.gamma);
+    release(index);
   }
 
-  void finish(int rank, Lane& lane, int index, double start, double end) {
+  void move(int send, double at) {
+    const Action& action = actions_[send];
+    Action& into = actions_[action.match];
+    const int from = lanes_[action.lane].rank, to = lanes_[into.lane].rank;
+    const bool travels = action.bytes || action.opens;
+    const Way w = way(from, to);
+    const double left = travels ? at + w.alpha + action.bytes * w.beta : at;
+    const double there = travels ? left + w.lambda : at;
+    if (travels) occupy(from, to, w, left, there);
+    finish(send, to, at, left);
+    into.time_s = std::max(into.time_s, there);
+    const bool whole = !--into.missing;
+    if (whole) {
+      const double folding =
+          into.kind == StepKind::recv_reduce ? into.bytes * into.sources * links_.gamma : 0;
+      finish(action.match, -1, into.time_s, into.time_s + folding);
+    }
+    release(send);
+    if (whole) release(action.match);
+  }
+
+  void finish(int index, int peer, double start, double end) {
+    Action& action = actions_[index];
+    Lane& lane = lanes_[action.lane];
     ++lane.next;
     lane.free_s = end;
-    ranks_[rank].done_s[index] = end;
+    action.time_s = end, action.done = true;
     result_.total_s = std::max(result_.total_s, end);
-    const Step& step = plans_[rank].steps[index];
-    const int peer = step.kind == StepKind::send ? step.peers[0] : -1;
-    if (bytes(step) || peer >= 0) result_.events.push_back({rank, index, peer, start, end});
+    if (events_ && (action.bytes || peer >= 0))
+      result_.events.push_back({lane.rank, action.step, peer, start, end});
   }
 
-  void move(int rank, Lane& lane, int index, double at) {
-    const Step& step = plans_[rank].steps[index];
-    const int peer = step.peers[0];
-    RankState& other = ranks_[peer];
-    const bool travels = bytes(step) || !ranks_[rank].sent_to[peer];
-    ranks_[rank].sent_to[peer] = true;
-    const double left = travels ? at + links_.alpha + bytes(step) * links_.beta : at;
-    const double there = travels ? left + links_.lambda : at;
-    if (travels && links_.kind == Links::Kind::switched)
-      ports_[2 * rank] = left, ports_[2 * peer + 1] = there;
-    if (travels && links_.kind == Links::Kind::chain)
-      for (int i : route(rank, peer)) ports_[i] = left;
-    finish(rank, lane, index, at, left);
-    const int receive = other.receives_from[rank][other.next_from[rank]++];
-    other.arrived_s[receive] = std::max(other.arrived_s[receive], there);
-    if (--other.waiting[receive]) return;
-    const Step& into = plans_[peer].steps[receive];
-    const double folding =
-        into.kind == StepKind::recv_reduce ? bytes(into) * into.peers.size() * links_.gamma : 0;
-    finish(peer, other.lanes[into.lane], receive, other.arrived_s[receive],
-           other.arrived_s[receive] + folding);
+  // Looks again at what this action, now done, held up.
+  void release(int index) {
+    wake(index);
+    look(actions_[index].lane);
   }
 
-  const std::vector<Plan>& plans_;
-  const std::vector<size_t>& offsets_;
   const Links& links_;
-  int world_;
   std::vector<double>
-      ports_;  // switch: out and in of each rank; chain: up and down link of each neighbour pair
-  std::vector<RankState> ranks_;
+      ports_;  // out and in of each rank, then of each node; chain: up and down link of each neighbour pair
+  bool events_;
+  Actions actions_;
+  std::vector<Lane>& lanes_ = actions_.lanes();
+  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns_;
   Schedule result_;
 };
 
@@ -174,7 +190,22 @@ class Scheduler {
 
 Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes,
                   const Links& links) {
-  return Scheduler(plans, offset_bytes, links).run();
+  Scheduler scheduler(links, static_cast<int>(plans.size()), true);
+  for (const Plan& plan : plans) scheduler.add(plan, offset_bytes);
+  return scheduler.run();
+}
+
+double total_time(std::string_view algorithm, PlanRequest request, size_t bytes, const Links& links) {
+  if (request.nodes.empty()) request.nodes = links.nodes;
+  Scheduler scheduler(links, request.world, false);
+  std::vector<size_t> offset_bytes;
+  const size_t whole = by_rank(request.collective) ? bytes / request.world * request.world : bytes;
+  for (request.rank = 0; request.rank < request.world; ++request.rank) {
+    const Plan plan = build_plan(algorithm, request);
+    if (!request.rank) offset_bytes = cut(plan, whole, kAlignBytes).offset;
+    scheduler.add(plan, offset_bytes);
+  }
+  return scheduler.run().total_s;
 }
 
 }  // namespace gpucomm

@@ -9,6 +9,21 @@ bool Algorithm::offers(Collective c) const {
   return std::find(collectives.begin(), collectives.end(), c) != collectives.end();
 }
 
+void check_nodes(const std::vector<int>& nodes, int world) {
+  if (nodes.empty()) return;
+  if (nodes.size() != static_cast<size_t>(world))
+    fail(ErrorKind::invalid_argument, "nodes must have an entry for each of ", world, " ranks, got ",
+         nodes.size());
+  int known = 0;
+  for (int node : nodes) {
+    if (node < 0 || node > known)
+      fail(ErrorKind::invalid_argument,
+           "nodes must be numbered from 0 in the order of their first ranks, got ", node, " where at most ",
+           known, " can be");
+    known += node == known;
+  }
+}
+
 static void check_request(const PlanRequest& request) {
   if (request.world < 1) fail(ErrorKind::invalid_argument, "world must be at least 1, got ", request.world);
   if (request.rank < 0 || request.rank >= request.world)
@@ -17,6 +32,7 @@ static void check_request(const PlanRequest& request) {
     fail(ErrorKind::invalid_argument, "root must be in [0, ", request.world, "), got ", request.root);
   if (request.segments < 1)
     fail(ErrorKind::invalid_argument, "segments must be at least 1, got ", request.segments);
+  check_nodes(request.nodes, request.world);
 }
 
 static std::string offering(Collective collective) {

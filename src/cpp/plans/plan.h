@@ -113,6 +113,7 @@ struct PlanRequest {
   Collective collective = Collective::all_reduce;
   int world = 1, rank = 0, root = 0, segments = 1;
   bool in_place = true;
+  std::vector<int> nodes;  // the node of each rank, numbered from 0 in order of first ranks; empty: one
 };
 
 // An algorithm: one file that builds plans. `lossless` builders only; codecs join as traits later.
@@ -123,9 +124,13 @@ struct Algorithm {
   std::vector<Collective> collectives;  // what it offers
   bool segmented;                       // whether cutting finer than its chunks can pay
   void (*build)(const PlanRequest&, Plan&);
+  bool across_nodes = false;  // only of use where there are several
 
   bool offers(Collective c) const;
 };
+
+// Throws invalid_argument unless these are the nodes of so many ranks, in the order of their first ranks.
+void check_nodes(const std::vector<int>& nodes, int world);
 
 // Builds one rank's plan; throws invalid_argument for an unknown algorithm or one without the collective.
 Plan build_plan(std::string_view algorithm, const PlanRequest& request);

@@ -66,8 +66,8 @@ class OwnTime {
 
 class Emulated : public Transport {
  public:
-  Emulated(std::unique_ptr<Transport> inner, const EmulatedLinks& links, int rank, int world)
-      : inner_(std::move(inner)), ports_(inner_->clocks(), links, rank, world), due_(2 * world) {
+  Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world)
+      : inner_(std::move(inner)), ports_(ports, links, rank, world), due_(2 * world) {
     for (auto& due : due_) due.store(kNever, std::memory_order_relaxed);
   }
 
@@ -131,6 +131,8 @@ class Emulated : public Transport {
   void poison(const Poison& poison) override { inner_->poison(poison); }
   bool poisoned() const override { return inner_->poisoned(); }
   Poison poison() const override { return inner_->poison(); }
+  Clocks* clocks() override { return inner_->clocks(); }
+  Census* census() override { return inner_->census(); }
   Counters counters() const override { return inner_->counters(); }
   std::shared_ptr<Heap> heap() override { return inner_->heap(); }
   std::string heap_note() const override { return inner_->heap_note(); }
@@ -171,13 +173,13 @@ void check_same(Transport& transport, const Endpoint& endpoint, const std::optio
 }  // namespace
 
 std::unique_ptr<Transport> open_transport(const std::string& name, const Endpoint& endpoint,
-                                          const std::optional<EmulatedLinks>& links) {
+                                          const std::optional<EmulatedLinks>& links, Clocks* ports) {
   auto transport = Registry<TransportEntry>::find(name).open(endpoint);
   check_same(*transport, endpoint, links);
   if (!links) return transport;
-  if (!transport->clocks())
-    fail(ErrorKind::invalid_argument, "transport '", name, "' can not carry emulated links");
-  return std::make_unique<Emulated>(std::move(transport), *links, endpoint.rank, endpoint.world);
+  if (!ports) ports = transport->clocks();
+  if (!ports) fail(ErrorKind::invalid_argument, "transport '", name, "' can not carry emulated links");
+  return std::make_unique<Emulated>(std::move(transport), ports, *links, endpoint.rank, endpoint.world);
 }
 
 }  // namespace gpucomm

@@ -11,7 +11,8 @@
 namespace gpucomm {
 
 // Opens the transport of that name, behind `links` if given. Throws mismatch where another rank has others.
+// `ports`: those of a transport that shares its links; nullptr: its own.
 std::unique_ptr<Transport> open_transport(const std::string& name, const Endpoint& endpoint,
-                                          const std::optional<EmulatedLinks>& links);
+                                          const std::optional<EmulatedLinks>& links, Clocks* ports = nullptr);
 
 }  // namespace gpucomm

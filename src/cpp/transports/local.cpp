@@ -20,20 +20,20 @@ struct AnonymousRegion : Region {
 };
 
 std::shared_ptr<Region> make_local_region(int world, std::optional<size_t> heap_bytes) {
-  const MailboxLayout layout(world);
+  const size_t mailboxes = mailbox_bytes(world);
   for (const size_t heap : heap_sizes(world, heap_bytes)) {
-    auto region = std::make_shared<AnonymousRegion>(layout.total + heap * world);
+    auto region = std::make_shared<AnonymousRegion>(mailboxes + heap * world);
     if (!region->base) continue;
-    format_region(region->base, layout, heap);
+    format_region(region->base, world, heap);
     return region;
   }
-  fail(ErrorKind::unavailable, "no memory for a region of ", layout.total, " bytes");
+  fail(ErrorKind::unavailable, "no memory for a region of ", mailboxes, " bytes");
 }
 
 static std::unique_ptr<Transport> open_local(const Endpoint& endpoint) {
   if (!endpoint.region)
     fail(ErrorKind::invalid_argument, "transport 'local' needs a region shared by its ranks");
-  return std::make_unique<Mailbox>(endpoint.region, endpoint.rank, endpoint.world);
+  return std::make_unique<Mailbox>(endpoint.region, endpoint.rank, endpoint.world, endpoint.channel);
 }
 
 static const Registry<TransportEntry>::Add add{

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <random>
 
 #include "base/env.h"
 #include "base/fence.h"
@@ -24,6 +25,7 @@ struct RegionHeader {
   uint32_t poison_kind;
   char poison_text[1500];
   std::atomic<uint64_t> agreed;
+  Census census;
   Clocks clocks[kSharedClocks];
 };
 
@@ -41,11 +43,14 @@ struct RankArea {
 
 static constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"
 
-MailboxLayout::MailboxLayout(int world) : world(world) {
+// The slots of a channel. Point to point gets few: memory stays bounded, and its peak is a pair's, not all's.
+static constexpr size_t kMostSlotBytes[kChannels] = {14 << 20, 2 << 20};
+
+MailboxLayout::MailboxLayout(int world, int channel) : world(world) {
   if (world < 1 || world > kMaxWorld)
     fail(ErrorKind::invalid_argument, "world must be in [1, ", kMaxWorld, "] for shared memory, got ", world);
   const size_t pairs = static_cast<size_t>(world) * (world - 1) / 2;
-  while (pairs * slots * slot_bytes > (14u << 20) && slot_bytes > 4096)
+  while (pairs * slots * slot_bytes > kMostSlotBytes[channel] && slot_bytes > 4096)
     slots > 8 ? slots = 8 : slot_bytes /= 2;
   auto page = [](size_t n) { return (n + 4095) / 4096 * 4096; };
   rank_area = page(sizeof(RegionHeader));
@@ -53,25 +58,37 @@ MailboxLayout::MailboxLayout(int world) : world(world) {
   const size_t ring = page(kEntryBytes * kRingEntries + slots * sizeof(std::atomic<uint32_t>));
   slot_area = ring_area + ring * 2 * pairs;
   total = slot_area + pairs * slots * slot_bytes;
+  for (int c = 0; c < channel; ++c) begin += MailboxLayout(world, c).total;
 }
 
-void format_region(std::byte* base, const MailboxLayout& layout, size_t heap_bytes) {
-  auto* header = reinterpret_cast<RegionHeader*>(base);
-  header->magic = kMagic, header->world = layout.world;
-  header->slots = layout.slots, header->slot_bytes = layout.slot_bytes;
-  header->heap_bytes = heap_bytes;
+size_t mailbox_bytes(int world) {
+  const MailboxLayout last(world, kChannels - 1);
+  return last.begin + last.total;
 }
 
-Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world)
-    : region_(std::move(region)), layout_(world), rank_(rank), world_(world) {
+void format_region(std::byte* base, int world, size_t heap_bytes) {
+  for (int channel = 0; channel < kChannels; ++channel) {
+    const MailboxLayout layout(world, channel);
+    auto* header = reinterpret_cast<RegionHeader*>(base + layout.begin);
+    header->magic = kMagic, header->world = world;
+    header->slots = layout.slots, header->slot_bytes = layout.slot_bytes;
+    header->heap_bytes = channel ? 0 : heap_bytes;
+    std::random_device random;
+    header->census.identity = uint64_t{random()} << 32 | random();
+  }
+}
+
+Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world, int channel)
+    : region_(std::move(region)), layout_(world, channel), rank_(rank), world_(world) {
   if (rank < 0 || rank >= world)
     fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
-  const auto* header = reinterpret_cast<const RegionHeader*>(region_->base);
-  if (region_->size < layout_.total || header->magic != kMagic ||
+  base_ = region_->base + layout_.begin;
+  const auto* header = reinterpret_cast<const RegionHeader*>(base_);
+  if (region_->size < mailbox_bytes(world) || header->magic != kMagic ||
       header->world != static_cast<uint64_t>(world))
     fail(ErrorKind::mismatch, "the shared memory handed to rank ", rank, " was not made for a world of ",
          world);
-  full_fences_ = &reinterpret_cast<RegionHeader*>(region_->base)->full_fences;
+  full_fences_ = &reinterpret_cast<RegionHeader*>(base_)->full_fences;
   if (!enable_asymmetric_fence()) full_fences_->store(1);
   for (int peer = 0; peer < world; ++peer) boxes_.push_back(peer == rank ? Box{} : open_box(peer));
   open_heap();
@@ -79,9 +96,10 @@ Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world)
 
 // A rank that could not map the heaps has none, and is lent nothing.
 void Mailbox::open_heap() {
-  const size_t each = reinterpret_cast<const RegionHeader*>(region_->base)->heap_bytes;
-  if (!each || region_->size < layout_.total + each * world_) return;
-  const size_t begin = layout_.total + each * rank_;
+  const size_t each = reinterpret_cast<const RegionHeader*>(base_)->heap_bytes,
+               mailboxes = mailbox_bytes(world_);
+  if (!each || region_->size < mailboxes + each * world_) return;
+  const size_t begin = mailboxes + each * rank_;
   heap_ = std::make_shared<Heap>(region_, begin, each);
   heap_begin_ = region_->base + begin, heap_end_ = heap_begin_ + each;
   area(rank_).maps_heaps.store(1, std::memory_order_release);
@@ -122,7 +140,7 @@ bool Mailbox::maps_heaps(int rank) const { return area(rank).maps_heaps.load(std
 
 std::string Mailbox::heap_note() const {
   if (heap_) return "";
-  if (reinterpret_cast<const RegionHeader*>(region_->base)->heap_bytes)
+  if (reinterpret_cast<const RegionHeader*>(base_)->heap_bytes)
     return "this process may not map the ranks' heaps (ulimit -v?)";
   return "the communicator was made without: GPUCOMM_HEAP_MIB=0, or nothing of that size could be mapped";
 }
@@ -137,14 +155,14 @@ Mailbox::Box Mailbox::open_box(int peer) const {
   const size_t pair = pair_index(rank_, peer);
   const size_t pairs = static_cast<size_t>(world_) * (world_ - 1) / 2;
   const size_t ring = (layout_.slot_area - layout_.ring_area) / (2 * pairs);
-  std::byte* rings = region_->base + layout_.ring_area + 2 * pair * ring;
+  std::byte* rings = base_ + layout_.ring_area + 2 * pair * ring;
   const bool low = rank_ < peer;
   std::byte *out = rings + (low ? 0 : ring), *in = rings + (low ? ring : 0);
   Box box;
   box.out = reinterpret_cast<Entry*>(out), box.in = reinterpret_cast<Entry*>(in);
   box.give = reinterpret_cast<std::atomic<uint32_t>*>(out + kEntryBytes * kRingEntries);
   box.take = reinterpret_cast<std::atomic<uint32_t>*>(in + kEntryBytes * kRingEntries);
-  box.slots = region_->base + layout_.slot_area + pair * layout_.slots * layout_.slot_bytes;
+  box.slots = base_ + layout_.slot_area + pair * layout_.slots * layout_.slot_bytes;
   const int half = layout_.slots / 2;
   for (int i = half - 1; i >= 0; --i) box.owned.push_back(low ? i : half + i);
   return box;
@@ -156,7 +174,7 @@ Entry& Mailbox::entry(Entry* ring, uint32_t index) const {
 
 RankArea& Mailbox::area(int rank) const {
   const size_t each = (layout_.ring_area - layout_.rank_area) / world_;
-  return *reinterpret_cast<RankArea*>(region_->base + layout_.rank_area + rank * each);
+  return *reinterpret_cast<RankArea*>(base_ + layout_.rank_area + rank * each);
 }
 
 bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
@@ -354,7 +372,7 @@ void Mailbox::set_process(int rank, int64_t pid, int64_t started) {
 std::string Mailbox::describe(int) const { return ""; }
 
 void Mailbox::poison(const Poison& poison) {
-  auto* header = reinterpret_cast<RegionHeader*>(region_->base);
+  auto* header = reinterpret_cast<RegionHeader*>(base_);
   uint32_t none = 0;
   if (header->poison_state.compare_exchange_strong(none, 1)) {
     header->poison_rank = poison.rank, header->poison_kind = static_cast<uint32_t>(poison.kind);
@@ -368,20 +386,22 @@ void Mailbox::poison(const Poison& poison) {
 }
 
 bool Mailbox::poisoned() const {
-  return reinterpret_cast<RegionHeader*>(region_->base)->poison_state.load(std::memory_order_acquire) == 2;
+  return reinterpret_cast<RegionHeader*>(base_)->poison_state.load(std::memory_order_acquire) == 2;
 }
 
 Poison Mailbox::poison() const {
-  const auto* header = reinterpret_cast<RegionHeader*>(region_->base);
+  const auto* header = reinterpret_cast<RegionHeader*>(base_);
   if (!poisoned()) return {};
   return {header->poison_rank, static_cast<ErrorKind>(header->poison_kind), header->poison_text};
 }
 
-Clocks* Mailbox::clocks() { return reinterpret_cast<RegionHeader*>(region_->base)->clocks; }
+Clocks* Mailbox::clocks() { return reinterpret_cast<RegionHeader*>(base_)->clocks; }
+
+Census* Mailbox::census() { return &reinterpret_cast<RegionHeader*>(base_)->census; }
 
 uint64_t Mailbox::agree(uint64_t word) {
   uint64_t first = 0;
-  auto& agreed = reinterpret_cast<RegionHeader*>(region_->base)->agreed;
+  auto& agreed = reinterpret_cast<RegionHeader*>(base_)->agreed;
   return agreed.compare_exchange_strong(first, word) ? word : first;
 }
 

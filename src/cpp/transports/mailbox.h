@@ -27,23 +27,30 @@ inline constexpr size_t kInlineBytes = 1024;
 inline constexpr int kRingEntries = 16;
 inline constexpr int kMaxWorld = 64;
 
+inline constexpr int kChannels = 2;
+
+// The mailboxes of one channel; those of all channels lie one behind the other.
 struct MailboxLayout {
   int world = 1, slots = 16;
   size_t slot_bytes = 128 << 10;
-  size_t rank_area = 0, ring_area = 0, slot_area = 0, total = 0;  // offsets, and the size of all
-  explicit MailboxLayout(int world);
+  size_t begin = 0;                                               // of the channel in its region
+  size_t rank_area = 0, ring_area = 0, slot_area = 0, total = 0;  // offsets from there, and the size of all
+  explicit MailboxLayout(int world, int channel = 0);
 };
+
+// Of all channels.
+size_t mailbox_bytes(int world);
 
 struct Entry;
 struct RegionHeader;
 struct RankArea;
 
-// Writes the header of a fresh, zeroed region: mailboxes, then a heap of so many bytes for each rank.
-void format_region(std::byte* base, const MailboxLayout& layout, size_t heap_bytes);
+// Writes the headers of a fresh, zeroed region: mailboxes, then a heap of so many bytes for each rank.
+void format_region(std::byte* base, int world, size_t heap_bytes);
 
 class Mailbox : public Transport {
  public:
-  Mailbox(std::shared_ptr<Region> region, int rank, int world);
+  Mailbox(std::shared_ptr<Region> region, int rank, int world, int channel = 0);
 
   bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override;
   const Chunk* peek(int peer) override;
@@ -64,6 +71,7 @@ class Mailbox : public Transport {
   bool poisoned() const override;
   Poison poison() const override;
   Clocks* clocks() override;
+  Census* census() override;
   std::shared_ptr<Heap> heap() override { return heap_; }
   std::string heap_note() const override;
   bool fetch(int peer, std::byte* to) override;
@@ -108,6 +116,7 @@ class Mailbox : public Transport {
   void ring_bell(int rank);
 
   std::shared_ptr<Region> region_;
+  std::byte* base_ = nullptr;  // of the channel
   std::atomic<uint32_t>* full_fences_ = nullptr;
   MailboxLayout layout_;
   int rank_, world_;

@@ -80,7 +80,8 @@ ProcessState process_state(long long pid) {
 
 class Shm : public Mailbox {
  public:
-  Shm(std::shared_ptr<Region> region, int rank, int world) : Mailbox(std::move(region), rank, world) {
+  Shm(std::shared_ptr<Region> region, int rank, int world, int channel)
+      : Mailbox(std::move(region), rank, world, channel) {
     join(rank);
   }
 
@@ -110,8 +111,8 @@ class Shm : public Mailbox {
 std::unique_ptr<Transport> open_shm(const Endpoint& endpoint) {
   if (endpoint.fd < 0)
     fail(ErrorKind::invalid_argument, "transport 'shm' needs the file descriptor of its memory");
-  auto region = std::make_shared<FileRegion>(endpoint.fd, MailboxLayout(endpoint.world).total);
-  return std::make_unique<Shm>(region, endpoint.rank, endpoint.world);
+  auto region = std::make_shared<FileRegion>(endpoint.fd, mailbox_bytes(endpoint.world));
+  return std::make_unique<Shm>(region, endpoint.rank, endpoint.world, endpoint.channel);
 }
 
 const Registry<TransportEntry>::Add add{
@@ -122,12 +123,12 @@ const Registry<TransportEntry>::Add add{
 
 // The largest heap for each rank that the file may hold and this process map; the other ranks have its
 // limits.
-static size_t size_file(int fd, const MailboxLayout& layout, std::optional<size_t> heap_bytes) {
-  for (const size_t heap : heap_sizes(layout.world, heap_bytes)) {
-    const size_t bytes = layout.total + heap * layout.world;
+static size_t size_file(int fd, int world, std::optional<size_t> heap_bytes) {
+  for (const size_t heap : heap_sizes(world, heap_bytes)) {
+    const size_t bytes = mailbox_bytes(world) + heap * world;
     if (ftruncate(fd, static_cast<off_t>(bytes))) continue;
     if (std::byte* base = map(fd, bytes)) {
-      format_region(base, layout, heap);
+      format_region(base, world, heap);
       munmap(base, bytes);
       return bytes;
     }
@@ -136,13 +137,12 @@ static size_t size_file(int fd, const MailboxLayout& layout, std::optional<size_
 }
 
 int make_shm_fd(int world, std::optional<size_t> heap_bytes) {
-  const MailboxLayout layout(world);
   const int fd = memfd_create("gpucomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(ErrorKind::unavailable, "memfd_create failed: ", std::strerror(errno));
-  if (!size_file(fd, layout, heap_bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
+  if (!size_file(fd, world, heap_bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
     const int error = errno;
     close(fd);
-    fail(ErrorKind::unavailable, "could not size or map shared memory of ", layout.total,
+    fail(ErrorKind::unavailable, "could not size or map shared memory of ", mailbox_bytes(world),
          " bytes: ", std::strerror(error));
   }
   return fd;

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/registry.h"
 
 namespace gpucomm {
 
+inline constexpr int kEverybody = -1;
 inline constexpr int kRememberedCalls = 32;  // of each rank: the flight log
 
 // What a rank calls, as the others can read it. Words, so that a record can be shared without locks.
@@ -26,7 +28,9 @@ struct CallRecord {
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
   uint32_t barrier = 0;
   std::array<char, 32> algorithm{};
-  uint64_t counts = 0;  // digest of uneven counts; 0: even ones
+  uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
+  // n: the n-th send to rank `root`; -n: the n-th receive from it; 0: a collective.
+  int64_t message = 0;
 };
 static_assert(sizeof(CallRecord) <= CallRecord::kWords * 8);
 
@@ -75,8 +79,17 @@ class Heap;
 inline constexpr int kSharedClocks = 128 + 64 * 64;
 using Clocks = std::atomic<uint64_t>;
 
-// Nothing here blocks but `sleep`. Messages between two ranks arrive in order. Both ends cut a message of the
-// same size into the same chunks, whose sizes are multiples of 64 bytes but for the last.
+// Words in memory that all ranks share, zero at first, by which they agree who goes on after a fault: the
+// first to write a word decides it for all, so nobody's death can leave them in doubt.
+struct Census {
+  static constexpr int kRounds = 8;
+  uint64_t identity = 0;                                  // of the memory: no other communicator has it
+  std::atomic<uint64_t> came[kRounds], members[kRounds];  // sets of ranks, as bits
+  std::atomic<uint64_t> outcome[kRounds];                 // kept or abandoned
+};
+
+// Nothing here blocks but `sleep` and `leave`. Messages between two ranks arrive in order, in chunks whose
+// sizes are multiples of 64 bytes but for the last of a message.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -84,6 +97,9 @@ class Transport {
   // Moves what can be moved now; true when all `bytes` (0 too: a bare header) are on their way and the memory
   // may be reused. `progress` starts as {} for each message.
   virtual bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) = 0;
+  // Whether what was sent to a peer, or to kEverybody, needs nothing more from this rank: only then a call
+  // ends.
+  virtual bool flush(int) { return true; }
   // The next chunk from a peer, or nullptr while there is none.
   virtual const Chunk* peek(int peer) = 0;
   virtual void consume(int peer) = 0;
@@ -98,6 +114,8 @@ class Transport {
   // Wakes this rank's own sleepers: another thread of it has something to do.
   virtual void wake_self() = 0;
 
+  // Called now and then by who waits: asks after the other ranks where no shared memory tells.
+  virtual void look() {}
   virtual void announce(const CallRecord& record) = 0;             // this rank starts a call
   virtual void complete(uint64_t sequence) = 0;                    // ... and has finished it
   virtual CallRecord call(int rank, uint64_t sequence) const = 0;  // in_use 0: not that one (any more)
@@ -114,6 +132,8 @@ class Transport {
 
   // kSharedClocks words for emulated links; nullptr: this transport can not carry them.
   virtual Clocks* clocks() { return nullptr; }
+  // nullptr: the ranks share no memory to agree in.
+  virtual Census* census() { return nullptr; }
   // This rank's part of the memory that all ranks of the node map, for arrays; nullptr: none.
   virtual std::shared_ptr<Heap> heap() { return nullptr; }
   // Why there is no heap, or a smaller one than usual; empty: all is well.
@@ -148,10 +168,17 @@ struct Region {
   size_t size = 0;
 };
 
+class Wire;
+
 struct Endpoint {
   int rank = 0, world = 1;
   int fd = -1;                     // shm: the region's memfd
   std::shared_ptr<Region> region;  // local: shared by the threads
+  int channel = 0;                 // 0: collectives, 1: point to point
+  std::shared_ptr<Wire> wire;      // between nodes
+  std::vector<int> wire_ranks;     // the wire's number of each rank
+  int context = 0;                 // sets communicators apart that share a wire
+  std::vector<int> nodes;          // the node of each rank
 };
 
 struct TransportEntry {

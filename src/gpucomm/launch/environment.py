@@ -6,11 +6,21 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from gpucomm.errors import InvalidArgumentError, UnavailableError
+from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["Ranks", "detect"]
+__all__ = ["Ranks", "detect", "parse_nodes"]
 
 Environ = Mapping[str, str]
+
+# What connects the nodes of a job that such a launcher has started.
+_BETWEEN = {
+    "gpucomm": "mpi",
+    "torchrun": "c10d",
+    "environment": "c10d",
+    "openmpi": "mpi",
+    "mpich": "mpi",
+    "slurm": "mpi",
+}
 
 
 @dataclass(frozen=True)
@@ -21,10 +31,12 @@ class Ranks:
         rank: from 0 to `world` - 1.
         world: number of ranks of the job.
         local_rank: rank among the processes of this node.
-        local_world: number of ranks on this node.
+        local_world: number of ranks on this node; 0: not told.
         job: a key that the ranks of one job share and that no other job on the node has.
         source: what told: gpucomm, torchrun, environment, openmpi, mpich, slurm or alone.
         links: the links to emulate, in the canonical text of their description; "": none.
+        transport: shm, mpi or c10d.
+        nodes: the node of each rank where GPUCOMM_NODES says so, else empty: as they are found.
     """
 
     rank: int
@@ -34,6 +46,8 @@ class Ranks:
     job: str
     source: str
     links: str = ""
+    transport: str = "shm"
+    nodes: tuple[int, ...] = ()
 
 
 def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ranks:
@@ -46,18 +60,49 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
 
     Returns:
         The first of: GPUCOMM_RANK, RANK (torchrun, accelerate, by hand), Open MPI, MPICH and its kin,
-        a SLURM step of several tasks, else one rank alone. With the links of GPUCOMM_LINKS, if set.
+        a SLURM step of several tasks, else one rank alone. With what GPUCOMM_LINKS, GPUCOMM_TRANSPORT and
+        GPUCOMM_NODES say, if set.
 
     Raises:
-        InvalidArgumentError: a variable is missing, is not a number, is out of range or names no links.
-        UnavailableError: the ranks are on several nodes.
+        InvalidArgumentError: a variable is missing, is not a number, is out of range or means nothing.
     """
     ancestor = ancestor or _launcher_process
-    for reader in (_gpucomm, _torchrun, _openmpi, _mpich, _slurm):
-        ranks = reader(environ, ancestor)
-        if ranks is not None:
-            return replace(ranks, links=_links(environ))
-    return Ranks(0, 1, 0, 1, "alone", "alone", _links(environ))
+    found = (reader(environ, ancestor) for reader in (_gpucomm, _torchrun, _openmpi, _mpich, _slurm))
+    ranks = next((ranks for ranks in found if ranks), None) or Ranks(0, 1, 0, 1, "alone", "alone")
+    transport = environ.get("GPUCOMM_TRANSPORT") or ranks.transport
+    if transport not in ("shm", "mpi", "c10d"):
+        raise InvalidArgumentError(f"GPUCOMM_TRANSPORT={transport!r} must be shm, mpi or c10d")
+    nodes = parse_nodes(environ.get("GPUCOMM_NODES", ""), ranks.world)
+    return replace(ranks, links=_links(environ), transport=transport, nodes=nodes)
+
+
+def parse_nodes(text: str, world: int) -> tuple[int, ...]:
+    """The node of each rank: from NODESxRANKS, as in 2x4, or from the list itself, as in 0,0,1.
+
+    Args:
+        text: the description; "" is the empty tuple.
+        world: how many ranks there are.
+
+    Raises:
+        InvalidArgumentError: the text is neither, or does not fit the world.
+    """
+    if not text.strip():
+        return ()
+    try:
+        if "x" in text:
+            count, each = (int(part) for part in text.split("x"))
+            nodes = [rank // each for rank in range(count * each)]
+        else:
+            nodes = [int(part) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        nodes = []
+    if len(nodes) != world or min(nodes) < 0:
+        raise InvalidArgumentError(
+            f"nodes {text!r} must be NODESxRANKS, as in 2x4, or the node of each of the {world} ranks,"
+            " as in 0,0,1"
+        )
+    known: dict[int, int] = {}
+    return tuple(known.setdefault(node, len(known)) for node in nodes)
 
 
 def _links(environ: Environ) -> str:
@@ -117,10 +162,11 @@ def _slurm(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
     if _number(environ, tasks, "SLURM_PROCID") == 1:
         return None
     nodes = "SLURM_STEP_NUM_NODES" if environ.get("SLURM_STEP_NUM_NODES") else "SLURM_NNODES"
-    if environ.get(nodes) and _number(environ, nodes) > 1:
-        raise _several_nodes(f"{nodes}={environ[nodes]}")
     job = f"{environ.get('SLURM_JOB_ID', '')}.{step}"
-    return _ranks(environ, ("SLURM_PROCID", tasks, "SLURM_LOCALID", ""), job, "slurm")
+    ranks = _ranks(environ, ("SLURM_PROCID", tasks, "SLURM_LOCALID", ""), job, "slurm")
+    if environ.get(nodes) and _number(environ, nodes) > 1:
+        return replace(ranks, local_world=0, transport=_BETWEEN["slurm"])
+    return ranks
 
 
 def _ranks(environ: Environ, names: tuple[str, str, str, str], job: str, source: str) -> Ranks:
@@ -132,14 +178,13 @@ def _ranks(environ: Environ, names: tuple[str, str, str, str], job: str, source:
         raise InvalidArgumentError(f"{rank_name}={rank} must be below {world_name}={world}")
     local_world = _number(environ, local_world_name) if environ.get(local_world_name) else world
     local_rank = _number(environ, local_name) if environ.get(local_name) else rank
-    if local_world < world:
-        raise _several_nodes(f"{local_world_name}={local_world} is less than {world_name}={world}")
     if local_world > world or not local_rank < local_world:
         raise InvalidArgumentError(
             f"local rank {local_rank} of {local_world} does not fit rank {rank} of {world}"
             f" ({local_name or rank_name}, {local_world_name or world_name})"
         )
-    return Ranks(rank, world, local_rank, local_world, job, source)
+    between = _BETWEEN[source] if local_world < world else "shm"
+    return Ranks(rank, world, local_rank, local_world, job, source, transport=between)
 
 
 def _has_any(environ: Environ, *names: str) -> bool:
@@ -153,13 +198,6 @@ def _number(environ: Environ, name: str, partner: str = "") -> int:
     if not (text.isascii() and text.isdigit()):
         raise InvalidArgumentError(f"{name}={text!r} must be a whole number of at least 0")
     return int(text)
-
-
-def _several_nodes(found: str) -> UnavailableError:
-    return UnavailableError(
-        f"the ranks are on several nodes ({found}); this version connects the processes of one node:"
-        " start all ranks on one node"
-    )
 
 
 def _launcher_process(variable: str) -> str:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.launch import fabric
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
 
-__all__ = ["split", "subset"]
+__all__ = ["forget", "join", "split", "subset"]
 
 _APART = -1  # the color of a rank that joins no group
 
 # Where threads of one process hand each other the region of a group: token -> region.
-_regions: dict[int, _core.Region] = {}
+_regions: dict[str, _core.Region] = {}
 _lock = threading.Lock()
 
 
@@ -31,12 +33,17 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
     if not isinstance(key, int) or isinstance(key, bool):
         raise InvalidArgumentError(f"key must be a whole number, got {key!r} {where}")
     token = secrets.randbits(62)
-    mine = np.array([_APART if color is None else color, key, token], np.int64)
-    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 3)
-    made = None if color is None else _join(comm, table, color)
+    context = comm._fabric.next_context if comm._fabric else 0
+    mine = np.array([_APART if color is None else color, key, token, context], np.int64)
+    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 4)
+    made = None
+    if color is not None:
+        members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
+        # the first member's token names the group: nobody can guess it
+        name = f"group {int(table[members[0], 2]):x}"
+        made = join(comm, members, name, comm.timeout, int(table[:, 3].max()))
     comm.barrier()
-    with _lock:
-        _regions.pop(token, None)
+    forget(f"group {token:x}")
     return made
 
 
@@ -52,19 +59,44 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
     return split(comm, 0 if inside else None, members.index(comm.rank) if inside else 0)
 
 
-def _join(comm: Communicator, table: np.ndarray, color: int) -> Communicator:
-    members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
-    rank, world = members.index(comm.rank), len(members)
-    token = int(table[members[0], 2])  # the first member's names the group: nobody can guess it
+def join(
+    comm: Communicator, members: Sequence[int], name: str, timeout: float, context: int = 0
+) -> Communicator:
+    """The communicator of some ranks, each of which calls this.
+
+    Args:
+        comm: theirs by now.
+        members: its ranks that come, in the order that they get; this one is among them.
+        name: of the group, the same on all members and like no other's.
+        timeout: seconds that they have to come.
+        context: between nodes, a number that no communicator of these ranks has had.
+
+    Returns:
+        The group's communicator, with the timeout and the emulated links of `comm`.
+
+    Raises:
+        Error: as `init`.
+    """
+    rank, world = list(members).index(comm.rank), len(members)
+    nodes = [comm.nodes[member] for member in members]
+    if comm._fabric:
+        wire_ranks = [comm._wire_ranks[member] for member in members]
+        return fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout)
+    how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **comm.emulation}
     if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
-            region = _regions.setdefault(token, _core.Region(world))
-        return Communicator("local", rank, world, region=region, timeout=comm.timeout, **comm.emulation)
+            region = _regions.setdefault(name, _core.Region(world))
+        return Communicator("local", rank, world, region=region, **how)
+    if world == 1:
+        return Communicator("local", 0, 1, region=_core.Region(1), **how)
 
     def attach(memory: int) -> Communicator:
-        return Communicator("shm", rank, world, fd=memory, timeout=comm.timeout, **comm.emulation)
+        return Communicator("shm", rank, world, fd=memory, **how)
 
-    if world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), timeout=comm.timeout, **comm.emulation)
-    ranks = Ranks(rank, world, rank, world, f"group {token:x}", "split")
-    return meet(ranks, 0, comm.timeout, _core.shm_create, attach)
+    return meet(Ranks(rank, world, rank, world, name, "split"), 0, timeout, _core.shm_create, attach)
+
+
+def forget(name: str) -> None:
+    """Lets go of a group's memory once all its members have it."""
+    with _lock:
+        _regions.pop(name, None)

@@ -8,15 +8,18 @@ import math
 import os
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
-from gpucomm.launch.environment import detect
+from gpucomm.launch.environment import Ranks, detect
 from gpucomm.launch.rendezvous import meet
 
-__all__ = ["adopt", "bound", "check_timeout", "emulation", "init"]
+if TYPE_CHECKING:
+    from gpucomm.launch.fabric import Fabric
+
+__all__ = ["adopt", "bound", "check_timeout", "emulation", "init", "replace"]
 
 
 class _Process:
@@ -26,6 +29,7 @@ class _Process:
     comm: Communicator | None = None
     pid = 0  # of the process that made it: a forked child must not use its parent's
     count = 0  # of successful inits, part of the meeting's address
+    fabric: Fabric | None = None  # what connects the nodes, once opened
 
 
 _thread = threading.local()
@@ -35,9 +39,11 @@ def init(timeout: float = 60.0) -> Communicator:
     """The communicator of this process and all others of its job.
 
     The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun,
-    or a world of one where there was none. A second call returns the same communicator while it is open.
-    Inside `gpucomm.local(...).run(fn)` it is the one that `fn` was given. GPUCOMM_LINKS, which
-    `gpucomm run --links` sets, makes its links as slow as described there.
+    or a world of one where there was none. Ranks of one node share memory; where the launcher says that there
+    are several nodes, MPI or torch.distributed connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override).
+    GPUCOMM_LINKS, which `gpucomm run --links` sets, makes the links as slow as described there. A second call
+    returns the same communicator while it is open. Inside `gpucomm.local(...).run(fn)` it is the one that
+    `fn` was given.
 
     Args:
         timeout: seconds that all ranks have to come, and the communicator's default for its calls.
@@ -47,7 +53,7 @@ def init(timeout: float = 60.0) -> Communicator:
 
     Raises:
         InvalidArgumentError: the timeout or a launcher's variable is broken.
-        UnavailableError: the ranks are on several nodes, or the process was forked after its init.
+        UnavailableError: nothing connects the ranks' nodes, or the process was forked after its init.
         CollectiveTimeoutError: some ranks did not come; the text names them.
         MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
         PeerLostError: a rank ended meanwhile.
@@ -73,6 +79,15 @@ def adopt(comm: Communicator) -> None:
     """Make `comm` what `init` returns in this process."""
     with _Process.lock:
         _remember(comm)
+
+
+def replace(old: Communicator, new: Communicator) -> None:
+    """Make `new` what `init` returns wherever it returned `old`."""
+    with _Process.lock:
+        if _Process.comm is old:
+            _remember(new)
+    if getattr(_thread, "comm", None) is old:
+        _thread.comm = new
 
 
 @contextlib.contextmanager
@@ -106,12 +121,39 @@ def _make(timeout: float) -> Communicator:
     if ranks.world == 1:
         return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout, **links)
 
+    if ranks.transport != "shm":
+        return _connect(ranks, timeout, links)
+
     def attach(memory: int) -> Communicator:
-        return Communicator("shm", ranks.rank, ranks.world, fd=memory, timeout=timeout, **links)
+        nodes = list(ranks.nodes)
+        return Communicator("shm", ranks.rank, ranks.world, fd=memory, timeout=timeout, nodes=nodes, **links)
 
     comm = meet(ranks, _Process.count, timeout, _core.shm_create, attach)
     _Process.count += 1
     return comm
+
+
+def _connect(ranks: Ranks, timeout: float, links: dict[str, Any]) -> Communicator:
+    if links:
+        raise InvalidArgumentError(
+            f"rank {ranks.rank} of {ranks.world}: links can only be emulated between the ranks of one node,"
+            f" and transport {ranks.transport!r} connects several: unset GPUCOMM_LINKS"
+        )
+    from gpucomm.launch import fabric
+
+    if _Process.fabric is None:
+        _Process.fabric = _open(ranks, timeout)
+    return fabric.connect(_Process.fabric, ranks, timeout)
+
+
+def _open(ranks: Ranks, timeout: float) -> Fabric:
+    if ranks.transport == "mpi":
+        from gpucomm.launch.mpi import open_mpi
+
+        return open_mpi(ranks, timeout)
+    from gpucomm.launch.c10d import open_c10d
+
+    return open_c10d(ranks, timeout)
 
 
 def _remember(comm: Communicator) -> None:

@@ -1,4 +1,4 @@
-"""Gives every rank the tensors of rank 0."""
+"""Gives every rank the tensors of one rank."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ def _as_bytes(tensor: Any) -> Any:
     return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
-def broadcast_tensors(comm: Communicator, tensors: Iterable[Any]) -> None:
-    """Overwrites tensors by those of rank 0, few calls for many tensors.
+def broadcast_tensors(comm: Communicator, tensors: Iterable[Any], root: int = 0) -> None:
+    """Overwrites tensors by those of the root, few calls for many tensors.
 
     They travel as bytes: any dtype, every dtype in one message, bit for bit, whatever their strides.
 
     Args:
         comm: the ranks.
         tensors: the same shapes and dtypes on all ranks, in the same order.
+        root: the rank whose tensors all get.
 
     Raises:
         UnsupportedTypeError: the communicator does not reach the tensors' device.
@@ -48,7 +49,7 @@ def broadcast_tensors(comm: Communicator, tensors: Iterable[Any]) -> None:
     with torch.no_grad():
         for message in _messages(tensor for tensor in tensors if tensor.numel()):
             flat = torch.cat([_as_bytes(tensor) for tensor in message])
-            comm.broadcast(flat, root=0)
+            comm.broadcast(flat, root=root)
             for tensor, piece in zip(message, flat.split([tensor.nbytes for tensor in message]), strict=True):
                 # clone: a piece may begin where its dtype could not.
                 tensor.copy_(piece.clone().view(tensor.dtype).view(tensor.shape))

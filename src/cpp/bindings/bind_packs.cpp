@@ -1,0 +1,102 @@
+// Several arrays in one message: how they are packed, and the copies in and out.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "bindings/bind.h"
+#include "bindings/collectives.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace gpucomm {
+namespace {
+
+// What is copied twice to save a message must be small beside what a message costs; memory stays bounded.
+constexpr size_t kMostPackBytes = 4 << 20, kMostPackedBytes = 1 << 20;
+
+struct Pack {
+  std::vector<size_t> places;
+  size_t count = 0;
+  uint64_t digest = 0xcbf29ce484222325;  // FNV-1a of the arrays' counts
+  void add(size_t place, size_t n) {
+    places.push_back(place), count += n;
+    for (int byte = 0; byte < 8; ++byte) digest = (digest ^ (n >> 8 * byte & 255)) * 0x100000001b3;
+  }
+};
+
+std::deque<Array> borrow(const py::list& xs) {
+  std::deque<Array> arrays;
+  for (size_t i = 0; i < xs.size(); ++i) arrays.emplace_back(xs[i], concat("x[", i, "]").c_str());
+  return arrays;
+}
+
+void check_apart(const std::deque<Array>& arrays) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < arrays.size(); ++i)
+    if (arrays[i].bytes()) order.push_back(i);
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return arrays[a].data() < arrays[b].data(); });
+  for (size_t k = 1; k < order.size(); ++k)
+    if (arrays[order[k - 1]].overlaps(arrays[order[k]]))
+      fail(ErrorKind::invalid_argument, "the arrays of a list must be apart, x[",
+           std::min(order[k - 1], order[k]), "] and x[", std::max(order[k - 1], order[k]), "] overlap");
+}
+
+std::vector<Pack> plan(const std::deque<Array>& arrays) {
+  std::vector<Pack> packs;
+  std::map<Dtype, size_t> open;  // the pack that takes more of a dtype
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const Array& array = arrays[i];
+    auto found = open.find(array.dtype());
+    const size_t room =
+        found == open.end() ? 0 : kMostPackBytes - packs[found->second].count * size_of(array.dtype());
+    const bool alone = array.bytes() > kMostPackedBytes;
+    if (alone || found == open.end() || array.bytes() > room) {
+      packs.emplace_back();
+      if (!alone) open[array.dtype()] = packs.size() - 1;
+    }
+    packs[alone ? packs.size() - 1 : open[array.dtype()]].add(i, array.count());
+  }
+  return packs;
+}
+
+// Copies the arrays into the pack, one behind the other, or out of it again.
+void copy_pack(const py::list& xs, const py::object& pack, bool into) {
+  const std::deque<Array> arrays = borrow(xs);
+  const Array whole(pack, "pack");
+  py::gil_scoped_release released;
+  std::byte* at = whole.data();
+  for (const Array& array : arrays) {
+    if (array.bytes()) std::memcpy(into ? at : array.data(), into ? array.data() : at, array.bytes());
+    at += array.bytes();
+  }
+  GPUCOMM_CHECK(at <= whole.data() + whole.bytes());
+}
+
+}  // namespace
+
+py::list PyCommunicator::plan_packs(const py::list& xs, bool writes, const std::optional<std::string>& op,
+                                    Factor scale) const {
+  return located([&] {
+    const std::deque<Array> arrays = borrow(xs);
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      if (op) check_reducible(arrays[i], *op, scale);
+      if (writes) check_writable(arrays[i], concat("x[", i, "]").c_str(), "");
+    }
+    if (writes) check_apart(arrays);
+    py::list rows;
+    for (const Pack& pack : plan(arrays)) rows.append(py::make_tuple(pack.places, pack.count, pack.digest));
+    return rows;
+  });
+}
+
+void bind_packs(py::module_& m) {
+  m.def("copy_pack", &copy_pack, "xs"_a, "pack"_a, "into"_a,
+        "Copies arrays into a pack, one behind the other, or out of it again.");
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,163 @@
+#include "bindings/bind_point_to_point.h"
+
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace gpucomm {
+namespace {
+
+using Maybe = std::optional<double>;
+using Object = py::object;
+
+constexpr const char* kSend = R"(Sends x to one rank, which receives it by recv.
+
+Messages from one rank to another are matched in the order of issue. They are apart from the collectives:
+neither waits for the other. A short message has left when send returns, whether or not it is received yet.
+
+Args:
+    x: an array of any shape and dtype that speaks DLPack, in host memory, C-contiguous.
+    to: another rank.
+    timeout: seconds until the message, and with it the communicator, fails on every rank; None: the
+        communicator's.
+    async_op: return a Work at once; x must be left alone until it is done.
+
+Returns:
+    None; a Work if async_op.
+
+Raises:
+    InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+    MismatchError: the receiver expects another dtype or count. A sender whose message had left already
+        learns it from its next call.
+    CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
+    ClosedError: it was closed before.)";
+
+constexpr const char* kRecv = R"(Receives the next message from one rank into x.
+
+Args:
+    x: an array of the dtype and count that the sender sends; it is written.
+    source: another rank.
+    timeout, async_op: as in send.
+
+Returns:
+    x; a Work if async_op.
+
+Raises:
+    As send.)";
+
+constexpr const char* kSendRecv =
+    R"(Sends x to one rank and receives out from one, the same or another, both at once.
+
+Args:
+    x: as in send.
+    to: a rank; this one only where source is too: then x is copied to out.
+    out: as recv's x; apart from x.
+    source: the rank to receive from.
+    timeout, async_op: as in send.
+
+Returns:
+    out; a Work if async_op.
+
+Raises:
+    As send.)";
+
+}  // namespace
+
+void PyCommunicator::check_peer(const char* what, int peer) const {
+  if (forked())
+    fail(ErrorKind::closed,
+         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
+  if (peer < 0 || peer >= core_->world())
+    fail(ErrorKind::invalid_argument, what, " must be in [0, ", core_->world(), "), got ", peer);
+  if (peer == core_->rank())
+    fail(ErrorKind::invalid_argument, what, " must be another rank, got ", peer,
+         ": only sendrecv, with to and source this rank, copies");
+}
+
+std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array, int peer,
+                                               const Options& options) {
+  const Seconds limit = timeout(options.timeout_s);
+  py::gil_scoped_release released;
+  return core_->messages().start(sending, peer, array.dtype(), array.count(), array.data(), limit);
+}
+
+py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, py::object x,
+                                  py::object result, const Options& options) {
+  release_done();
+  PointToPoint& messages = core_->messages();
+  if (!options.async_op) {
+    blocking(*core_, [&] {
+      for (const auto& call : calls) messages.wait(*call, {});
+    });
+    return result;
+  }
+  for (const auto& call : calls) kept_.push_back({call, x, result});
+  messages.hand_over();
+  return py::cast(PyWork(core_, messages, std::move(calls), std::move(result)));
+}
+
+py::object PyCommunicator::send(py::object x, int to, const Options& options) {
+  const Array in(x, "x");
+  check_peer("to", to);
+  return finish({start(true, in, to, options)}, x, py::none(), options);
+}
+
+py::object PyCommunicator::recv(py::object x, int source, const Options& options) {
+  const Array to(x, "x");
+  check_peer("source", source);
+  check_writable(to, "x", ": recv writes it");
+  return finish({start(false, to, source, options)}, x, x, options);
+}
+
+py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int source,
+                                    const Options& options) {
+  const Array in(x, "x"), target(out, "out");
+  check_writable(target, "out", "");
+  if (in.overlaps(target)) fail(ErrorKind::invalid_argument, "x and out must be apart, they overlap");
+  if (to == source && to == core_->rank() && !forked()) {
+    if (in.dtype() != target.dtype() || in.count() != target.count())
+      fail(ErrorKind::invalid_argument, "out must hold ", in.count(), " elements of ", name_of(in.dtype()),
+           ", got ", target.count(), " of ", name_of(target.dtype()));
+    core_->fate().check_open();
+    if (in.bytes()) std::memcpy(target.data(), in.data(), in.bytes());
+    return finish({}, x, out, options);
+  }
+  check_peer("to", to);
+  check_peer("source", source);
+  auto receiving = start(false, target, source, options);
+  std::shared_ptr<Pending> sending;
+  try {
+    sending = start(true, in, to, options);
+  } catch (const Error& error) {  // closed meanwhile: nobody may write to out any more
+    core_->messages().end(error);
+    throw;
+  }
+  return finish({sending, receiving}, x, out, options);
+}
+
+void bind_point_to_point(py::class_<PyCommunicator>& type) {
+  type.def(
+          "send",
+          [](PyCommunicator& c, Object x, int to, Maybe timeout, bool async_op) {
+            return c.located([&] { return c.send(x, to, {"", {}, timeout, async_op}); });
+          },
+          "x"_a, "to"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false, kSend)
+      .def(
+          "recv",
+          [](PyCommunicator& c, Object x, int source, Maybe timeout, bool async_op) {
+            return c.located([&] { return c.recv(x, source, {"", {}, timeout, async_op}); });
+          },
+          "x"_a, "source"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false, kRecv)
+      .def(
+          "sendrecv",
+          [](PyCommunicator& c, Object x, int to, Object out, int source, Maybe timeout, bool async_op) {
+            return c.located([&] { return c.sendrecv(x, to, out, source, {"", {}, timeout, async_op}); });
+          },
+          "x"_a, "to"_a, "out"_a, "source"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
+          kSendRecv);
+}
+
+}  // namespace gpucomm

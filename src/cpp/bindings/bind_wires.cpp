@@ -1,0 +1,74 @@
+// Wires between nodes.
+#include <pybind11/stl.h>
+
+#include "bindings/array.h"
+#include "bindings/bind.h"
+#include "transports/mpi.h"
+#include "transports/served.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace gpucomm {
+
+// Python threads serve it: they wait here without the GIL.
+static void bind_served(py::module_& m) {
+  using Released = py::call_guard<py::gil_scoped_release>;
+  using Event = ServedWire::Event;
+  using Frame = ServedWire::Frame;
+  py::class_<ServedWire::Line>(m, "Line", "The messages of one stream from or to one peer.")
+      .def_readonly("peer", &ServedWire::Line::peer)
+      .def_readonly("stream", &ServedWire::Line::stream);
+  py::class_<Event>(m, "WireEvent", "What there is to do for a served wire.")
+      .def_property_readonly("kind",
+                             [](const Event& e) {
+                               constexpr const char* names[] = {"line", "receive", "come"};
+                               return names[static_cast<int>(e.kind)];
+                             })
+      .def_readonly("line", &Event::line)
+      .def_readonly("request", &Event::request)
+      .def_readonly("frame_bytes", &Event::frame_bytes);
+  py::class_<Frame>(m, "Frame", "A message to send.")
+      .def_readonly("request", &Frame::request)
+      .def_readonly("matched", &Frame::matched)
+      .def_property_readonly("data", [](Frame& frame) {
+        return py::memoryview::from_memory(frame.bytes.data(), frame.bytes.size());
+      });
+  py::class_<ServedWire, Wire, std::shared_ptr<ServedWire>>(
+      m, "ServedWire", "A wire for a library that can wait for a message but not ask after it.")
+      .def(py::init())
+      .def("next_event", &ServedWire::next_event, Released(),
+           "Waits for something to do; None once the wire is closed.")
+      .def("next_send", &ServedWire::next_send, "line"_a, Released(),
+           "Waits for a message to send; None once the wire is closed.")
+      .def(
+          "prepare",
+          [](ServedWire& wire, const py::object& frame) { wire.prepare(Array(frame, "frame").data()); },
+          "frame"_a, "Makes an array ready to receive into.")
+      .def(
+          "started",
+          [](ServedWire& wire, Wire::Request request, const py::object& frame) {
+            wire.started(request, Array(frame, "frame").data());
+          },
+          "request"_a, "frame"_a, "A receive into the array is under way; it must stay until it has come.")
+      .def("finish_receive", &ServedWire::finish_receive, "request"_a, "It has come for certain.")
+      .def("finish_send", &ServedWire::forget, "request"_a, "It has left.")
+      .def("fail", &ServedWire::fail_line, "line"_a, "why"_a, "The line carries no more messages.")
+      .def("close", &ServedWire::close, "Ends the threads that serve it.");
+}
+
+void bind_wires(py::module_& m) {
+  py::class_<Wire, std::shared_ptr<Wire>>(m, "Wire",
+                                          "What carries bytes between processes that share no memory.");
+  bind_served(m);
+  m.def(
+      "mpi_wire",
+      [](const std::string& library, size_t handle_bytes, uint64_t communicator, uint64_t byte) {
+        return open_mpi({library, handle_bytes, communicator, byte});
+      },
+      "library"_a, py::kw_only(), "handle_bytes"_a, "communicator"_a, "byte"_a,
+      "MPI as mpi4py has loaded it: the file of its extension, the size of a handle, a communicator of our "
+      "own,\nand MPI_BYTE.");
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,62 @@
+// What waiters and the progress thread move on: calls under way over one transport. Whoever waits drives all
+// of them, else the progress thread.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "transports/transport.h"
+
+namespace gpucomm {
+
+using Seconds = std::chrono::duration<double>;
+using Clock = std::chrono::steady_clock;
+
+// A call under way. Its arrays must stay until it is done.
+struct Pending {
+  Seconds timeout{60};
+  std::optional<Clock::time_point> deadline;  // from the first look at it: short calls read no clock
+  std::atomic<bool> done{false};
+  std::optional<Error> error;  // set before done
+};
+
+class Drivable {
+ public:
+  Drivable(std::shared_ptr<Transport> transport, int world)
+      : transport_(std::move(transport)), crowd_(world) {}
+  virtual ~Drivable() = default;
+
+  // One attempt to move something on, which never blocks. False: nothing could be done.
+  virtual bool drive_once() = 0;
+  // What is looked at now and then by who waits: poison, lost peers, mismatches, the deadlines.
+  // `expired`: the own deadline of who waits for `waited`, of that length, has passed.
+  virtual void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) = 0;
+  // Waits for the end; throws the call's error. A deadline that passes is a fault like any timeout.
+  void wait(Pending& call, std::optional<Seconds> timeout);
+
+  bool busy() const { return pending_.load(std::memory_order_acquire) > 0; }
+  bool has_waiter() const { return waiters_.load(std::memory_order_acquire) > 0; }
+  Transport& transport() { return *transport_; }
+  std::shared_ptr<Transport> shared_transport() { return transport_; }
+  // Asked now and then by a thread that waits in a call: true ends the wait, and with it the communicator.
+  void set_interrupt(bool (*interrupted)()) { interrupted_ = interrupted; }
+
+ protected:
+  void drive(Pending& call, Clock::time_point deadline, Seconds patience_s);
+  void began() { pending_.fetch_add(1, std::memory_order_release); }
+  void finish(Pending& call, const std::optional<Error>& error);
+  bool interrupted() const { return interrupted_ && interrupted_(); }
+  // With a fault that says so: a signal's handler has raised.
+  virtual void interrupt() = 0;
+
+  std::shared_ptr<Transport> transport_;
+
+ private:
+  int crowd_;  // how many ranks may want a core
+  bool (*interrupted_)() = nullptr;
+  std::atomic<int> pending_{0}, waiters_{0};
+};
+
+}  // namespace gpucomm

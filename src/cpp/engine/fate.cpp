@@ -1,0 +1,48 @@
+#include "engine/fate.h"
+
+namespace gpucomm {
+
+void Fate::fail(const Error& error) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!fault_) fault_ = error;
+  }
+  closed_.store(true, std::memory_order_release);
+  control_->poison({rank_, error.kind, error.what()});
+}
+
+void Fate::check_open() const {
+  if (closed()) throw closed_error();
+}
+
+Error Fate::closed_error() const {
+  std::lock_guard lock(mutex_);
+  const std::string why = fault_ ? concat(" after a fault: ", fault_->what()) : "";
+  return Error(ErrorKind::closed, concat("this communicator is closed", why, where()));
+}
+
+void Fate::check_poison() const {
+  if (!control_->poisoned()) return;
+  const Poison poison = control_->poison();
+  const bool shared = poison.kind == ErrorKind::mismatch;  // its text names both sides already
+  gpucomm::fail(poison.kind, shared ? "" : concat("rank ", poison.rank, " reports: "), poison.text);
+}
+
+std::optional<std::string> Fate::fault() const {
+  {
+    std::lock_guard lock(mutex_);
+    if (fault_) return fault_->what();
+  }
+  if (!control_->poisoned()) return {};
+  return control_->poison().text;
+}
+
+void Fate::check_peer(int peer, const std::string& waiting) const {
+  const std::string why = control_->gone(peer);
+  if (why.empty()) return;
+  check_poison();  // it may have left a cause since we looked
+  gpucomm::fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_,
+                " waits in ", waiting);
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,46 @@
+// Whether a communicator is open and, if not, what ended it; shared by its collectives and its messages.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "transports/transport.h"
+
+namespace gpucomm {
+
+class Fate {
+ public:
+  // `control`: carries the poison.
+  Fate(std::shared_ptr<Transport> control, int rank, int world)
+      : control_(std::move(control)), rank_(rank), world_(world) {}
+
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+  // False: it was closed before.
+  bool close() { return !closed_.exchange(true, std::memory_order_acq_rel); }
+  // A fault ends the communicator, here and on every rank.
+  void fail(const Error& error);
+  void check_open() const;
+  Error closed_error() const;  // with what ended it
+  // Throws what any rank has found.
+  void check_poison() const;
+  // The fault that ended it, if one did, of any rank.
+  std::optional<std::string> fault() const;
+  // Throws peer_lost where a rank is gone that `waiting` (a clause) needs.
+  void check_peer(int peer, const std::string& waiting) const;
+  std::string where() const { return concat(" (rank ", rank_, " of ", world_, ")"); }
+  Transport& control() const { return *control_; }
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+
+ private:
+  std::shared_ptr<Transport> control_;
+  int rank_, world_;
+  mutable std::mutex mutex_;  // guards fault_
+  std::optional<Error> fault_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,219 @@
+#include "engine/point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/progress.h"
+
+namespace gpucomm {
+namespace {
+
+// The tag says what the message is, so that a receiver that expects another one can name it.
+constexpr int kNumberShift = 48, kDtypeShift = 43;
+constexpr uint64_t kCountMask = (uint64_t{1} << kDtypeShift) - 1;
+static_assert(kDtypes <= 1 << (kNumberShift - kDtypeShift));
+
+uint64_t tag_of(const Message& m) {
+  return m.number << kNumberShift | static_cast<uint64_t>(m.dtype) << kDtypeShift | (m.count & kCountMask);
+}
+
+std::string elements(uint64_t tag) {
+  const auto dtype = static_cast<Dtype>(tag >> kDtypeShift & ((1 << (kNumberShift - kDtypeShift)) - 1));
+  return concat(tag & kCountMask, " ", name_of(dtype));
+}
+
+std::string describe(const Message& m) {
+  return concat(m.sending ? "send #" : "recv #", m.number, m.sending ? " to rank " : " from rank ", m.peer,
+                " (", elements(tag_of(m)), ")");
+}
+
+}  // namespace
+
+std::string describe_message(const CallRecord& r) {
+  const bool sending = r.message > 0;
+  return concat(sending ? "send #" : "recv #", std::abs(r.message), sending ? " to rank " : " from rank ",
+                r.root, " (", r.count, " ", name_of(static_cast<Dtype>(r.dtype)), ")");
+}
+
+PointToPoint::PointToPoint(std::shared_ptr<Transport> transport, Fate& fate)
+    : Drivable(std::move(transport), fate.world()),
+      fate_(fate),
+      queues_(2 * fate.world()),
+      numbers_(2 * fate.world()) {}
+
+std::shared_ptr<Message> PointToPoint::start(bool sending, int peer, Dtype dtype, size_t count,
+                                             std::byte* data, Seconds timeout) {
+  fate_.check_open();
+  auto message = std::make_shared<Message>();
+  message->sending = sending, message->peer = peer, message->dtype = dtype, message->count = count;
+  message->data = data, message->timeout = timeout;
+  std::lock_guard lock(mutex_);
+  const int index = 2 * peer + sending;
+  message->number = ++numbers_[index], message->call = ++calls_;
+  announce(*message);
+  if (queues_[index].empty()) active_.push_back(index);
+  queues_[index].push_back(message);
+  began();
+  try {
+    fate_.check_poison();
+  } catch (const Error& error) {
+    fault(error);
+    return message;
+  }
+  advance();
+  return message;
+}
+
+void PointToPoint::hand_over() {
+  if (busy()) Progress::instance().add(*this);
+}
+
+void PointToPoint::announce(const Message& m) {
+  CallRecord record;
+  record.sequence = m.call, record.tag = tag_of(m), record.count = m.count;
+  record.root = m.peer, record.dtype = static_cast<uint8_t>(m.dtype), record.in_use = 1;
+  record.message = static_cast<int64_t>(m.number) * (m.sending ? 1 : -1);
+  transport_->announce(record);
+}
+
+bool PointToPoint::drive_once() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock && advance();
+}
+
+// With the lock held, as all below.
+bool PointToPoint::advance() {
+  if (active_.empty()) return false;
+  if (fate_.closed()) return drop(fate_.closed_error());  // by a collective's fault: no memory is touched
+  try {
+    return advance_all();
+  } catch (const Error& error) {
+    fault(error);
+  } catch (const std::exception& error) {
+    fault(Error(ErrorKind::unavailable, concat(error.what(), fate_.where())));
+  }
+  return true;
+}
+
+bool PointToPoint::advance_all() {
+  moved_ = false;
+  for (size_t i = 0; i < active_.size();) {
+    Queue& queue = queues_[active_[i]];
+    while (!queue.empty() && move(*queue.front())) finish_front(queue);
+    if (queue.empty())
+      active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
+    else
+      ++i;
+  }
+  return moved_;
+}
+
+// True when the message is through.
+bool PointToPoint::move(Message& m) {
+  if (!m.sending) return receive(m);
+  const size_t before = m.progress.moved;
+  const bool through =
+      transport_->send(m.peer, tag_of(m), m.data, m.bytes(), m.progress) && transport_->flush(m.peer);
+  moved_ |= through || m.progress.moved > before;
+  return through;
+}
+
+bool PointToPoint::receive(Message& m) {
+  while (!m.progress.begun || m.progress.moved < m.bytes()) {
+    const Chunk* chunk = transport_->peek(m.peer);
+    if (!chunk) return false;
+    if (chunk->tag != tag_of(m))
+      fail(ErrorKind::mismatch, "the two ends of a message differ: rank ", m.peer, " sends ",
+           elements(chunk->tag), " (send #", m.number, " to rank ", fate_.rank(), "), rank ", fate_.rank(),
+           " of ", fate_.world(), " receives ", elements(tag_of(m)));
+    if (chunk->bytes) std::memcpy(m.data + m.progress.moved, chunk->data, chunk->bytes);
+    m.progress.moved += chunk->bytes, m.progress.begun = moved_ = true;
+    transport_->consume(m.peer);
+  }
+  return true;
+}
+
+void PointToPoint::finish_front(Queue& queue) {
+  const auto message = std::move(queue.front());
+  queue.pop_front();
+  moved_ = true;
+  // Messages end in any order: all up to the oldest one under way are complete.
+  uint64_t complete = calls_;
+  for (int i : active_)
+    if (!queues_[i].empty()) complete = std::min(complete, queues_[i].front()->call - 1);
+  transport_->complete(complete);
+  finish(*message, {});
+}
+
+bool PointToPoint::end(const Error& error) {
+  std::lock_guard lock(mutex_);
+  return drop(error);
+}
+
+bool PointToPoint::drop(const Error& error) {
+  const bool unfinished = !active_.empty();
+  for (int index : std::exchange(active_, {}))
+    for (Queue queue = std::exchange(queues_[index], {}); !queue.empty(); queue.pop_front())
+      finish(*queue.front(), error);
+  return unfinished;
+}
+
+void PointToPoint::fault(const Error& error) {
+  fate_.fail(error);
+  drop(error);
+}
+
+void PointToPoint::interrupt() {
+  std::lock_guard lock(mutex_);
+  if (!active_.empty())
+    fault(Error(ErrorKind::closed, concat("interrupted by a signal in ",
+                                          describe(*queues_[active_[0]].front()), fate_.where())));
+}
+
+void PointToPoint::check(const Pending* waited, std::optional<Seconds> expired) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || active_.empty()) return;
+  try {
+    transport_->look();
+    fate_.control().look();
+    fate_.check_poison();
+    for (int index : std::vector(active_))
+      if (!queues_[index].empty()) look(std::shared_ptr(queues_[index].front()));
+    if (expired && !waited->done.load(std::memory_order_acquire))
+      time_out(static_cast<const Message&>(*waited), *expired);
+  } catch (const Error& error) {
+    fault(error);
+  }
+}
+
+// A peer that is gone may have left the message behind: it counts, also where its links still hold it up.
+void PointToPoint::look(const std::shared_ptr<Message>& m) {
+  const auto now = Clock::now();
+  if (!m->deadline) m->deadline = now + std::chrono::duration_cast<Clock::duration>(m->timeout);
+  if (!fate_.control().gone(m->peer).empty() && !advance_all() && !matched(*m, true))
+    fate_.check_peer(m->peer, describe(*m));
+  if (now >= *m->deadline && !m->done.load(std::memory_order_acquire)) time_out(*m, m->timeout);
+}
+
+// Whether the peer has made the call that belongs to this one, as far as its last calls are known, and has
+// completed it. Those of one pair and direction complete in order, so a later one tells it too.
+bool PointToPoint::matched(const Message& m, bool complete) const {
+  const uint64_t last = transport_->arrived(m.peer), done = transport_->completed(m.peer);
+  for (uint64_t call = last; call && call + kRememberedCalls > last; --call) {
+    const CallRecord record = transport_->call(m.peer, call);
+    const bool pair = record.in_use && record.root == fate_.rank() && (record.message > 0) != m.sending;
+    if (pair && static_cast<uint64_t>(std::abs(record.message)) >= m.number && (!complete || call <= done))
+      return true;
+  }
+  return false;
+}
+
+void PointToPoint::time_out(const Message& m, Seconds after) const {
+  const std::string known = fate_.control().describe(m.peer);
+  fail(ErrorKind::timeout, describe(m), " timed out after ", after.count(), " s on rank ", fate_.rank(),
+       " of ", fate_.world(), ": rank ", m.peer, known.empty() ? "" : concat(" (", known, ")"),
+       matched(m, false) ? " has called" : " has not called", m.sending ? " recv" : " send", " for it");
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,73 @@
+// Messages between two ranks, on a channel of their own: they never wait for collectives, nor these for them.
+// Those of one pair and direction are matched in the order of issue; all pairs move at once.
+#pragma once
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "engine/drivable.h"
+#include "engine/fate.h"
+
+namespace gpucomm {
+
+// One end of a message; never to oneself.
+struct Message : Pending {
+  bool sending = false;
+  int peer = 0;
+  Dtype dtype = Dtype::float32;
+  size_t count = 0;
+  std::byte* data = nullptr;  // only read when sending
+  uint64_t number = 0;        // of its pair and direction, from 1
+  uint64_t call = 0;          // of this rank's sends and receives
+  SendProgress progress;
+  size_t bytes() const { return count * size_of(dtype); }
+};
+
+class PointToPoint : public Drivable {
+ public:
+  PointToPoint(std::shared_ptr<Transport> transport, Fate& fate);
+
+  // Starts a send or a receive; it moves on whenever anything here is driven.
+  std::shared_ptr<Message> start(bool sending, int peer, Dtype dtype, size_t count, std::byte* data,
+                                 Seconds timeout);
+  // Leaves what is under way to the progress thread.
+  void hand_over();
+  // Ends all that is under way with this error; returns whether there was anything.
+  bool end(const Error& error);
+  // The communicator is closed: what was sent still leaves.
+  void leave() { transport_->leave(); }
+  bool drive_once() override;
+  void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) override;
+  Transport::Counters counters() const { return transport_->counters(); }
+
+ private:
+  using Queue = std::deque<std::shared_ptr<Message>>;
+  Queue& queue(bool sending, int peer) { return queues_[2 * peer + sending]; }
+  bool advance();
+  bool advance_all();
+  bool move(Message& message);
+  bool receive(Message& message);
+  void finish_front(Queue& queue);
+  void announce(const Message& message);
+  bool drop(const Error& error);
+  void look(const std::shared_ptr<Message>& message);
+  bool matched(const Message& message, bool complete) const;
+  [[noreturn]] void time_out(const Message& message, Seconds after) const;
+  void fault(const Error& error);
+  void interrupt() override;
+
+  Fate& fate_;
+  std::mutex mutex_;  // guards all below
+  std::vector<Queue> queues_;
+  std::vector<int> active_;        // the queues that are not empty
+  std::vector<uint64_t> numbers_;  // the last of each queue
+  uint64_t calls_ = 0;
+  bool moved_ = false;
+};
+
+// "send #3 to rank 0 (10 float32)", from the record of a send or receive.
+std::string describe_message(const CallRecord& record);
+
+}  // namespace gpucomm

@@ -1,0 +1,202 @@
+#include "transports/control.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+namespace gpucomm {
+namespace {
+
+using namespace std::chrono_literals;
+enum Kind : uint32_t { kAsk, kTell, kLeft, kPoison };
+constexpr auto kLeast = 1ms;         // between two looks that nobody waits for
+constexpr auto kSoon = 20ms;         // a call that takes no longer is not asked after
+constexpr auto kFarewell = 2000ms;   // how long who leaves waits until its last words are on their way
+constexpr auto kAlarm = 200ms;       // ... and who tells of a fault
+constexpr size_t kTextBytes = 1500;  // as in a mailbox
+
+}  // namespace
+
+struct Control::Message {
+  uint32_t kind = kTell;
+  int32_t poison_rank = -1;
+  uint64_t arrived = 0, completed = 0, asked = 0;
+  uint64_t words[CallRecord::kWords] = {};
+  uint32_t poison_kind = 0, text_bytes = 0;
+  char text[kTextBytes] = {};
+  size_t bytes() const { return offsetof(Message, text) + text_bytes; }
+};
+
+Control::Control(std::shared_ptr<Wire> wire, int rank, std::vector<int> ranks, int stream)
+    : wire_(std::move(wire)),
+      rank_(rank),
+      world_(static_cast<int>(ranks.size())),
+      stream_(stream),
+      ranks_(std::move(ranks)),
+      peers_(world_) {
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer == rank_) continue;
+    Peer& p = peers_[peer];
+    p.inbox = std::make_unique<Message>();
+    p.request =
+        wire_->receive(ranks_[peer], stream_, reinterpret_cast<std::byte*>(p.inbox.get()), sizeof(Message));
+  }
+}
+
+Control::~Control() {
+  cancel();
+  for (Sent& sent : sent_) static_cast<void>(sent.message.release());  // the wire may still read it
+}
+
+void Control::cancel() {
+  for (Peer& peer : peers_)
+    if (peer.inbox) wire_->cancel(peer.request), static_cast<void>(peer.inbox.release());
+}
+
+void Control::keep(int rank, const CallRecord& record) {
+  if (record.in_use) peers_[rank].calls[record.sequence % kRememberedCalls] = record;
+}
+
+void Control::announce(const CallRecord& record) {
+  std::lock_guard lock(mutex_);
+  keep(rank_, record);
+  peers_[rank_].arrived = record.sequence;
+  announced_ = std::chrono::steady_clock::now();
+}
+
+void Control::complete(uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  peers_[rank_].completed = sequence;
+}
+
+void Control::look() {
+  std::lock_guard lock(mutex_);
+  receive();
+  if (looked_ - announced_ < kSoon) return;
+  const uint64_t now = peers_[rank_].arrived;
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer == rank_ || peers_[peer].asked >= now || peers_[peer].left) continue;
+    peers_[peer].asked = now;
+    send(peer, state(kAsk, now));
+  }
+}
+
+void Control::receive() {
+  looked_ = std::chrono::steady_clock::now();
+  reap();
+  for (int peer = 0; peer < world_; ++peer) {
+    Peer& p = peers_[peer];
+    while (p.inbox && wire_->done(p.request)) {
+      take(peer, *p.inbox);
+      *p.inbox = {};
+      p.request =
+          wire_->receive(ranks_[peer], stream_, reinterpret_cast<std::byte*>(p.inbox.get()), sizeof(Message));
+    }
+  }
+}
+
+void Control::take(int rank, const Message& message) {
+  Peer& peer = peers_[rank];
+  peer.heard_of = true;
+  peer.arrived = std::max(peer.arrived, message.arrived);
+  peer.completed = std::max(peer.completed, message.completed);
+  CallRecord record;
+  std::memcpy(&record, message.words, sizeof record);
+  keep(rank, record);
+  if (message.kind == kLeft) peer.left = true;
+  if (message.kind == kAsk) send(rank, state(kTell, message.asked));
+  if (message.kind == kPoison && poison_.rank < 0)
+    poison_ = {message.poison_rank, static_cast<ErrorKind>(message.poison_kind),
+               std::string(message.text, std::min<size_t>(message.text_bytes, kTextBytes))};
+}
+
+// Where this rank is, with its record of one call.
+Control::Message Control::state(uint32_t kind, uint64_t sequence) const {
+  const Peer& own = peers_[rank_];
+  Message message{.kind = kind, .arrived = own.arrived, .completed = own.completed, .asked = sequence};
+  const CallRecord& record = own.calls[sequence % kRememberedCalls];
+  if (record.sequence == sequence) std::memcpy(message.words, &record, sizeof record);
+  return message;
+}
+
+void Control::send(int rank, Message message) {
+  auto kept = std::make_unique<Message>(message);
+  const auto* data = reinterpret_cast<const std::byte*>(kept.get());
+  const auto request = wire_->send(ranks_[rank], stream_, data, kept->bytes(), false);
+  sent_.push_back({request, std::move(kept)});
+}
+
+void Control::broadcast(const Message& message) {
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_ && !peers_[peer].left) send(peer, message);
+}
+
+void Control::reap() {
+  std::erase_if(sent_, [&](const Sent& sent) { return wire_->done(sent.request); });
+}
+
+// Until all that was said is on its way.
+void Control::flush(std::chrono::milliseconds at_most) {
+  const auto deadline = std::chrono::steady_clock::now() + at_most;
+  for (reap(); !sent_.empty() && std::chrono::steady_clock::now() < deadline; reap())
+    std::this_thread::sleep_for(100us);
+}
+
+void Control::leave() {
+  std::lock_guard lock(mutex_);
+  broadcast(state(kLeft, peers_[rank_].arrived));
+  flush(kFarewell);
+  cancel();
+}
+
+void Control::poison(const Poison& poison) {
+  std::lock_guard lock(mutex_);
+  if (poison_.rank >= 0) return;
+  poison_ = poison;
+  Message message = state(kPoison, peers_[rank_].arrived);
+  message.poison_rank = poison.rank, message.poison_kind = static_cast<uint32_t>(poison.kind);
+  message.text_bytes = static_cast<uint32_t>(std::min(poison.text.size(), kTextBytes));
+  std::memcpy(message.text, poison.text.data(), message.text_bytes);
+  broadcast(message);
+  flush(kAlarm);
+}
+
+bool Control::poisoned() {
+  std::lock_guard lock(mutex_);
+  if (std::chrono::steady_clock::now() - looked_ > kLeast) receive();
+  return poison_.rank >= 0;
+}
+
+Poison Control::poison() const {
+  std::lock_guard lock(mutex_);
+  return poison_;
+}
+
+CallRecord Control::call(int rank, uint64_t sequence) const {
+  std::lock_guard lock(mutex_);
+  CallRecord record = peers_[rank].calls[sequence % kRememberedCalls];
+  if (record.sequence != sequence) record.in_use = 0;
+  return record;
+}
+
+uint64_t Control::arrived(int rank) const {
+  std::lock_guard lock(mutex_);
+  return peers_[rank].arrived;
+}
+
+uint64_t Control::completed(int rank) const {
+  std::lock_guard lock(mutex_);
+  return peers_[rank].completed;
+}
+
+bool Control::left(int rank) const {
+  std::lock_guard lock(mutex_);
+  return peers_[rank].left;
+}
+
+bool Control::heard_of(int rank) const {
+  std::lock_guard lock(mutex_);
+  return peers_[rank].heard_of;
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,125 @@
+#include "transports/served.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace gpucomm {
+namespace {
+
+// A frame: the payload's size plus 1, the payload, and the message's number on its line.
+constexpr size_t kWord = sizeof(uint64_t);
+constexpr size_t kFraming = 2 * kWord;
+
+uint64_t word(const std::byte* at) {
+  uint64_t value;
+  std::memcpy(&value, at, kWord);
+  return value;
+}
+
+}  // namespace
+
+Wire::Request ServedWire::send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) {
+  const Line line{peer, stream};
+  Frame frame{.matched = matched, .bytes = std::string(bytes + kFraming, '\0')};
+  const uint64_t size = bytes + 1;
+  std::memcpy(frame.bytes.data(), &size, kWord);
+  std::memcpy(frame.bytes.data() + kWord, data, bytes);
+  std::lock_guard lock(mutex_);
+  const uint64_t number = ++sent_[line];
+  std::memcpy(frame.bytes.data() + kWord + bytes, &number, kWord);
+  frame.request = next_++;
+  if (matched) pending_[frame.request] = {.line = line};  // the frame is a copy
+  if (number == 1) events_.push_back({Event::Kind::line, line});
+  const Request request = frame.request;
+  sends_[line].push_back(std::move(frame));
+  news_.notify_all();
+  return request;
+}
+
+Wire::Request ServedWire::receive(int peer, int stream, std::byte* data, size_t most) {
+  const Line line{peer, stream};
+  std::lock_guard lock(mutex_);
+  const Request request = next_++;
+  pending_[request] = {.line = line, .data = data, .most = most, .number = ++received_[line]};
+  events_.push_back({Event::Kind::receive, line, request, most + kFraming});
+  news_.notify_all();
+  return request;
+}
+
+// Whether the end of a frame can be seen. Its bytes may be read only after the library has said so too.
+bool ServedWire::complete(const Pending& receive) const {
+  std::atomic_thread_fence(std::memory_order_acquire);  // written meanwhile, by the library's thread
+  const uint64_t size = word(receive.frame);
+  return size && size <= receive.most + 1 && word(receive.frame + kWord + size - 1) == receive.number;
+}
+
+bool ServedWire::done(Request request) {
+  std::lock_guard lock(mutex_);
+  const auto found = pending_.find(request);
+  if (found == pending_.end()) return true;
+  Pending& p = found->second;
+  if (const auto failed = failures_.find(p.line); failed != failures_.end())
+    fail(ErrorKind::peer_lost, "the connection to rank ", p.line.peer, " has failed: ", failed->second);
+  if (p.frame && !p.come && complete(p)) {
+    p.come = true;
+    events_.push_back({Event::Kind::come, p.line, request});
+    news_.notify_all();
+  }
+  return false;
+}
+
+std::optional<ServedWire::Event> ServedWire::next_event() {
+  std::unique_lock lock(mutex_);
+  news_.wait(lock, [&] { return closed_ || !events_.empty(); });
+  if (events_.empty()) return {};
+  const Event event = events_.front();
+  events_.pop_front();
+  return event;
+}
+
+std::optional<ServedWire::Frame> ServedWire::next_send(const Line& line) {
+  std::unique_lock lock(mutex_);
+  auto& queue = sends_[line];
+  news_.wait(lock, [&] { return closed_ || !queue.empty(); });
+  if (queue.empty()) return {};
+  Frame frame = std::move(queue.front());
+  queue.pop_front();
+  return frame;
+}
+
+void ServedWire::prepare(std::byte* frame) const { std::memset(frame, 0, kWord); }
+
+void ServedWire::started(Request request, const std::byte* frame) {
+  std::lock_guard lock(mutex_);
+  if (auto found = pending_.find(request); found != pending_.end()) found->second.frame = frame;
+}
+
+// One that was given up meanwhile is dropped.
+void ServedWire::finish_receive(Request request) {
+  std::lock_guard lock(mutex_);
+  const auto found = pending_.find(request);
+  if (found == pending_.end()) return;
+  const Pending& p = found->second;
+  std::memcpy(p.data, p.frame + kWord, word(p.frame) - 1);
+  pending_.erase(found);
+}
+
+void ServedWire::forget(Request request) {
+  std::lock_guard lock(mutex_);
+  pending_.erase(request);
+}
+
+void ServedWire::fail_line(const Line& line, const std::string& why) {
+  std::lock_guard lock(mutex_);
+  failures_[line] = why;
+}
+
+void ServedWire::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  news_.notify_all();
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,74 @@
+// A wire that other code serves, for a library that can start to receive and wait for the end, but not ask
+// whether it has come (torch.distributed's Gloo). What comes is framed, so that its end can be seen in
+// memory; only then is waited for, and nobody is ever stuck in such a wait.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "transports/wire.h"
+
+namespace gpucomm {
+
+class ServedWire : public Wire {
+ public:
+  struct Line {  // of messages from or to one peer, in order
+    int peer = 0, stream = 0;
+    auto operator<=>(const Line&) const = default;
+  };
+  // What there is to do. A line that sends for the first time wants a thread, which takes next_send(); a
+  // receive is to be started into a frame of so many bytes; one that has come is to be waited for.
+  struct Event {
+    enum class Kind { line, receive, come } kind;
+    Line line;
+    Request request = 0;
+    size_t frame_bytes = 0;
+  };
+  struct Frame {
+    Request request = 0;
+    bool matched = false;  // its end is waited for; the others before it on its line have left by then too
+    std::string bytes;
+  };
+
+  Request send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) override;
+  Request receive(int peer, int stream, std::byte* data, size_t most) override;
+  bool done(Request request) override;
+  void cancel(Request request) override { forget(request); }
+
+  // For who serves it. The two that wait return nothing once the wire is closed and nothing is left to do.
+  std::optional<Event> next_event();
+  std::optional<Frame> next_send(const Line& line);
+  void prepare(std::byte* frame) const;                   // before a receive into it is started
+  void started(Request request, const std::byte* frame);  // which stays until finish_receive
+  void finish_receive(Request request);
+  void forget(Request request);  // also: it has been sent
+  void fail_line(const Line& line, const std::string& why);
+  void close();
+
+ private:
+  struct Pending {
+    Line line;
+    std::byte* data = nullptr;  // of a receive
+    size_t most = 0;
+    uint64_t number = 0;  // of the message on its line, from 1
+    const std::byte* frame = nullptr;
+    bool come = false;
+  };
+  bool complete(const Pending& receive) const;
+
+  std::mutex mutex_;  // guards all below
+  std::condition_variable news_;
+  std::deque<Event> events_;
+  std::map<Line, std::deque<Frame>> sends_;
+  std::map<Line, uint64_t> sent_, received_;  // how many so far
+  std::map<Line, std::string> failures_;
+  std::map<Request, Pending> pending_;
+  Request next_ = 1;
+  bool closed_ = false;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,27 @@
+// A wire carries bytes between processes that share no memory: what MPI or torch.distributed offer. The
+// transport around it is messages.h.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace gpucomm {
+
+// Nothing here blocks. Messages of one stream between two ranks arrive in order; streams do not wait for each
+// other. Ranks are the wire's own. Throws peer_lost or unavailable when the wire fails.
+class Wire {
+ public:
+  using Request = uint64_t;
+  virtual ~Wire() = default;
+
+  // Starts to send. The memory must stay until the request is done; `matched`: not done before the peer has
+  // begun to receive.
+  virtual Request send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) = 0;
+  // Starts to receive a message of at most so many bytes.
+  virtual Request receive(int peer, int stream, std::byte* data, size_t most) = 0;
+  // True when the request has ended; it must not be asked about again.
+  virtual bool done(Request request) = 0;
+  // Gives up a receive.
+  virtual void cancel(Request request) = 0;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,122 @@
+"""torch.distributed's point-to-point messages (Gloo) as the wire between nodes."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from gpucomm import _core
+from gpucomm.errors import CollectiveTimeoutError, UnavailableError
+from gpucomm.launch.environment import Ranks
+from gpucomm.launch.fabric import Fabric
+
+__all__ = ["open_c10d"]
+
+_FOREVER = datetime.timedelta(days=365)  # Gloo must not time out: our own deadlines count
+_FAREWELL = datetime.timedelta(seconds=2)  # how long the end of the process waits for what was sent to leave
+_MOST_UNDER_WAY = 256  # more than a line has between two that are waited for, or a rank has last words
+_CONTEXTS = 1 << 16
+
+
+def open_c10d(ranks: Ranks, timeout: float) -> Fabric:
+    """The wire of a job that torchrun has started.
+
+    It takes a Gloo group of its own, by the store that torchrun's variables name, so the default group of
+    torch.distributed stays the user's to make. One thread starts receives, and one more sends for each line
+    in use: Gloo can only wait for a message, not say whether it has come.
+
+    Args:
+        ranks: who this process is.
+        timeout: seconds that all ranks have to come.
+
+    Raises:
+        UnavailableError: torch is missing or has no Gloo.
+        CollectiveTimeoutError: some ranks did not come.
+    """
+    where = f"rank {ranks.rank} of {ranks.world}"
+    try:
+        from torch import distributed
+        from torch.distributed import PrefixStore, ProcessGroupGloo
+    except ImportError as error:
+        raise UnavailableError(
+            f"{where}: the ranks are on several nodes, which torch.distributed could connect, but it does not"
+            f" load ({error}): install PyTorch, or start the ranks by mpirun"
+        ) from error
+    patience = datetime.timedelta(seconds=timeout)
+    try:
+        store, _, _ = next(distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience))
+        store.set_timeout(patience)
+        group = ProcessGroupGloo(PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience)
+    except (RuntimeError, ValueError) as error:
+        raise CollectiveTimeoutError(
+            f"{where} could not meet the other ranks by torch.distributed within {timeout:g} s: {error}"
+        ) from error
+    group.set_timeout(_FOREVER)
+    server = _Server(group)
+    atexit.register(server.close)  # before Python ends, which threads that wait in Gloo would not survive
+    return Fabric("c10d", server.wire, _CONTEXTS, keep=(server, store))
+
+
+class _Server:
+    """Carries the messages of a wire by a Gloo group."""
+
+    def __init__(self, group: Any) -> None:
+        self.wire = _core.ServedWire()
+        self._group = group
+        self._receives: dict[int, tuple[Any, Any]] = {}  # request -> (Gloo's handle, the array)
+        self._threads = [threading.Thread(target=self._serve, name="gpucomm-c10d", daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        """End the threads; what was still being received is left to Gloo."""
+        self.wire.close()
+        deadline = time.monotonic() + 2 * _FAREWELL.total_seconds()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _serve(self) -> None:
+        while (event := self.wire.next_event()) is not None:
+            try:
+                self._handle(event)
+            except RuntimeError as error:
+                self.wire.fail(event.line, str(error))
+
+    def _handle(self, event: _core.WireEvent) -> None:
+        import torch
+
+        line, request = event.line, event.request
+        if event.kind == "line":
+            thread = threading.Thread(target=_send, args=(self.wire, self._group, line), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        elif event.kind == "receive":
+            frame = torch.empty(event.frame_bytes, dtype=torch.uint8)
+            self.wire.prepare(frame)
+            self._receives[request] = self._group.recv([frame], line.peer, line.stream), frame
+            self.wire.started(request, frame)
+        else:
+            work, frame = self._receives.pop(request)
+            work.wait()
+            self.wire.finish_receive(request)
+
+
+def _send(wire: _core.ServedWire, group: Any, line: _core.Line) -> None:
+    import torch
+
+    under_way: deque[Any] = deque(maxlen=_MOST_UNDER_WAY)  # Gloo reads them
+    try:
+        while (frame := wire.next_send(line)) is not None:
+            work = group.send([torch.frombuffer(frame.data, dtype=torch.uint8)], line.peer, line.stream)
+            under_way.append((frame, work))
+            if frame.matched:
+                work.wait()
+                under_way.clear()
+                wire.finish_send(frame.request)
+        for _, work in under_way:
+            work.wait(_FAREWELL)
+    except RuntimeError as error:
+        wire.fail(line, str(error))

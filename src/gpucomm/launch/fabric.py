@@ -1,0 +1,139 @@
+"""Connecting ranks of several nodes: a wire between nodes, shared memory inside each."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpucomm import _core
+from gpucomm.comm import Communicator
+from gpucomm.errors import UnavailableError
+from gpucomm.launch.environment import Ranks
+from gpucomm.launch.rendezvous import meet
+
+__all__ = ["Fabric", "connect", "join"]
+
+
+@dataclass
+class Fabric:
+    """What connects the nodes of this process's job.
+
+    Attributes:
+        name: of the transport: mpi.
+        wire: what carries the bytes.
+        most_contexts: how many communicators may share the wire.
+        keep: what must live as long as the wire.
+        next_context: the first that no group of this process has had.
+        inits: how often all ranks have met over it; each takes a context from the end.
+    """
+
+    name: str
+    wire: _core.Wire
+    most_contexts: int
+    keep: Any = field(default=None, repr=False)
+    next_context: int = 0
+    inits: int = 0
+
+
+def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
+    """Make the communicator of all ranks of a job: find the nodes, then share memory inside each.
+
+    Args:
+        fabric: a wire whose numbers are the ranks.
+        ranks: who this process is; its `nodes`, if given, count as the nodes whatever the machines say.
+        timeout: seconds that all ranks have to come, and the communicator's default for its calls.
+
+    Raises:
+        CollectiveTimeoutError: some ranks did not come; the text names them.
+        UnavailableError: ranks of one node could not share memory.
+    """
+    everybody = list(range(ranks.world))
+    fabric.inits += 1
+    meeting = Communicator(
+        fabric.name,
+        ranks.rank,
+        ranks.world,
+        wire=fabric.wire,
+        nodes=everybody,
+        context=fabric.most_contexts - fabric.inits,
+        timeout=timeout,
+    )
+    with meeting:
+        mine = np.array([fabric.next_context, secrets.randbits(62), *_node_key()], np.int64)
+        table = meeting.all_gather(mine, algorithm="direct", segments=1).reshape(ranks.world, -1)
+        nodes = ranks.nodes or _number([row[2:].tobytes() for row in table])
+        context, token = int(table[:, 0].max()), int(table[0, 1])
+        comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout)
+        meeting.barrier()  # nobody leaves before all have met
+    return comm
+
+
+def join(
+    fabric: Fabric,
+    rank: int,
+    wire_ranks: Sequence[int],
+    nodes: Sequence[int],
+    context: int,
+    name: str,
+    timeout: float,
+) -> Communicator:
+    """Make a communicator over a fabric; every rank of it must call this.
+
+    Args:
+        fabric: what connects its nodes.
+        rank: of this process in the new communicator.
+        wire_ranks: the wire's number of each rank.
+        nodes: the node of each rank.
+        context: a number that no other communicator of these ranks has.
+        name: of the group, which all its ranks know and nobody can guess.
+        timeout: seconds to meet, and the communicator's default for its calls.
+    """
+    if context >= fabric.most_contexts - fabric.inits:
+        raise UnavailableError(
+            f"rank {rank} of {len(nodes)}: {fabric.most_contexts} communicators have shared the"
+            f" {fabric.name} wire, which is all that it can tell apart: make fewer groups"
+        )
+    fabric.next_context = max(fabric.next_context, context + 1)
+    inside = [r for r in range(len(nodes)) if nodes[r] == nodes[rank]]
+
+    def attach(memory: int) -> Communicator:
+        comm = Communicator(
+            fabric.name,
+            rank,
+            len(nodes),
+            fd=memory,
+            wire=fabric.wire,
+            wire_ranks=list(wire_ranks),
+            nodes=list(nodes),
+            context=context,
+            timeout=timeout,
+        )
+        comm._fabric, comm._wire_ranks = fabric, tuple(wire_ranks)
+        return comm
+
+    if len(inside) == 1:
+        return attach(-1)
+    place = inside.index(rank)
+    here = Ranks(place, len(inside), place, len(inside), f"{name} node {nodes[rank]}", fabric.name)
+    return meet(here, 0, timeout, _core.shm_create, attach)
+
+
+def _node_key() -> list[int]:
+    """Numbers that two processes have in common exactly where they can share memory."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        parts = [file.read().strip()]
+    parts += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
+    digest = hashlib.sha256("/".join(parts).encode()).digest()
+    return np.frombuffer(digest, np.int64).tolist()  # type: ignore[no-any-return]
+
+
+def _number(nodes: Sequence[Hashable]) -> list[int]:
+    """The same nodes, called 0, 1, ... in the order of their first ranks."""
+    known: dict[Hashable, int] = {}
+    return [known.setdefault(node, len(known)) for node in nodes]

@@ -1,0 +1,69 @@
+"""MPI, by mpi4py, as the wire between nodes."""
+
+from __future__ import annotations
+
+import time
+
+from gpucomm import _core
+from gpucomm.errors import CollectiveTimeoutError, UnavailableError
+from gpucomm.launch.environment import Ranks
+from gpucomm.launch.fabric import Fabric
+
+__all__ = ["open_mpi"]
+
+_LEAST_TAGS = 32767  # that the standard promises
+_STREAMS = 4  # of a communicator: data and control, of two channels
+
+
+def open_mpi(ranks: Ranks, timeout: float) -> Fabric:
+    """The wire of an MPI job.
+
+    Args:
+        ranks: who the launcher says this process is; MPI must say the same.
+        timeout: seconds that all ranks have to come.
+
+    Raises:
+        UnavailableError: mpi4py is missing, its MPI allows no calls from several threads, or it was not this
+            MPI that started the ranks.
+        CollectiveTimeoutError: some ranks did not come.
+    """
+    where = f"rank {ranks.rank} of {ranks.world}"
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UnavailableError(
+            f"{where}: the ranks are on several nodes, which MPI could connect, but mpi4py does not load"
+            f" ({error}): pip install 'gpucomm[mpi]' and the MPI that started the ranks"
+        ) from error
+    world = MPI.COMM_WORLD
+    if (world.rank, world.size) != (ranks.rank, ranks.world):
+        library = MPI.Get_library_version().split("\n")[0].split(",")[0]
+        raise UnavailableError(
+            f"{where}, as its launcher says, is rank {world.rank} of {world.size} to {library}, the MPI that"
+            " mpi4py has loaded: start the ranks by that MPI's own mpiexec"
+        )
+    if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        raise UnavailableError(
+            f"{where}: MPI was initialised for one thread at a time, and gpucomm's progress thread needs"
+            " MPI_THREAD_MULTIPLE: leave mpi4py.rc.thread_level at its default"
+        )
+    own, request = world.Idup()
+    deadline = time.monotonic() + timeout
+    while not request.Test():
+        if time.monotonic() > deadline:
+            raise CollectiveTimeoutError(
+                f"{where} waited {timeout:g} s for all ranks to call gpucomm.init (in MPI_Comm_idup)"
+            )
+        time.sleep(0.001)
+    own.Set_errhandler(MPI.ERRORS_RETURN)
+    wire = _core.mpi_wire(
+        MPI.__file__, handle_bytes=MPI._sizeof(MPI.Comm), communicator=_value(own), byte=_value(MPI.BYTE)
+    )
+    most_tags = world.Get_attr(MPI.TAG_UB) or _LEAST_TAGS
+    return Fabric("mpi", wire, most_tags // _STREAMS, keep=own)
+
+
+def _value(thing: object) -> int:
+    from mpi4py import MPI
+
+    return int(MPI._handleof(thing)) & (1 << 64) - 1

@@ -1,0 +1,85 @@
+"""Collectives of plain Python objects: their lengths travel first, then their bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpucomm.errors import Error, UnsupportedTypeError
+from gpucomm.objects import decode, encode
+
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
+__all__ = ["broadcast_object", "gather_objects"]
+
+_OBJECT, _REFUSED = 0, 1  # what the bytes are: an object, or the sentence why there is none
+_SHORT = 64 << 10  # bytes up to which "auto" is not worth a measurement of the links
+
+
+def broadcast_object(comm: Communicator, obj: Any, root: int, pickle: bool, timeout: float | None) -> Any:
+    """See `Communicator.broadcast_object`."""
+    mine = comm.rank == root
+    content, kind, error = _encoded(obj, pickle) if mine else (b"", _OBJECT, None)
+    header = np.array([len(content), kind], np.int64)
+    comm.broadcast(header, root, algorithm="direct", segments=1, timeout=timeout)
+    data = np.frombuffer(content, np.uint8) if mine else np.empty(int(header[0]), np.uint8)
+    if len(data):
+        comm.broadcast(data, root, timeout=timeout, **_how(len(data)))
+    if error:
+        raise error
+    return obj if mine else _decoded(comm, data.tobytes(), int(header[1]), root, pickle)
+
+
+def gather_objects(
+    comm: Communicator, obj: Any, root: int | None, pickle: bool, timeout: float | None
+) -> list[Any] | None:
+    """See `Communicator.gather_objects`."""
+    content, kind, error = _encoded(obj, pickle)
+    header = np.array([[len(content), kind]], np.int64)
+    headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
+    counts = headers[:, 0].tolist()
+    data = np.frombuffer(content, np.uint8)
+    how: dict[str, Any] = {"counts": counts, "timeout": timeout, **_how(max(counts))}
+    gathered = comm.all_gather(data, **how) if root is None else comm.gather(data, root, **how)
+    if error:
+        raise error
+    # A refusal concerns all ranks, also those that get nothing: its sentence is on those that do.
+    if gathered is None:
+        _check_all(comm, headers[:, 1])
+        return None
+    ends = np.cumsum(counts)
+    refused = np.flatnonzero(headers[:, 1])
+    order = [int(refused[0])] if len(refused) else range(comm.world)
+    parts = {r: gathered[ends[r] - counts[r] : ends[r]].tobytes() for r in order}
+    return [_decoded(comm, data, int(headers[r, 1]), r, pickle) for r, data in parts.items()]
+
+
+def _how(size_bytes: int) -> dict[str, Any]:
+    return {"algorithm": "direct", "segments": 1} if size_bytes <= _SHORT else {}
+
+
+def _encoded(obj: Any, pickle: bool) -> tuple[bytes, int, Error | None]:
+    """The bytes, what they are, and the error to raise once the other ranks know of it."""
+    try:
+        return encode(obj, pickle), _OBJECT, None
+    except UnsupportedTypeError as error:
+        return str(error).encode(), _REFUSED, error
+
+
+def _decoded(comm: Communicator, data: bytes, kind: int, source: int, pickle: bool) -> Any:
+    where = f"(rank {comm.rank} of {comm.world})"
+    if kind == _REFUSED:
+        raise UnsupportedTypeError(f"rank {source} has no object to send: {data.decode()} {where}")
+    try:
+        return decode(data, pickle)
+    except Error as error:
+        raise type(error)(f"the object of rank {source}: {error} {where}") from None
+
+
+def _check_all(comm: Communicator, kinds: Any) -> None:
+    for rank in np.flatnonzero(kinds):
+        raise UnsupportedTypeError(
+            f"rank {rank} has no object to send that goes without pickle (rank {comm.rank} of {comm.world})"
+        )

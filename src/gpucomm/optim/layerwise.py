@@ -1,0 +1,143 @@
+"""LayerwiseBSP: one rank updates; weights go out under the forward pass, gradients come in under backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpucomm import _core
+from gpucomm.errors import InvalidArgumentError
+from gpucomm.exchange import Exchange, Handle, Part
+from gpucomm.optim.agreement import require_same_layout
+from gpucomm.optim.members import find_members, plan_buckets
+from gpucomm.optim.reducer import Reducer
+from gpucomm.optim.replicate import broadcast_tensors
+from gpucomm.optim.weights import WeightFlow, find_layers
+from gpucomm.optim.wrapped import WrappedOptimizer
+
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
+__all__ = ["LayerwiseBSP"]
+
+
+class LayerwiseBSP(WrappedOptimizer):
+    """Bulk-synchronous SGD with a root: each layer's gradients and weights travel while others compute.
+
+    backward() reduces each layer's gradients to the root as soon as they are made. The root alone steps.
+    step() then sends the new weights, layer by layer, and returns; in the next forward pass each layer waits
+    for its own. Source: Linear Pipelining, arXiv:1611.04255, whose reduce and broadcast cost hardly more with
+    more ranks. Parameters and buffers are taken from the root here, once. Every rank must run the same
+    backward passes. A module's parameters must be read in its own forward, or not at all between step() and
+    the next forward; `model.state_dict()` waits for them.
+
+    Args:
+        optimizer: any torch optimizer; only the root's steps, so only the root has its state.
+        model: whose parameters it trains.
+        comm: the ranks.
+        root: the rank that updates.
+        algorithm: of both collectives; ``"auto"`` to choose each by cost.
+        segments: into how many pieces a message is cut, None to choose.
+
+    Raises:
+        InvalidArgumentError: not a torch optimizer or model, an unknown algorithm or one without reduce or
+            broadcast, or a root that is not a rank.
+        MismatchError: the ranks wrap different models or settings; the text names who differs.
+        UnsupportedTypeError: a parameter's dtype or device is not one that is exchanged.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        model: Any,
+        comm: Communicator,
+        *,
+        root: int = 0,
+        algorithm: str = "auto",
+        segments: int | None = None,
+    ) -> None:
+        super().__init__(optimizer)
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+        for collective in ("reduce", "broadcast"):
+            name = "direct" if algorithm == "auto" else algorithm
+            _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence
+        self.comm, self.root = comm, root
+        self._steps = 0
+        how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "async_op": True}
+        self._reducer = Reducer(comm, _ToRoot(partial(comm.reduce, root=root, op="mean", **how)))
+        members = find_members(model, self.param_groups)
+        sent = [member for member in members if member.param.requires_grad]
+        layers = [group for _, group in find_layers(model, sent)]
+        self._frozen = [member for member in members if not member.param.requires_grad]
+        buckets = [bucket for group in reversed(layers) for bucket in plan_buckets(group, "one")]
+        if comm.world > 1:
+            require_same_layout(comm, members, buckets, f"{root=}, {algorithm=}, {segments=}")
+            broadcast_tensors(comm, [*(member.param for member in members), *model.buffers()], root)
+        self._reducer.attach(buckets)
+        moving = sent if comm.world > 1 else []
+        self._weights = WeightFlow(comm, model, moving, root, partial(comm.broadcast, root=root, **how))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Lets the root's optimizer step on the mean gradients and starts to send the new weights.
+
+        Args:
+            closure: must be None: the ranks could not follow how often the root evaluates it.
+
+        Returns:
+            What the inner optimizer returns; None on the other ranks.
+
+        Raises:
+            InvalidArgumentError: a closure was given, a backward() failed half-way, or a parameter was
+                unfrozen after wrapping.
+        """
+        rank = f"rank {self.comm.rank} of {self.comm.world}"
+        if closure is not None:
+            raise InvalidArgumentError(f"[optim] LayerwiseBSP.step() takes no closure ({rank})")
+        self._reducer.require_global(rank)
+        for name, param in self._frozen:
+            if param.requires_grad and self.comm.world > 1:
+                raise InvalidArgumentError(
+                    f"[optim] parameter {name!r} was unfrozen after wrapping; wrap it anew ({rank})"
+                )
+        result = self.inner.step() if self.comm.rank == self.root else None
+        self._weights.start()
+        self._steps += 1
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients, and the leavings of a backward() that an exception cut short."""
+        self._reducer.reset()
+        self.inner.zero_grad(set_to_none)
+
+    def synchronize(self) -> None:
+        """Returns when the weights of the last step() are there on this rank."""
+        self._weights.wait()
+
+    def stats(self) -> dict[str, float]:
+        """Returns what the exchange has cost so far.
+
+        Returns:
+            ``steps`` (calls of step()), ``backward_wait_s`` (seconds that backward() waited at its end for
+            gradients), ``forward_wait_s`` (seconds that forward passes waited for weights).
+        """
+        return {
+            "steps": self._steps,
+            "backward_wait_s": self._reducer.exposed_s,
+            "forward_wait_s": self._weights.waited_s,
+        }
+
+
+class _ToRoot(Exchange):
+    """The mean of a bucket, on the root; the other ranks' buckets stay as they are."""
+
+    name = "reduce"
+
+    def __init__(self, reduce: Callable[[Any], Handle]) -> None:
+        self._reduce = reduce
+
+    def start(self, buffer: Any, parts: Sequence[Part]) -> Handle:
+        return self._reduce(buffer)

@@ -1,0 +1,159 @@
+"""Lists of arrays: the same results as one call each, fewer messages, nothing held twice for long."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import outcomes_of, run_ranks
+
+from gpucomm import _core
+from gpucomm.coalesce import CoalescedWork
+from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
+
+MIB = 1 << 20
+
+
+def mixed(rank):
+    """Arrays of several libraries, dtypes and shapes; two of them too large to be packed."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(rank)
+    return [
+        rng.integers(0, 9, (3, 4)).astype(np.float32),
+        np.array(rank + 1.0),
+        torch.full((5, 2), rank + 1, dtype=torch.bfloat16),
+        np.zeros((0, 7), np.float32),
+        rng.integers(0, 9, MIB // 4 + 1).astype(np.float32),
+        rng.integers(0, 9, 1000).astype(np.int64),
+        torch.full((7,), rank + 2, dtype=torch.bfloat16),
+        rng.integers(0, 9, 1001).astype(np.int64),
+        rng.integers(0, 9, (600, 512)).astype(np.float32),
+        rng.integers(0, 9, 20_000).astype(np.float32),
+    ]
+
+
+def same(a, b):
+    for x, y in zip(a, b, strict=True):
+        assert type(x) is type(y) and x.shape == y.shape
+        assert (x == y).all()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize(
+    ("collective", "how"),
+    [("all_reduce", {}), ("all_reduce", {"op": "max"}), ("reduce", {"root": 0}), ("broadcast", {"root": 0})],
+)
+def test_a_list_gives_what_single_calls_give(world, async_op, collective, how):
+    def body(comm):
+        call = getattr(comm, collective)
+        single = [call(x, **how) for x in mixed(comm.rank)]
+        for kind in (list, tuple):
+            xs = kind(mixed(comm.rank))
+            got = call(xs, async_op=async_op, **how)
+            if async_op:
+                assert isinstance(got, CoalescedWork)
+                assert got.wait(timeout=20) is xs and got.done() and got.result is xs
+            else:
+                assert got is xs
+            same(xs, single)
+
+    run_ranks(world, body)
+
+
+def messages_of(comm, xs, **how):
+    before = comm.stats()["calls"]
+    comm.all_reduce(xs, algorithm="ring", segments=1, **how)
+    return comm.stats()["calls"] - before
+
+
+def test_small_arrays_share_messages():
+    def body(comm):
+        float32 = lambda n: np.ones(n, np.float32)  # noqa: E731
+        return [
+            messages_of(comm, []),
+            messages_of(comm, [float32(9) for _ in range(500)]),
+            messages_of(comm, [float32(9), np.ones(3), float32(9), np.ones(3)]),
+            messages_of(comm, [float32(9), float32(MIB), float32(9)]),  # the large one by itself
+            messages_of(comm, [float32(MIB // 4) for _ in range(4)]),  # 1 MiB each: one pack of 4 MiB
+            messages_of(comm, [float32(MIB // 4) for _ in range(5)]),
+        ]
+
+    assert run_ranks(2, body) == [[0, 1, 2, 2, 1, 2]] * 2
+
+
+def test_scale_and_many_lists_in_flight():
+    def body(comm):
+        lists = [[np.full(n, 1.0 + k) for n in (3, 50)] for k in range(20)]
+        works = [comm.all_reduce(xs, op="premul_sum", scale=2.0, async_op=True) for xs in lists]
+        for k, work in reversed(list(enumerate(works))):
+            for x in work.wait():
+                assert (x == 2.0 * comm.world * (1.0 + k)).all()
+
+    run_ranks(2, body)
+
+
+def test_what_is_alike_in_sum_but_not_in_parts_is_a_mismatch():
+    def body(comm):
+        sizes = (3, 5) if comm.rank else (5, 3)
+        comm.all_reduce([np.ones(n) for n in sizes], algorithm="ring", segments=1)
+
+    for outcome in outcomes_of(2, body):
+        with pytest.raises(MismatchError, match=r"sum of 8 float64 packed of arrays of digest \w+"):
+            raise outcome
+
+
+def test_bad_lists_are_sentences_before_anything_is_sent():
+    frozen = np.ones(2)
+    frozen.flags.writeable = False
+    x = np.ones(8)
+
+    def body(comm):
+        for call, error, sentence in [
+            (
+                lambda: comm.all_reduce([x, 1.0]),
+                UnsupportedTypeError,
+                r"x\[1\] must be an array .* got float",
+            ),
+            (lambda: comm.all_reduce([x, [x]]), UnsupportedTypeError, r"x\[1\] must be an array .* got list"),
+            (lambda: comm.all_reduce([x, frozen]), UnsupportedTypeError, r"x\[1\] is read-only .rank"),
+            (lambda: comm.all_reduce([x, x.astype(complex)]), UnsupportedTypeError, "can not be reduced"),
+            (lambda: comm.all_reduce([x[:5], x[4:]]), InvalidArgumentError, r"x\[0\] and x\[1\] overlap"),
+            (lambda: comm.all_reduce([x], out=[x]), InvalidArgumentError, "out is for one array"),
+            (lambda: comm.all_reduce([x, x[:0]], op="mena"), InvalidArgumentError, "unknown op 'mena'"),
+            (lambda: comm.broadcast([x, x.copy()], root=9), InvalidArgumentError, "root must be in"),
+        ]:
+            with pytest.raises(error, match=sentence):
+                call()
+        return comm.stats()["bytes_sent"]
+
+    assert run_ranks(2, body) == [0, 0]
+
+
+def test_a_root_may_broadcast_what_is_read_only():
+    frozen = [np.arange(3.0), np.arange(4.0)]
+    for x in frozen:
+        x.flags.writeable = False
+
+    def body(comm):
+        xs = frozen if comm.rank == 1 else [np.zeros(3), np.zeros(4)]
+        same(comm.broadcast(xs, root=1), frozen)
+
+    run_ranks(2, body)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 600_000), st.sampled_from(["i1", "f4"]))), st.booleans())
+def test_packs_hold_every_array_once_within_their_size(parts, writes):
+    comm = _core.Communicator("local", 0, 1, region=_core.Region(1))
+    xs = [np.empty(n, dtype) for n, dtype in parts]
+    packs = comm._plan_packs(xs, writes, None, None)
+    assert sorted(i for places, _, _ in packs for i in places) == list(range(len(xs)))
+    for places, count, _ in packs:
+        assert places == sorted(places)
+        assert len({xs[i].dtype for i in places}) == 1
+        assert count == sum(xs[i].size for i in places)
+        if len(places) > 1:
+            assert count * xs[places[0]].itemsize <= 4 * MIB
+            assert all(xs[i].nbytes <= MIB for i in places)

@@ -1,0 +1,228 @@
+"""Objects between ranks: what arrives is what was sent, to the bit; nothing is unpickled unasked."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import enum
+import math
+import pickle
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from ranks import outcomes_of, run_ranks
+
+import gpucomm
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.objects import decode, encode
+
+DTYPES = st.one_of(
+    hnp.boolean_dtypes(),
+    hnp.integer_dtypes(endianness="?"),
+    hnp.unsigned_integer_dtypes(endianness="?"),
+    hnp.floating_dtypes(endianness="?"),
+    hnp.complex_number_dtypes(endianness="?"),
+    hnp.datetime64_dtypes(),
+    hnp.timedelta64_dtypes(),
+    hnp.byte_string_dtypes(),
+    hnp.unicode_string_dtypes(),
+)
+ARRAYS = DTYPES.flatmap(lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, min_side=0, max_side=3)))
+HASHABLE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(st.characters()),
+    st.binary(),
+)
+OBJECTS = st.recursive(
+    HASHABLE | ARRAYS | ARRAYS.filter(lambda x: x.size).map(lambda x: x.flat[0]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(HASHABLE | st.tuples(HASHABLE, HASHABLE), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def same(a, b) -> bool:
+    """Equal in type and to the bit, the order of keys too."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return same(list(a), list(b)) and same(list(a.values()), list(b.values()))
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b)
+    if isinstance(a, complex):
+        return same([a.real, a.imag], [b.real, b.imag])
+    return a == b
+
+
+@settings(deadline=None)
+@given(OBJECTS)
+def test_what_is_decoded_is_what_was_encoded(obj):
+    back = decode(encode(obj))
+    assert same(back, obj)
+    if isinstance(back, np.ndarray):
+        assert back.flags.writeable
+
+
+def test_special_values():
+    obj = {
+        "nan": [math.nan, -math.nan, -0.0, math.inf, np.float32("nan")],
+        (1, "a"): (2**200, -(2**200), -128, 127, 128, 0, True),
+        -1: {"\ud800": b"\0\xff", "": ()},
+        "views": [
+            np.arange(12).reshape(3, 4).T[::2],
+            np.array(5, ">i2"),
+            np.str_(""),
+            np.bytes_(b"a\0"),
+            np.zeros((0, 3)),
+        ],
+    }
+    back = decode(encode(obj))
+    assert same(back["views"][0], np.ascontiguousarray(obj["views"][0]))
+    assert same(back, obj)
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {1},
+        object(),
+        Color.RED,
+        Point(1, 2),
+        bytearray(b"x"),
+        np.zeros(2, "i4,f4"),
+        np.array([None]),
+        [{"a": len}],
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_anything_else_needs_pickle(obj):
+    with pytest.raises(UnsupportedTypeError, match=r"can not be sent without pickle: pass pickle=True"):
+        encode(obj)
+    data = encode([1, obj], pickle=True)
+    with pytest.raises(UnsupportedTypeError, match="pickled object, which this one does not unpickle"):
+        decode(data)
+    if type(obj) is not object:
+        assert repr(decode(data, pickle=True)) == repr([1, obj])
+
+
+def test_cycles_and_depth_are_a_sentence():
+    cycle: list = []
+    cycle.append(cycle)
+    for obj in (cycle, eval("[" * 101 + "]" * 101)):
+        with pytest.raises(UnsupportedTypeError, match="nested more than 100 deep"):
+            encode([obj])
+    deep = eval("[" * 100 + "]" * 100)
+    assert decode(encode(deep)) == deep
+
+
+SAMPLE = encode({"a": [1, (2.5, 3j)], 4: np.arange(5), "text": ["é", b"b", None, np.float32(1)]})
+
+
+def test_a_cut_stream_raises():
+    for end in range(len(SAMPLE)):
+        with pytest.raises(InvalidArgumentError, match="are damaged"):
+            decode(SAMPLE[:end])
+    with pytest.raises(InvalidArgumentError, match="are damaged: 1 bytes too many"):
+        decode(SAMPLE + b"N")
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_damaged_stream_raises_or_gives_an_object(changes):
+    """Never another exception, never more memory than the bytes account for."""
+    data = bytearray(SAMPLE)
+    for at, byte in changes:
+        data[at] = byte
+    with contextlib.suppress(InvalidArgumentError, UnsupportedTypeError):
+        decode(bytes(data))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_raise_or_give_an_object(data):
+    with contextlib.suppress(InvalidArgumentError, UnsupportedTypeError):
+        decode(data)
+
+
+class Bomb:
+    def __reduce__(self):
+        return pytest.fail, ("bytes of another rank were executed",)
+
+
+def test_bytes_of_others_run_nothing_here():
+    with pytest.raises(UnsupportedTypeError):
+        decode(b"P" + struct.pack("<Q", len(pickle.dumps(Bomb()))) + pickle.dumps(Bomb()))
+
+
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_every_rank_gets_the_objects(world):
+    def body(comm):
+        root = world - 1
+        mine = {"rank": comm.rank, "x": np.arange(comm.rank * 20_000), "t": (1, [None])}
+        got = comm.broadcast_object(mine if comm.rank == root else None, root)
+        assert got["rank"] == root and len(got["x"]) == root * 20_000 and got["t"] == (1, [None])
+        everybody = comm.gather_objects(mine)
+        assert [o["rank"] for o in everybody] == list(range(world))
+        assert [len(o["x"]) for o in everybody] == [r * 20_000 for r in range(world)]
+        on_root = comm.gather_objects(str(comm.rank), root=0, timeout=10)
+        assert on_root == ([str(r) for r in range(world)] if comm.rank == 0 else None)
+
+    run_ranks(world, body)
+
+
+def test_what_can_not_be_sent_is_refused_on_every_rank():
+    def body(comm):
+        bad = {1} if comm.rank == 1 else 1
+        for call in (
+            lambda: comm.broadcast_object(bad, root=1),
+            lambda: comm.gather_objects(bad),
+            lambda: comm.gather_objects(bad, root=0),
+        ):
+            with pytest.raises(UnsupportedTypeError) as caught:
+                call()
+            assert ("rank 1 has no object to send" in str(caught.value)) == (comm.rank != 1)
+        assert comm.gather_objects(bad, pickle=True) == [1, {1}, 1]
+        assert comm.broadcast_object(bad, root=1, pickle=True) == {1}
+
+    run_ranks(3, body)
+
+
+def test_a_rank_that_does_not_trust_the_others_says_so():
+    def body(comm):
+        return comm.broadcast_object({1}, pickle=comm.rank == 0)
+
+    first, second = outcomes_of(2, body)
+    assert first == {1}
+    with pytest.raises(UnsupportedTypeError, match=r"object of rank 0: .* pickle=True on all ranks .rank 1"):
+        raise second
+
+
+@pytest.mark.processes
+def test_over_processes():
+    def body(comm):
+        return comm.gather_objects({"pid": comm.rank, 2: (comm.rank,)})
+
+    with gpucomm.local(2) as world:
+        assert world.run(body) == [[{"pid": 0, 2: (0,)}, {"pid": 1, 2: (1,)}]] * 2

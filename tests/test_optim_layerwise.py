@@ -1,0 +1,147 @@
+"""LayerwiseBSP: one rank updates, and all train as one process would with the whole batch."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from training import ADAMW, MLP, SGD, assert_same, loss_of, on_ranks, seeded, train, weights
+
+import gpucomm
+from gpucomm.errors import InvalidArgumentError, MismatchError, RankFailedError
+from gpucomm.optim import LayerwiseBSP
+
+
+def train_layerwise(comm, template=MLP, make=SGD, steps=4, **options):
+    model = copy.deepcopy(template)
+    opt = LayerwiseBSP(make(model.parameters()), model, comm, **options)
+    for step in range(steps):
+        opt.zero_grad()
+        loss_of(model, comm, step).backward()
+        opt.step()
+    opt.synchronize()
+    return weights(model)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "linear_pipeline", "binomial_tree", "bidirectional_exchange"])
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_trains_as_one_process_does(world, algorithm):
+    results = on_ranks(world, partial(train_layerwise, algorithm=algorithm, root=world - 1))
+    assert_same(results, train(None), atol=1e-6)
+
+
+def test_only_the_root_has_optimizer_state():
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        opt = LayerwiseBSP(ADAMW(model.parameters()), model, comm, root=1)
+        schedule = torch.optim.lr_scheduler.StepLR(opt, 1, 0.5)
+        for step in range(3):
+            opt.zero_grad()
+            loss_of(model, comm, step).backward()
+            opt.step()
+            schedule.step()
+        opt.synchronize()
+        assert opt.stats()["steps"] == 3
+        return len(opt.state_dict()["state"]), weights(model)
+
+    results = on_ranks(3, body)
+    assert [states for states, _ in results] == [0, 6, 0]
+    assert_same([final for _, final in results], results[1][1], atol=0)
+
+
+def test_the_bits_do_not_depend_on_the_segments():
+    runs = [
+        on_ranks(3, partial(train_layerwise, algorithm="linear_pipeline", segments=m))[0] for m in (1, 2, 5)
+    ]
+    assert all(torch.equal(run, runs[0]) for run in runs)
+
+
+def test_the_model_and_its_buffers_are_the_roots():
+    def body(comm):
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2).bfloat16())
+        model[2].weight.requires_grad_(False)
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                tensor.fill_(comm.rank + 1)
+        LayerwiseBSP(SGD([model[0].weight]), model, comm, root=2)
+        return {tensor.float().max().item() for tensor in [*model.parameters(), *model.buffers()]}
+
+    assert on_ranks(3, body) == [{3.0}] * 3
+
+
+class Reads(nn.Module):
+    """Reads the weights of a submodule without calling it, and those of another twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.silent = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return nn.functional.linear(self.first(self.first(x).tanh()), self.silent.weight)
+
+
+def test_weights_that_are_read_outside_their_own_forward():
+    template = seeded(Reads)
+    assert_same(on_ranks(3, partial(train_layerwise, template=template)), train(None, template=template))
+
+
+def test_state_dict_waits_for_the_weights():
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+        loss_of(model, comm, 0).backward()
+        opt.step()
+        return torch.cat([tensor.reshape(-1).double() for tensor in model.state_dict().values()])
+
+    with gpucomm.local(3, threads=True, timeout=20, links="switch:100Mbit,latency=5ms") as ranks:
+        assert_same(ranks.run(body), train(None, steps=1))
+
+
+def test_a_discarded_optimizer_leaves_the_model_alone():
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        LayerwiseBSP(SGD(model.parameters()), model, comm)
+        before = comm.stats()["calls"]
+        loss_of(model, comm, 0).backward()
+        model.state_dict()
+        return comm.stats()["calls"] - before
+
+    assert on_ranks(2, body) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"root": 2}, r"root must be in \[0, 2\), got 2"),
+        ({"algorithm": "ring"}, "'ring' does not offer reduce"),
+        ({"algorithm": "nope"}, "unknown algorithm 'nope'"),
+        ({"segments": -1}, "segments must be at least 1, got -1"),
+    ],
+)
+def test_bad_arguments_are_sentences(options, sentence):
+    def body(comm):
+        with pytest.raises(InvalidArgumentError, match=sentence):
+            LayerwiseBSP(SGD(MLP.parameters()), MLP, comm, **options)
+
+    on_ranks(2, body)
+
+
+def test_the_ranks_must_wrap_alike():
+    with pytest.raises(RankFailedError, match=r"MismatchError.*root=") as caught:
+        on_ranks(2, lambda comm: train_layerwise(comm, root=comm.rank))
+    assert isinstance(caught.value.__cause__, MismatchError)
+
+
+def test_what_step_refuses():
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        model[0].bias.requires_grad_(False)
+        opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+        with pytest.raises(InvalidArgumentError, match=rf"takes no closure \(rank {comm.rank} of 2\)"):
+            opt.step(lambda: None)
+        model[0].bias.requires_grad_(True)
+        with pytest.raises(InvalidArgumentError, match=r"'0.bias' was unfrozen after wrapping"):
+            opt.step()
+
+    on_ranks(2, body)
