@@ -17,7 +17,7 @@ from gpucomm.bench.table import show, with_progress
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.units import parse_names, parse_sizes
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["add_arguments", "check_writable", "main"]
 
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
 _EPILOG = """\
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Check the arguments, measure, and show what came out."""
     suite = _suite(args)
-    _check_writable(args.json)
+    check_writable(args.json)
     with closing(suite.run()) as steps:  # also ends the ranks when we are interrupted
         results = with_progress(steps, suite.steps, f"bench {suite.collective}")
     ranks = "1 rank" if suite.ranks == 1 else f"{suite.ranks} ranks"
@@ -122,8 +122,12 @@ def _algorithms(text: str, collective: str, ranks: int) -> list[str]:
     return names
 
 
-def _check_writable(path: Path | None) -> None:
-    """Find out before the measurement, not after it."""
+def check_writable(path: Path | None) -> None:
+    """Find out before the measurement whether its rows can be written there, not after it.
+
+    Raises:
+        InvalidArgumentError: they cannot.
+    """
     if path is None:
         return
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):

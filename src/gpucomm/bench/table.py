@@ -10,7 +10,7 @@ from typing import Any
 from gpucomm.bench.metrics import OURS, SHARED, Result
 from gpucomm.units import format_size
 
-__all__ = ["cells", "header", "show", "with_progress"]
+__all__ = ["cells", "fancy", "header", "show", "with_progress"]
 
 _TEXTS = 3  # leading columns of words; the others are figures
 
@@ -41,7 +41,7 @@ def _ratio(result: Result, results: Sequence[Result], peer: str) -> str:
 
 def with_progress(steps: Iterator[Result | None], total: int, what: str) -> list[Result]:
     """Run all steps and collect their results; with a progress bar where somebody looks on."""
-    if not _fancy():
+    if not fancy():
         return [result for result in steps if result is not None]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -60,7 +60,7 @@ def with_progress(steps: Iterator[Result | None], total: int, what: str) -> list
 def show(title: str, results: Sequence[Result], peers: Sequence[str]) -> None:
     """Print the table: with rules and colours on a terminal, plain elsewhere."""
     names, rows = header(peers), [cells(result, results, peers) for result in results]
-    if _fancy():
+    if fancy():
         _show_rich(title, names, rows)
         return
     widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
@@ -90,5 +90,6 @@ def _show_rich(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) 
     Console().print(table)
 
 
-def _fancy() -> bool:
+def fancy() -> bool:
+    """Whether somebody looks on, and rich can show them something."""
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
