@@ -15,8 +15,6 @@ namespace gpucomm {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-static constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"
-
 // The slots of a channel. Point to point gets few: memory stays bounded, and its peak is a pair's, not all's.
 static constexpr size_t kMostSlotBytes[kChannels] = {14 << 20, 2 << 20};
 

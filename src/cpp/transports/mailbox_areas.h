@@ -7,6 +7,7 @@
 namespace gpucomm {
 
 static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
+inline constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"
 inline constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {
