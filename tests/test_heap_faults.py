@@ -18,7 +18,7 @@ import pytest
 from ranks import outcomes_of
 
 import gpucomm
-from gpucomm import errors
+from gpucomm import _core, errors
 
 
 def test_after_a_timeout_nobody_gets_what_the_owner_writes_then():
@@ -251,7 +251,7 @@ def test_a_forked_child_keeps_its_hands_off():
 
 
 def test_freed_in_another_thread_and_after_all_else():
-    comm = gpucomm.init()
+    comm = gpucomm.Communicator("local", 0, 1, region=_core.Region(1))
     blocks = [comm.heap_block(1 << 16) for _ in range(64)]
     before = comm.heap["used_bytes"]
     threads = [threading.Thread(target=blocks.pop) for _ in range(64)]

@@ -17,8 +17,11 @@ INPUTS = torch.randn(3, 9, 600, generator=torch.Generator().manual_seed(1))
 
 
 def train(comm):
+    # One algorithm: "auto" measures, and another order of adding gives other bits.
     model = copy.deepcopy(MODEL)
-    optimizer = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="per_tensor")
+    optimizer = DistributedOptimizer(
+        SGD(model.parameters()), model, comm, merge="per_tensor", algorithm="direct"
+    )
     for inputs in INPUTS:
         optimizer.zero_grad()
         model(inputs.chunk(comm.world)[comm.rank]).square().mean().backward()
