@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("paper", metavar="PAPER", help=", ".join(PAPERS))
-    add("--quick", action="store_true", help="few sizes, worlds and repeats: below a minute")
+    add("--quick", action="store_true", help="few sizes, worlds and repeats: about a minute")
     add("--claims", default="", metavar="LIST", help="only these (default: all)")
     add("--json", type=Path, metavar="FILE", help="write a list of rows there, raw samples included")
     add(
