@@ -23,10 +23,14 @@ def run_ranks(
 
 
 def outcomes_of(
-    world: int, fn: Callable[[Communicator], Any], timeout: float = TIMEOUT_S, **links: Any
+    world: int,
+    fn: Callable[[Communicator], Any],
+    timeout: float = TIMEOUT_S,
+    heap_bytes: int | None = None,
+    **links: Any,
 ) -> list[Any]:
     """As run_ranks, but an error is its rank's outcome."""
-    region = _core.Region(world)
+    region = _core.Region(world, heap_bytes)
     outcomes: list[Any] = [None] * world
 
     def body(rank: int) -> None:

@@ -372,7 +372,10 @@ def test_a_child_of_fork_is_refused(alone):
 def test_constructor_arguments():
     region = _core.Region(2)
     for arguments, sentence in [
-        (("carrier_pigeon", 0, 2), "unknown transport 'carrier_pigeon'; known: emulated, local, shm"),
+        (
+            ("carrier_pigeon", 0, 2),
+            "unknown transport 'carrier_pigeon'; known: c10d, emulated, local, mpi, shm",
+        ),
         (("local", 2, 2), r"rank must be in \[0, 2\), got 2"),
         (("local", 0, 0), "world must be at least 1"),
         (("shm", 0, 2), "needs the file descriptor"),

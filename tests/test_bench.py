@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gpucomm import Communicator, _core, cli
-from gpucomm.bench import command, suite, worker
+from gpucomm.bench import command, mpi_job, pattern, suite, worker
+from gpucomm.bench import mpi as mpi_module
 from gpucomm.bench.metrics import Result, busbw_factor, elements_of
+from gpucomm.bench.mpi import Mpi, Outcome, Variant
 from gpucomm.bench.peers import aligned_zeros, known_peers, peer
 from gpucomm.bench.table import cells, header
-from gpucomm.errors import InvalidArgumentError
+from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, RankFailedError, UnavailableError
 from gpucomm.units import format_seconds, format_size, parse_seconds, parse_size, parse_sizes
 
 KEYS = "collective library algorithm codec transport ranks bytes dtype time_us algbw_GBps busbw_GBps correct"
@@ -86,7 +91,7 @@ class FakeWorld:
     def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
         self.asked.append((fn.__name__, *args))
         if fn is worker.begin:
-            return [{"gpucomm": "shm", "gloo": "tcp"}] * 2
+            return [{"gpucomm": "shm", "gpucomm.empty": "shm", "gloo": "tcp"}] * 2
         if fn is worker.verify:
             return [True, args[1] != 1]
         if fn is worker.measure:
@@ -158,14 +163,14 @@ def test_one_wrong_element_is_seen(alone, monkeypatch, collective, spoil):
     monkeypatch.setattr(worker, "_session", worker._Session({"broken": Broken(spoil)}))
     worker.prepare(alone, collective, [("broken", "default")], 1000, "float16")
     assert worker.verify(alone, collective, 0) is (not spoil)
-    assert not worker._session.buffer.any()  # ready to be timed
+    assert not worker._session.calls[0][1].any()  # ready to be timed
 
 
 def test_the_numbers_tell_ranks_and_places_apart():
-    whole = worker._numbers(0, 4096, [0, 1, 2, 3])
-    np.testing.assert_array_equal(worker._numbers(1000, 96, [0, 1, 2, 3]), whole[1000:1096])
+    whole = pattern.numbers(0, 4096, [0, 1, 2, 3])
+    np.testing.assert_array_equal(pattern.numbers(1000, 96, [0, 1, 2, 3]), whole[1000:1096])
     assert len(np.unique(whole)) > 8
-    rows = [worker._numbers(64 * chunk, 64, [rank]).tobytes() for rank in range(4) for chunk in range(4)]
+    rows = [pattern.numbers(64 * chunk, 64, [rank]).tobytes() for rank in range(4) for chunk in range(4)]
     assert len(set(rows)) == 16
 
 
@@ -178,6 +183,10 @@ def test_wrong_arguments_are_sentences(capsys, monkeypatch, tmp_path):
     assert "unknown algorithm 'nosuch'" in says("--algorithms", "auto,nosuch")
     assert "--ranks 0 must be at least 1" in says("--ranks", "0")
     assert "--repeats 0 must be at least 1" in says("--repeats", "0")
+    assert "--memory 'heap' must be private, shared or private,shared" in says("--memory", "heap")
+    assert "must be NAME=PATH, NAME one of --against" in says("--peer-python", "mpich=/bin/sh")
+    refused = says("--against", "mpich", "--peer-python", "mpich=/nowhere/python")
+    assert "'/nowhere/python' cannot be executed" in refused
     assert "cannot be written" in says("--json", str(tmp_path / "nowhere" / "x.json"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert cli.main(["bench", "all_reduce", "--against", "gloo"]) == 1
@@ -187,7 +196,110 @@ def test_wrong_arguments_are_sentences(capsys, monkeypatch, tmp_path):
 def test_peers_are_found_by_their_files():
     assert "gloo" in known_peers()
     for name in known_peers():
-        assert callable(peer(name).check) and callable(peer(name).join)
+        assert callable(peer(name).check)
+        assert callable(getattr(peer(name), "join", None)) != hasattr(peer(name), "VARIANTS")
+
+
+@pytest.fixture
+def fake_mpi(tmp_path) -> Callable[[str], Mpi]:
+    """An interpreter with an mpiexec beside it that does what the text says."""
+
+    def make(script: str) -> Mpi:
+        (tmp_path / "python").symlink_to(sys.executable)
+        (tmp_path / "mpiexec").write_text(f"#!{sys.executable}\nimport json, os, sys, time\n{script}\n")
+        (tmp_path / "mpiexec").chmod(0o755)
+        variants = {"default": Variant(), "tuned": Variant(["--x"], {"Y": "1"}, ["all_reduce"])}
+        return Mpi("openmpi", "Open MPI", variants, str(tmp_path / "python"), str(tmp_path))
+
+    return make
+
+
+ANSWER = "print(json.dumps({'time_s': 0.5, 'correct': False, 'ranks': 3, 'version': 'Open MPI v0'}))"
+
+
+def test_a_small_job_of_an_mpi(fake_mpi):
+    check = "a = sys.argv; assert a[1:3] == ['-n', '3'] and '--x' in a and os.environ['Y'] == '1'; "
+    mpi = fake_mpi(
+        f"{check}assert json.loads(a[-1]) == {{'count': 5}} and a[-2].endswith('mpi_job.py'); {ANSWER}"
+    )
+    assert mpi.variants("all_reduce") == ["default", "tuned"] and mpi.variants("broadcast") == ["default"]
+    assert mpi.run("tuned", 3, {"count": 5}, 60) == Outcome(0.5, False)
+
+
+def test_a_job_of_another_mpi_or_world_is_refused(fake_mpi):
+    mpi = fake_mpi(ANSWER.replace("Open MPI", "MPICH"))
+    with pytest.raises(UnavailableError, match=r"is no openmpi of 3 ranks: it says 'MPICH v0' with 3"):
+        mpi.run("default", 3, {}, 60)
+    with pytest.raises(UnavailableError, match="is no openmpi of 2 ranks"):
+        mpi.run("default", 2, {}, 60)
+
+
+def test_a_job_that_fails_or_hangs_is_a_sentence(fake_mpi, monkeypatch):
+    mpi = fake_mpi("time.sleep(60) if 'hang' in sys.argv[-1] else sys.exit('no such thing')")
+    with pytest.raises(RankFailedError, match="openmpi's job ended with 1: no such thing"):
+        mpi.run("default", 2, {}, 60)
+    monkeypatch.setattr(mpi_module, "_START", 0.2)
+    with pytest.raises(CollectiveTimeoutError, match=r"openmpi.s job did not end"):
+        mpi.run("default", 2, {"hang": 1}, 0.1)
+
+
+def test_an_mpi_without_its_mpiexec_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "python").symlink_to(sys.executable)
+    with pytest.raises(
+        UnavailableError, match=r"no mpiexec .*give --peer-python mpich=PATH, the python of an"
+    ):
+        Mpi("mpich", "MPICH", {}, str(tmp_path / "python"), str(tmp_path))
+
+
+def test_a_job_checks_and_times(alone, monkeypatch, capsys):
+    """The script of the MPI ranks, on an MPI of one rank that does nothing."""
+    fake = SimpleNamespace(
+        COMM_WORLD=SimpleNamespace(
+            rank=0, size=1, Barrier=lambda: None, Allreduce=lambda *_: None, allreduce=lambda x, _: x
+        ),
+        IN_PLACE=None,
+        MAX=None,
+        MIN=None,
+        Get_library_version=lambda: "Open MPI v0",
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=fake))
+    mpi_job.main({"collective": "all_reduce", "count": 100, "dtype": "float32", "least_s": 0.001})
+    gc.enable()
+    found = json.loads(capsys.readouterr().out)
+    assert found["correct"] is True and found["time_s"] > 0 and found["ranks"] == 1
+    fake.COMM_WORLD.Allreduce = lambda _, x: x.__setitem__(7, 9)
+    mpi_job.main({"collective": "all_reduce", "count": 100, "dtype": "float32", "least_s": 0.001})
+    gc.enable()
+    assert json.loads(capsys.readouterr().out)["correct"] is False
+
+
+def test_ratios_of_a_peer_with_variants():
+    who = ("all_reduce", "mpich")
+    theirs = [
+        Result(*who, v, "mpi", 2, 64, "float32", (t,), True) for v, t in (("default", 3e-6), ("b", 2e-6))
+    ]
+    ours = Result("all_reduce", "gpucomm.empty", "auto", "shm", 2, 64, "float32", (1e-6,), True)
+    line = dict(zip(header(["mpich"]), cells(ours, [ours, *theirs], ["mpich"]), strict=True))
+    assert line["mpich/ours"] == "3.00x (2.00x)"
+
+
+@pytest.mark.processes
+def test_a_run_on_shared_arrays_beside_jobs_of_their_own(tmp_path, monkeypatch, fake_mpi):
+    pytest.importorskip("cloudpickle")
+    fake_mpi(ANSWER.replace("False", "True").replace("3", "2"))
+    file = tmp_path / "rows.json"
+    arguments = (
+        f"--sizes 1M --quick --repeats 2 --memory private,shared --against openmpi --json {file}".split()
+    )
+    assert cli.main(["bench", "broadcast", *arguments, "--peer-python", f"openmpi={tmp_path}/python"]) == 0
+    rows = [(row["library"], row["algorithm"], row["transport"]) for row in json.loads(file.read_text())]
+    assert rows == [
+        ("gpucomm", "auto", "shm"),
+        ("gpucomm.empty", "auto", "shm"),
+        ("openmpi", "default", "mpi"),
+        ("openmpi", "huge_pages", "mpi"),
+    ]
 
 
 @pytest.mark.processes

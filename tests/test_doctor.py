@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,6 +56,32 @@ def test_missing_packages_come_with_advice(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         assert not findings[name].on
         assert advice in findings[name].why
+
+
+def test_paths_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {finding.name: finding for finding in doctor.examine()}
+    assert found["shared heap"].on and "GiB for each of two ranks" in found["shared heap"].why
+    assert found["cross-memory attach"].why.startswith(
+        "allowed" if found["cross-memory attach"].on else "refused"
+    )
+    assert "shared memory: " in found["huge pages"].why
+    monkeypatch.setenv("GPUCOMM_CMA", "0")
+    (finding,) = doctor._LOOKS["cross-memory attach"]("cross-memory attach")
+    assert (finding.on, finding.why) == (
+        False,
+        "switched off by GPUCOMM_CMA=0: long private arrays are staged",
+    )
+
+
+def test_a_refused_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "No such process" in _core.read_process(2**22 + 1, 0, 8)
+    monkeypatch.setattr(
+        doctor.subprocess,
+        "run",
+        lambda *_, **__: SimpleNamespace(stdout="process_vm_readv: Operation not permitted\n"),
+    )
+    (finding,) = doctor._LOOKS["cross-memory attach"]("cross-memory attach")
+    assert not finding.on and finding.why.endswith("process_vm_readv: Operation not permitted")
 
 
 def test_what_no_transport_uses_is_off(monkeypatch: pytest.MonkeyPatch) -> None:

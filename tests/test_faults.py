@@ -39,6 +39,8 @@ try:
         i += 1
         if i == 5:
             print("started", flush=True)
+            if kind == "abort" and comm.rank == 0:
+                comm.abort()
 except gpucomm.errors.Error as error:
     print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
 """
@@ -137,6 +139,14 @@ def test_a_stopped_rank_is_named_within_the_timeout(ranks, options):
     assert "reports: " in json.loads(out.splitlines()[-1])[1], (
         "the stopped rank learns what became of the others"
     )
+
+
+def test_abort_ends_all_ranks_and_names_who_called_it(ranks):
+    ranks += start(3, kind="abort", timeout=60)
+    begin = time.monotonic()
+    for kind, text, closed in survivors(ranks, -1):
+        assert kind == "ClosedError" and "rank 0 of 3 called abort()" in text and closed
+    assert time.monotonic() - begin < 20, "they waited for a timeout"
 
 
 @pytest.mark.parametrize("kind", ["barrier", "messages"])

@@ -145,3 +145,21 @@ def test_what_step_refuses():
             opt.step()
 
     on_ranks(2, body)
+
+
+def test_gradients_of_several_backwards_do_not_add_up():
+    def body(comm):
+        model = copy.deepcopy(MLP)
+        opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+        for _ in range(2):
+            loss_of(model, comm, 0).backward()
+        with pytest.raises(InvalidArgumentError, match=rf"several backward.*rank {comm.rank} of 2"):
+            opt.step()
+        opt.zero_grad()
+        for step in range(3):  # none is left over: step() clears them
+            loss_of(model, comm, step).backward()
+            opt.step()
+        opt.synchronize()
+        return weights(model)
+
+    assert_same(on_ranks(2, body), train(None, steps=3))

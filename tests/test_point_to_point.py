@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ranks import outcomes_of, run_ranks
 
 import gpucomm
+from gpucomm import _core
 from gpucomm.errors import (
     ClosedError,
     CollectiveTimeoutError,
@@ -378,6 +383,51 @@ def test_flight_log_tells_messages_from_collectives():
             (1, "send", 0, "send #1 to rank 0 (7 int8)", "done"),
         ]
         assert first_difference(rows).startswith("no difference")
+
+
+def test_a_communicator_that_is_dropped_touches_no_memory():
+    region = _core.Region(2)
+    sender = gpucomm.Communicator("local", 0, 2, region=region)
+    receiver = gpucomm.Communicator("local", 1, 2, region=region)
+    out = np.zeros(1 << 20)
+    work = receiver.recv(out, 0, async_op=True)
+    del receiver
+    gc.collect()
+    with pytest.raises(ClosedError, match="closed before this call had finished"):
+        work.wait()
+    with pytest.raises(PeerLostError, match="rank 1 reports: closed its communicator with calls under way"):
+        sender.send(np.ones(1 << 20), 1)
+    assert not out.any()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 2), st.sampled_from([0, 1, 1025, 300_000]))),
+    st.randoms(use_true_random=False),
+)
+def test_any_plan_of_messages_goes_through(plan, random):
+    """Each rank issues its sends and receives in an order of its own, but for those of one pair."""
+    seeds = [random.randrange(1 << 30) for _ in range(3)]
+
+    def body(comm):
+        own = Random(seeds[comm.rank])
+        ends = [(k, s, (s + step) % 3, n) for k, (s, step, n) in enumerate(plan)]
+        todo = [[e for e in ends if e[side] == comm.rank] for side in (1, 2)]
+        works, outs = [], []
+        while any(todo):
+            k, s, d, n = own.choice([queue for queue in todo if queue]).pop(0)
+            if s == comm.rank:
+                works.append(comm.send(pattern(s, n, k), d, async_op=True))
+            else:
+                outs.append((np.empty(n, np.float32), s, n, k))
+                works.append(comm.recv(outs[-1][0], s, async_op=True))
+        own.shuffle(works)
+        for work in works:
+            work.wait()
+        for out, s, n, k in outs:
+            np.testing.assert_array_equal(out, pattern(s, n, k))
+
+    run_ranks(3, body)
 
 
 @pytest.mark.processes

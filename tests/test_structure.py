@@ -34,6 +34,7 @@ PYTHON_LAYERS = {
     "units": {"errors"},
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
+    "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
     "comm": LOWEST | {"launch", "object_collectives"},  # late
     "coalesce": LOWEST | {"arrays", "comm"},
     "objects": LOWEST,
@@ -43,10 +44,10 @@ PYTHON_LAYERS = {
     "launch": BASE,
     "merge": MIDDLE,
     "exchange": MIDDLE,
-    "optim": MIDDLE | {"merge", "exchange"},
+    "optim": MIDDLE | {"merge", "exchange", "memory"},
 }
 HEAVY = {
-    "torch": {"optim", "bench"},
+    "torch": {"optim", "bench", "memory"},
     "mpi4py": {"launch", "bench"},
     "matplotlib": {"picture"},
     "rich": {"bench"},

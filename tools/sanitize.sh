@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=(tests/test_plans.py tests/test_collectives.py tests/test_uneven.py tests/test_arguments.py tests/test_reduce.py
-  tests/test_links.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_shrink.py)
+  tests/test_links.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_shrink.py tests/test_heap.py)
 
 for kind in "$@"; do
   venv=.venv-$kind

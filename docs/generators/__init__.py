@@ -8,6 +8,7 @@ from generators.algorithms import algorithms, effort, predictions
 from generators.choices import exchanges, merges
 from generators.errors import error
 from generators.reference import reference
+from generators.reproduced import claim
 from generators.results import collective_results, training_results
 from generators.transports import transports
 
@@ -28,4 +29,5 @@ KINDS: dict[str, Callable[[str], str]] = {
     "error": error,
     "results": collective_results,
     "reference": reference,
+    "claim": claim,
 }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from unittest import mock
 
 import numpy as np
 
@@ -67,12 +65,9 @@ def _closed() -> None:
 
 
 def _unavailable() -> None:
-    """Ranks on two nodes without mpi4py."""
-    from gpucomm.launch.environment import Ranks
-    from gpucomm.launch.mpi import open_mpi
-
-    with mock.patch.dict(sys.modules, {"mpi4py": None}):
-        open_mpi(Ranks(0, 8, 0, 4, "job", "openmpi", transport="mpi"), timeout=1)
+    """More shared memory than the machine has."""
+    with gpucomm.local(1, threads=True) as world:
+        world.run(lambda comm: gpucomm.empty(1 << 50, comm=comm))
 
 
 def _rank_failed() -> None:

@@ -15,13 +15,19 @@ __all__ = [
     "Work",
     "__version__",
     "algorithms",
+    "empty",
     "errors",
     "init",
     "local",
     "transports",
 ]
 
-_LATE = {"init": "launch", "local": "launch", "optim": "optim"}  # name -> the part that holds it, or is it
+_LATE = {
+    "empty": "memory",
+    "init": "launch",
+    "local": "launch",
+    "optim": "optim",
+}  # name -> the part that holds it, or is it
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ import numpy
 import typing
 
 __all__: list[str] = [
+    "Block",
     "Communicator",
     "Event",
     "Frame",
@@ -30,6 +31,7 @@ __all__: list[str] = [
     "choose",
     "copy_pack",
     "mpi_wire",
+    "read_process",
     "reduce",
     "scale",
     "schedule",
@@ -363,7 +365,11 @@ class Region:
     """
     The memory that ranks which are threads of one process share.
     """
-    def __init__(self, world: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def __init__(
+        self,
+        world: typing.SupportsInt | typing.SupportsIndex,
+        heap_bytes: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> None: ...
 
 class Communicator:
     """
@@ -605,6 +611,11 @@ class Communicator:
         Raises:
             As all_gather.
         """
+    def heap_block(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> Block:
+        """
+        Memory that the ranks of this node share, as a buffer; gpucomm.empty makes arrays of it. It lives as long
+        as anything that refers to it, beyond close().
+        """
     def recv(
         self,
         x: typing.Any,
@@ -797,6 +808,12 @@ class Communicator:
         The keywords that gave it emulated links; empty without.
         """
     @property
+    def heap(self) -> dict:
+        """
+        This rank's shared heap: size_bytes, used_bytes, memory_bytes (taken from the machine), and a
+        note why there is none.
+        """
+    @property
     def links(self) -> Links:
         """
         The model of the links that "auto" computes with.
@@ -812,6 +829,12 @@ class Communicator:
         This process's number, 0 to world - 1.
         """
     @property
+    def readers(self) -> dict:
+        """
+        Which ranks read long messages out of this one's private memory (cross-memory attach): rank -> "",
+        or why it does not. They find out at their first call.
+        """
+    @property
     def timeout(self) -> float:
         """
         Seconds that a call may take unless it says otherwise.
@@ -825,6 +848,21 @@ class Communicator:
     def world(self) -> int:
         """
         How many ranks there are.
+        """
+
+class Block:
+    """
+    A piece of this rank's shared heap.
+    """
+    @property
+    def address(self) -> int:
+        """
+        Where it begins.
+        """
+    @property
+    def nbytes(self) -> int:
+        """
+        Its size.
         """
 
 def algorithms() -> dict:
@@ -889,6 +927,15 @@ def mpi_wire(
     and MPI_BYTE.
     """
 
+def read_process(
+    pid: typing.SupportsInt | typing.SupportsIndex,
+    address: typing.SupportsInt | typing.SupportsIndex,
+    nbytes: typing.SupportsInt | typing.SupportsIndex,
+) -> typing.Any:
+    """
+    Bytes of another process's memory, or a text why they can not be read.
+    """
+
 def reduce(
     dtype: str,
     op: str,
@@ -921,9 +968,13 @@ def set_simd_level(level: str) -> None:
     Forces a SIMD level.
     """
 
-def shm_create(world: typing.SupportsInt | typing.SupportsIndex) -> int:
+def shm_create(
+    world: typing.SupportsInt | typing.SupportsIndex,
+    heap_bytes: typing.SupportsInt | typing.SupportsIndex | None = None,
+) -> int:
     """
-    A memfd for the communicator of `world` processes; the caller closes it.
+    A memfd for the communicator of `world` processes, each with a heap of so many bytes (None: its share of the
+    machine's memory); the caller closes it.
     """
 
 def simd_level() -> str:

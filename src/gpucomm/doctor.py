@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import resource
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -93,6 +94,34 @@ def _shared_memory(name: str) -> Iterator[Finding]:
         yield Finding(name, True, "memfd_create works; nothing is put into /dev/shm")
 
 
+def _shared_heap(name: str) -> Iterator[Finding]:
+    file = _core.shm_create(2)
+    try:
+        each = os.fstat(file).st_size / 2 / 2**30
+    finally:
+        os.close(file)
+    text = f"gpucomm.empty has up to {each:.3g} GiB for each of two ranks; taken as arrays are made"
+    none = "GPUCOMM_HEAP_MIB=0, or no such memory could be mapped: gpucomm.empty has none"
+    yield Finding(name, each > 0.02, text if each > 0.02 else none)
+
+
+def _cross_memory(name: str) -> Iterator[Finding]:
+    if os.environ.get("GPUCOMM_CMA") == "0":
+        yield Finding(name, False, "switched off by GPUCOMM_CMA=0: long private arrays are staged")
+        return
+    secret = ctypes.create_string_buffer(secrets.token_bytes(16), 16)
+    code = (
+        f"from gpucomm import _core; print(_core.read_process({os.getpid()}, {ctypes.addressof(secret)}, 16))"
+    )
+    child = [sys.executable, "-c", code]
+    found = subprocess.run(child, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+    if found == repr(secret.raw):
+        used = "all_gather, broadcast and the like fetch long private arrays that lie on huge pages"
+        yield Finding(name, True, f"allowed: {used}")
+    else:
+        yield Finding(name, False, f"refused, so long private arrays are staged: {found or 'no answer'}")
+
+
 def _emulated_links(name: str) -> Iterator[Finding]:
     limit = memory_bandwidth() / 4
     yield Finding(
@@ -113,7 +142,8 @@ def _huge_pages(name: str) -> Iterator[Finding]:
         for file in ("shmem_enabled", "enabled")
     )
     on = shared not in ("never", "deny")
-    yield Finding(name, on, f"shared memory: {shared}, private memory: {private}")
+    effect = "gpucomm asks for them" if on else "arrays of gpucomm.empty lie on pages of 4 KiB"
+    yield Finding(name, on, f"shared memory: {shared} ({effect}); private memory: {private}")
 
 
 def _limits(name: str) -> Iterator[Finding]:
@@ -223,6 +253,8 @@ _LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "transport": _registered,
     "algorithm": _registered,
     "shared memory": _shared_memory,
+    "shared heap": _shared_heap,
+    "cross-memory attach": _cross_memory,
     "emulated links": _emulated_links,
     "/dev/shm": _dev_shm,
     "huge pages": _huge_pages,

@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def candidates(collective: str, nbytes: int, world: int, links: _core.Links) -> list[dict[str, Any]]:
-    """Every algorithm that offers the collective, with the segments it would take.
+    """Every algorithm that offers the collective on such links, with the segments it would take.
 
     Args:
         collective: its name.
@@ -74,7 +74,7 @@ def candidates(collective: str, nbytes: int, world: int, links: _core.Links) -> 
     taken = _core.choose(collective, nbytes, world, links)
     rows = []
     for name, about in _core.algorithms().items():
-        if collective in about["collectives"]:
+        if collective in about["collectives"] and (links.nodes or not about["across_nodes"]):
             _, segments, cost_s = _core.choose(collective, nbytes, world, links, algorithm=name)
             rows.append(
                 {"algorithm": name, "segments": segments, "predicted_s": cost_s, "taken": name == taken[0]}

@@ -13,11 +13,12 @@ static int number(const char* name, int fallback) {
   const std::string value = text(name);
   char* end = nullptr;
   const long parsed = std::strtol(value.c_str(), &end, 10);
-  return value.empty() || *end || parsed < 0 || parsed > 1000000 ? fallback : static_cast<int>(parsed);
+  return value.empty() || *end || parsed < 0 || parsed > 100000000 ? fallback : static_cast<int>(parsed);
 }
 
 const Env& env() {
-  static const Env values{text("GPUCOMM_SIMD"), number("GPUCOMM_SPIN_US", -1)};
+  static const Env values{text("GPUCOMM_SIMD"), number("GPUCOMM_SPIN_US", -1), number("GPUCOMM_HEAP_MIB", -1),
+                          number("GPUCOMM_CMA", 1) != 0};
   return values;
 }
 

@@ -3,6 +3,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/bind_by_rank.h"
+#include "bindings/bind_heap.h"
 #include "bindings/bind_point_to_point.h"
 #include "bindings/collectives.h"
 #include "bindings/names.h"
@@ -100,9 +101,11 @@ void bind_work(py::module_& m) {
 void bind_regions(py::module_& m) {
   py::class_<Region, std::shared_ptr<Region>>(m, "Region",
                                               "The memory that ranks which are threads of one process share.")
-      .def(py::init(&make_local_region), "world"_a);
-  m.def("shm_create", &make_shm_fd, "world"_a,
-        "A memfd for the communicator of `world` processes; the caller closes it.");
+      .def(py::init(&make_local_region), "world"_a, "heap_bytes"_a = py::none());
+  m.def(
+      "shm_create", &make_shm_fd, "world"_a, "heap_bytes"_a = py::none(),
+      "A memfd for the communicator of `world` processes, each with a heap of so many bytes (None: its share "
+      "of the\nmachine's memory); the caller closes it.");
   m.def(
       "transports",
       [] {
@@ -143,6 +146,7 @@ void bind_communicator(py::module_& m) {
   py::class_<PyCommunicator> type(m, "Communicator", py::dynamic_attr(),
                                   "The ranks of a job and their collectives.");
   bind_by_rank(type);
+  bind_heap(m, type);
   bind_point_to_point(type);
   type.def("_plan_packs", &PyCommunicator::plan_packs, "xs"_a, "writes"_a, "op"_a, "scale"_a,
            "How a list of arrays travels: (places, elements, digest) of each message, after their checks.")

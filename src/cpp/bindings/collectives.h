@@ -61,6 +61,9 @@ class PyCommunicator {
  public:
   PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
                  const std::optional<Emulation>& emulation);
+  // Closes: the arrays of calls under way are not kept from here on.
+  ~PyCommunicator() { close(); }
+  PyCommunicator(const PyCommunicator&) = delete;
 
   pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, Factor scale,
                               const Options& options);
@@ -103,6 +106,8 @@ class PyCommunicator {
     }
   }
 
+  std::string where() const;  // "(rank 0 of 2)", for error texts
+
   Communicator& core() { return *core_; }
   const Communicator& core() const { return *core_; }
   const std::optional<Emulation>& emulation() const { return emulation_; }
@@ -137,7 +142,6 @@ class PyCommunicator {
   Parts agree(Shape& call, const Parts& sent, const Counts& out_counts, const Options& options);
   Seconds timeout(std::optional<double> timeout_s) const;
   void measure_links(Seconds limit);
-  std::string where() const;
 
   std::shared_ptr<Communicator> core_;
   std::optional<Emulation> emulation_;

@@ -1,5 +1,7 @@
 #include "engine/communicator.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -106,18 +108,18 @@ bool Communicator::advance_front() {
   try {
     if (!work.started) {
       fate_.check_poison();
-      if (scratch_bytes_ < work.program->scratch_bytes) {
-        scratch_bytes_ = work.program->scratch_bytes;
-        scratch_ = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes_ + 64);
-      }
-      auto* aligned =
-          reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(scratch_.get()) + 63) / 64 * 64);
+      grow_scratch(work.program->scratch_bytes);
       work.started = true;
-      work.execution.start(*work.program, *transport_, work.arrays, aligned, work.sequence);
+      work.execution.start(*work.program, *transport_, work.arrays, scratch_.get(), work.sequence);
       transport_->announce(work.execution.record());
     }
     const bool moved = work.execution.advance();
     if (!work.execution.done() || !transport_->flush(kEverybody)) return moved;
+    if (transport_->read_in_place()) {
+      // After a fault a peer may reuse its array while we still read there: what we have may be anything.
+      std::atomic_thread_fence(std::memory_order_acquire);
+      fate_.check_poison();
+    }
     transport_->complete(work.sequence);
     finish_front({});
   } catch (const Error& error) {
@@ -126,6 +128,17 @@ bool Communicator::advance_front() {
     fault(Error(ErrorKind::unavailable, concat(error.what(), fate_.where())));
   }
   return true;
+}
+
+// Once for all calls, on huge pages where the kernel gives them: first touch costs more than the call.
+void Communicator::grow_scratch(size_t bytes) {
+  constexpr size_t kHugePage = 2 << 20;
+  if (bytes <= scratch_bytes_) return;
+  const size_t unit = bytes < kHugePage ? 64 : kHugePage, size = (bytes + unit - 1) / unit * unit;
+  scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(unit, size)));
+  scratch_bytes_ = scratch_ ? size : 0;
+  if (!scratch_) fail(ErrorKind::unavailable, "no memory for ", size, " bytes of scratch", fate_.where());
+  if (unit == kHugePage) madvise(scratch_.get(), size, MADV_HUGEPAGE);
 }
 
 void Communicator::finish_front(const std::optional<Error>& error) {
@@ -137,6 +150,7 @@ void Communicator::finish_front(const std::optional<Error>& error) {
 // With the lock held.
 void Communicator::fault(const Error& error) {
   fate_.fail(error);
+  transport_->withdraw();
   while (!queue_.empty()) finish_front(error);
 }
 

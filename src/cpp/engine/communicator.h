@@ -2,6 +2,7 @@
 // beside them. After a fault it is closed for good.
 #pragma once
 #include <atomic>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -66,6 +67,10 @@ class Communicator : public Drivable {
   void set_links(const Links& links);
 
  private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  void grow_scratch(size_t bytes);
   std::shared_ptr<const Program> program(const Shape& shape);
   std::shared_ptr<Work> submit(const Shape& shape, const Arrays& arrays, Seconds timeout);
   bool advance_front();
@@ -88,7 +93,7 @@ class Communicator : public Drivable {
   Shape last_shape_;
   std::shared_ptr<const Program> last_program_;
   std::shared_ptr<Work> spare_;
-  std::unique_ptr<std::byte[]> scratch_;
+  std::unique_ptr<std::byte[], Free> scratch_;
   size_t scratch_bytes_ = 0;
   uint64_t sequence_ = 0;
   Links links_;

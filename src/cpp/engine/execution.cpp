@@ -31,28 +31,49 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   lanes_.assign(program.lanes, {});
   done_.assign(program.instructions.size(), 0);
   taken_.assign(program.world, 0);
+  answered_.assign(program.instructions.size(), 0);
   in_doubt_since_.reset();
   remaining_ = program.instructions.size();
 }
 
 bool Execution::advance() {
   bool progressed = false;
-  for (size_t l = 0; l < lanes_.size(); ++l) {
-    LaneState& lane = lanes_[l];
-    const std::vector<int>& steps = program_->lane_steps[l];
-    while (lane.next < steps.size()) {
-      const Instruction& in = program_->instructions[steps[lane.next]];
-      if (!ready(in)) break;
-      const Outcome outcome = run(in, lane);
-      progressed |= outcome != Outcome::waiting;
-      if (outcome != Outcome::finished) break;
-      done_[steps[lane.next++]] = 1;
-      lane.progress = {};
-      --remaining_;
-    }
+  for (size_t l = 0; l < lanes_.size(); ++l) progressed |= advance(lanes_[l], program_->lane_steps[l]);
+  return progressed;
+}
+
+bool Execution::advance(LaneState& lane, const std::vector<int>& steps) {
+  bool progressed = settle_loans(lane);
+  while (lane.next < steps.size()) {
+    const int step = steps[lane.next];
+    const Instruction& in = program_->instructions[step];
+    // While a peer still reads, only more sends may follow in the lane: they write nothing.
+    if (!ready(in) || (!lane.loans.empty() && in.kind != StepKind::send)) break;
+    const Outcome outcome = run(in, lane);
+    progressed |= outcome != Outcome::waiting;
+    if (lane.progress.lent)
+      lane.loans.push_back({step, lane.progress});
+    else if (outcome == Outcome::finished)
+      finish(step);
+    else
+      break;
+    lane.progress = {}, ++lane.next;
   }
   return progressed;
 }
+
+// In order: a peer reads messages in the order in which they were sent.
+bool Execution::settle_loans(LaneState& lane) {
+  bool settled = false;
+  for (; !lane.loans.empty(); lane.loans.pop_front()) {
+    auto& [step, progress] = lane.loans.front();
+    if (!transport_->send(program_->instructions[step].peers[0], 0, nullptr, 0, progress)) break;
+    finish(step), settled = true;
+  }
+  return settled;
+}
+
+void Execution::finish(int step) { done_[step] = 1, --remaining_; }
 
 bool Execution::ready(const Instruction& in) const {
   for (int before : in.after)
@@ -67,14 +88,7 @@ std::byte* Execution::at(const Place& place, size_t offset) const {
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
   if (in.kind == StepKind::recv) return receive(in, lane);
   if (in.kind == StepKind::recv_reduce) return receive_and_reduce(in, lane);
-  if (in.kind == StepKind::send) {
-    if (in.peers.empty()) return Outcome::finished;
-    const size_t before = lane.progress.moved;
-    const std::byte* data = at(in.source, in.source_offset);
-    const uint64_t tag = record_.tag + in.salt;
-    if (transport_->send(in.peers[0], tag, data, in.bytes, lane.progress)) return Outcome::finished;
-    return lane.progress.moved > before ? Outcome::moved : Outcome::waiting;
-  }
+  if (in.kind == StepKind::send) return send(in, lane);
   std::byte* target = at(in.target, in.target_offset);
   const std::byte* source = at(in.source, in.source_offset);
   if (in.kind == StepKind::reduce) {
@@ -84,6 +98,18 @@ Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
     std::memcpy(target, source, in.bytes);
   }
   return Outcome::finished;
+}
+
+Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
+  if (in.peers.empty()) return Outcome::finished;
+  SendProgress& progress = lane.progress;
+  const size_t before = progress.moved;
+  progress.answer = in.answer, progress.plain = in.plain;
+  progress.answered = answered_[&in - program_->instructions.data()];
+  const uint64_t tag = record_.tag + in.salt;
+  if (transport_->send(in.peers[0], tag, at(in.source, in.source_offset), in.bytes, progress))
+    return Outcome::finished;
+  return progress.moved > before ? Outcome::moved : Outcome::waiting;
 }
 
 // The next chunk of this call from a peer. Another call's message is the ranks' disagreement.
@@ -128,7 +154,9 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   while (!progress.begun || progress.moved < in.bytes) {
     const Chunk* chunk = expect(in.peers[0], in);
     if (!chunk) return outcome;
-    if (chunk->bytes)
+    if (chunk->remote && !transport_->fetch(in.peers[0], at(in.target, in.target_offset) + progress.moved))
+      return outcome;
+    if (chunk->bytes && chunk->data)
       std::memcpy(at(in.target, in.target_offset) + progress.moved, chunk->data, chunk->bytes);
     progress.moved += chunk->bytes, progress.begun = true;
     transport_->consume(in.peers[0]);
@@ -143,18 +171,18 @@ Execution::Outcome Execution::receive_and_reduce(const Instruction& in, LaneStat
   SendProgress& progress = lane.progress;
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < in.bytes) {
-    sources_.clear();
+    sources_.clear(), answers_.clear();
     size_t bytes = in.bytes - progress.moved;
-    for (int peer : in.peers) {
+    for (size_t i = 0; i < in.peers.size(); ++i) {
+      const int peer = in.peers[i], answer = in.answers[i];
       const Chunk* chunk = expect(peer, in);
       if (!chunk) return outcome;
+      const bool spared = answer >= 0 && chunk->answer == program_->instructions[answer].number;
       sources_.push_back(chunk->data + taken_[peer]);
+      answers_.push_back(spared ? answer : -1);
       bytes = std::min(bytes, chunk->bytes - taken_[peer]);
     }
-    if (bytes) {
-      sources_.insert(sources_.begin() + in.below, at(in.source, in.source_offset) + progress.moved);
-      fold(in, sources_.data(), static_cast<int>(sources_.size()), progress.moved, bytes);
-    }
+    if (bytes) fold_and_answer(in, progress.moved, bytes);
     progress.moved += bytes, progress.begun = true;
     for (int peer : in.peers) take(peer, bytes);
     outcome = Outcome::moved;
@@ -167,6 +195,27 @@ void Execution::take(int peer, size_t bytes) {
   if (taken_[peer] < transport_->peek(peer)->bytes) return;
   taken_[peer] = 0;
   transport_->consume(peer);
+}
+
+// Where a source takes the result too, it is written there block by block, while the caches hold both.
+void Execution::fold_and_answer(const Instruction& in, size_t moved, size_t bytes) {
+  constexpr size_t kBlockBytes = 4 << 10;  // of 2 to 128 KiB the best, with 2
+  std::byte* const result = at(in.target, in.target_offset) + moved;
+  std::vector<std::byte*>& homes = homes_;
+  homes.clear();
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    if (answers_[i] < 0) continue;
+    homes.push_back(static_cast<std::byte*>(const_cast<void*>(sources_[i])));
+    answered_[answers_[i]] = 1;
+  }
+  sources_.insert(sources_.begin() + in.below, at(in.source, in.source_offset) + moved);
+  const size_t step = homes.empty() ? bytes : kBlockBytes;
+  for (size_t begin = 0; begin < bytes; begin += step) {
+    const size_t n = std::min(step, bytes - begin);
+    fold(in, sources_.data(), static_cast<int>(sources_.size()), moved + begin, n);
+    for (std::byte* home : homes) std::memcpy(home + begin, result + begin, n);
+    for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + n;
+  }
 }
 
 void Execution::fold(const Instruction& in, const void* const* sources, int count, size_t moved,

@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,17 +24,27 @@ class Execution {
 
  private:
   enum class Outcome { waiting, moved, finished };
+  struct Loan {  // a send whose memory the peer is still reading
+    int step;
+    SendProgress progress;
+  };
   struct LaneState {
     size_t next = 0;
     SendProgress progress;
+    std::deque<Loan> loans;
   };
+  bool advance(LaneState& lane, const std::vector<int>& steps);
+  bool settle_loans(LaneState& lane);
+  void finish(int step);
   Outcome run(const Instruction& in, LaneState& lane);
+  Outcome send(const Instruction& in, LaneState& lane);
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes);
   void take(int peer, size_t bytes);
   bool may_be_told();
   bool ready(const Instruction& in) const;
+  void fold_and_answer(const Instruction& in, size_t moved, size_t bytes);
   const Chunk* expect(int peer, const Instruction& in);
   std::pair<CallRecord, CallRecord> disagreement(int peer, uint64_t tag) const;
   std::byte* at(const Place& place, size_t offset) const;
@@ -45,6 +56,9 @@ class Execution {
   std::vector<LaneState> lanes_;
   std::vector<uint8_t> done_;
   std::vector<const void*> sources_;
+  std::vector<std::byte*> homes_;
+  std::vector<int> answers_;       // of the chunk at hand, by peer: the send that it spares, or -1
+  std::vector<uint8_t> answered_;  // by send: the fold has written its message to where it goes
   std::vector<size_t>
       taken_;  // of the chunk at hand from each peer, by a fold whose sources are cut otherwise
   std::optional<std::chrono::steady_clock::time_point> in_doubt_since_;

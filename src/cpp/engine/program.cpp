@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "engine/answers.h"
+
 namespace gpucomm {
 namespace {
 
@@ -43,14 +45,34 @@ uint64_t fingerprint_of(const CallRecord& record) {
   return hash;
 }
 
+// Which of a plan's steps send what its receiver does not fold: the k-th send to a peer meets the k-th step
+// there that receives from us.
+std::vector<bool> plain_sends(const Plan& plan, const std::vector<Plan>& all) {
+  std::vector<std::vector<bool>> stores(plan.world);  // by peer, in order
+  for (const Plan& other : all)
+    for (const Step& step : other.steps)
+      if (step.kind == StepKind::recv || step.kind == StepKind::recv_reduce)
+        for (int peer : step.peers)
+          if (peer == plan.rank) stores[other.rank].push_back(step.kind == StepKind::recv);
+  std::vector<size_t> met(plan.world);
+  std::vector<bool> plain;
+  for (const Step& step : plan.steps) {
+    const bool sends = step.kind == StepKind::send;
+    plain.push_back(sends && stores[step.peers[0]].at(met[step.peers[0]]++));
+  }
+  return plain;
+}
+
 class Compiler {
  public:
-  Compiler(const Plan& plan, const Layout& layout, const Layout& out_layout, size_t item, Program& program)
+  Compiler(const Plan& plan, const Layout& layout, const Layout& out_layout, size_t item, Program& program,
+           std::vector<bool> plain)
       : plan_(plan),
         layout_(layout),
         out_layout_(out_layout),
         item_(item),
         program_(program),
+        plain_(std::move(plain)),
         sent_(plan.world),
         received_(plan.world) {}
 
@@ -105,6 +127,7 @@ class Compiler {
       met[peer] = true;
       in.below += peer < plan_.rank;
     }
+    in.plain = plain_[program_.instructions.size()];
     program_.lanes = std::max(program_.lanes, step.lane + 1);
     program_.instructions.push_back(std::move(in));
   }
@@ -113,6 +136,7 @@ class Compiler {
   const Layout &layout_, &out_layout_;
   size_t item_;
   Program& program_;
+  std::vector<bool> plain_;
   std::vector<bool> sent_, received_;
 };
 
@@ -141,7 +165,8 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     size_t neediest = 0;
     PlanRequest any = request;
     any.in_place = shape.out_counts.empty();
-    for (const Plan& other : build_plans(shape.algorithm, any))
+    const std::vector<Plan> all = build_plans(shape.algorithm, any);
+    for (const Plan& other : all)
       neediest =
           std::max(neediest, slot_elements(other, layout, Space::scratch) * item * other.scratch_slots);
     if (neediest > kMaxScratchBytes && Registry<Algorithm>::find(shape.algorithm).segmented) continue;
@@ -151,7 +176,8 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     program.input_shift = gathers(shape.collective) ? own : 0;
     program.output_shift = scatters(shape.collective) ? own : 0;
     program.shape.segments = plan.segments;
-    Compiler(plan, layout, out_layout, item, program).run();
+    Compiler(plan, layout, out_layout, item, program, plain_sends(plan, all)).run();
+    pair_answers(program);
     break;
   }
   program.record = make_record(program.shape);

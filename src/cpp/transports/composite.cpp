@@ -23,6 +23,13 @@ class Composite : public Transport {
   const Chunk* peek(int peer) override { return of(peer).peek(number(peer)); }
   void consume(int peer) override { of(peer).consume(number(peer)); }
 
+  bool fetch(int peer, std::byte* to) override { return of(peer).fetch(number(peer), to); }
+  std::shared_ptr<Heap> heap() override { return node_->heap(); }
+  std::string heap_note() const override { return node_->heap_note(); }
+  bool read_in_place() override { return node_->read_in_place(); }
+  std::string reader(int rank) const override { return of(rank).reader(number(rank)); }
+  void withdraw() override { node_->withdraw(); }
+
   // Asleep on the node's bell: the wire has none, so it is looked at now and then.
   uint32_t begin_sleep() override { return node_->begin_sleep(); }
   void sleep(uint32_t ticket, std::chrono::microseconds at_most) override {

@@ -134,6 +134,8 @@ class Emulated : public Transport {
   Clocks* clocks() override { return inner_->clocks(); }
   Census* census() override { return inner_->census(); }
   Counters counters() const override { return inner_->counters(); }
+  std::shared_ptr<Heap> heap() override { return inner_->heap(); }
+  std::string heap_note() const override { return inner_->heap_note(); }
 
  private:
   bool wait(std::atomic<uint64_t>& due, uint64_t until) {

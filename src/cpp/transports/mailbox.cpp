@@ -3,85 +3,16 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <random>
 
+#include "base/env.h"
 #include "base/fence.h"
 #include "base/futex.h"
+#include "transports/mailbox_entry.h"
+#include "transports/mailbox_layout.h"
 
 namespace gpucomm {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
-
-struct Entry {  // of kEntryBytes; the payload of a short message follows the header in the same line
-  std::atomic<uint64_t> full;  // 0: the sender's to fill; else the receiver's to read
-  uint64_t tag;
-  uint32_t bytes;
-  int32_t slot;    // -1: the payload is here
-  uint64_t stamp;  // when it may be seen; 0: at once
-  std::byte payload[];
-};
-static_assert(sizeof(Entry) == 32);
-static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
-static constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
-static constexpr int kRecords = kRememberedCalls;
-
-struct RegionHeader {
-  uint64_t magic, world, slots, slot_bytes;
-  std::atomic<uint32_t> full_fences;   // 1: some rank lacks the asymmetric fence
-  std::atomic<uint32_t> poison_state;  // 0 none, 1 being written, 2 readable
-  int32_t poison_rank;
-  uint32_t poison_kind;
-  char poison_text[1500];
-  std::atomic<uint64_t> agreed;
-  Census census;
-  Clocks clocks[kSharedClocks];
-};
-
-struct RankArea {
-  alignas(64) std::atomic<uint32_t> bell;
-  std::atomic<uint32_t> sleepers;
-  alignas(64) std::atomic<uint64_t> arrived;
-  std::atomic<uint64_t> completed;
-  std::atomic<uint32_t> left, reserved;
-  std::atomic<int64_t> pid, started;
-  alignas(64) std::atomic<uint64_t> records[kRecords][16];
-};
-
-static constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"
-
-// The slots of a channel. Point to point gets few: memory stays bounded, and its peak is a pair's, not all's.
-static constexpr size_t kMostSlotBytes[kChannels] = {14 << 20, 2 << 20};
-
-MailboxLayout::MailboxLayout(int world, int channel) : world(world) {
-  if (world < 1 || world > kMaxWorld)
-    fail(ErrorKind::invalid_argument, "world must be in [1, ", kMaxWorld, "] for shared memory, got ", world);
-  const size_t pairs = static_cast<size_t>(world) * (world - 1) / 2;
-  while (pairs * slots * slot_bytes > kMostSlotBytes[channel] && slot_bytes > 4096)
-    slots > 8 ? slots = 8 : slot_bytes /= 2;
-  auto page = [](size_t n) { return (n + 4095) / 4096 * 4096; };
-  rank_area = page(sizeof(RegionHeader));
-  ring_area = rank_area + page(sizeof(RankArea)) * world;
-  const size_t ring = page(kEntryBytes * kRingEntries + slots * sizeof(std::atomic<uint32_t>));
-  slot_area = ring_area + ring * 2 * pairs;
-  total = slot_area + pairs * slots * slot_bytes;
-  for (int c = 0; c < channel; ++c) begin += MailboxLayout(world, c).total;
-}
-
-size_t region_bytes(int world) {
-  const MailboxLayout last(world, kChannels - 1);
-  return last.begin + last.total;
-}
-
-void format_region(std::byte* base, int world) {
-  for (int channel = 0; channel < kChannels; ++channel) {
-    const MailboxLayout layout(world, channel);
-    auto* header = reinterpret_cast<RegionHeader*>(base + layout.begin);
-    header->magic = kMagic, header->world = world;
-    header->slots = layout.slots, header->slot_bytes = layout.slot_bytes;
-    std::random_device random;
-    header->census.identity = uint64_t{random()} << 32 | random();
-  }
-}
 
 Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world, int channel)
     : region_(std::move(region)), layout_(world, channel), rank_(rank), world_(world) {
@@ -89,13 +20,65 @@ Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world, int channe
     fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
   base_ = region_->base + layout_.begin;
   const auto* header = reinterpret_cast<const RegionHeader*>(base_);
-  if (region_->size < region_bytes(world) || header->magic != kMagic ||
+  if (region_->size < mailbox_bytes(world) || header->magic != kMagic ||
       header->world != static_cast<uint64_t>(world))
     fail(ErrorKind::mismatch, "the shared memory handed to rank ", rank, " was not made for a world of ",
          world);
   full_fences_ = &reinterpret_cast<RegionHeader*>(base_)->full_fences;
   if (!enable_asymmetric_fence()) full_fences_->store(1);
   for (int peer = 0; peer < world; ++peer) boxes_.push_back(peer == rank ? Box{} : open_box(peer));
+  open_heap();
+}
+
+// A rank that could not map the heaps has none, and is lent nothing.
+void Mailbox::open_heap() {
+  const size_t each = reinterpret_cast<const RegionHeader*>(base_)->heap_bytes,
+               mailboxes = mailbox_bytes(world_);
+  if (!each || region_->size < mailboxes + each * world_) return;
+  const size_t begin = mailboxes + each * rank_;
+  heap_ = std::make_shared<Heap>(region_, begin, each);
+  heap_begin_ = region_->base + begin, heap_end_ = heap_begin_ + each;
+  area(rank_).maps_heaps.store(1, std::memory_order_release);
+}
+
+// Whether this rank can read the others, as they attach.
+void Mailbox::probe_peers() {
+  RankArea& own = area(rank_);
+  for (int peer = 0; peer < world_; ++peer) {
+    const uint64_t bit = uint64_t{1} << peer;
+    const int64_t pid = area(peer).pid.load(std::memory_order_acquire);
+    if (peer == rank_ || !pid || own.tried.load(std::memory_order_relaxed) & bit) continue;
+    --unprobed_;
+    uint64_t seen = 0;
+    const uint64_t address = area(peer).cookie_address.load(std::memory_order_relaxed);
+    const bool same = address && read_process(pid, address, &seen, sizeof seen).empty() &&
+                      seen == area(peer).cookie.load(std::memory_order_relaxed);
+    if (same) own.reads.fetch_or(bit, std::memory_order_relaxed);
+    own.tried.fetch_or(bit, std::memory_order_release);
+  }
+}
+
+std::string Mailbox::reader(int rank) const {
+  const uint64_t bit = uint64_t{1} << rank_;
+  if (!who(rank_).first) return "the ranks are threads of one process";
+  if (!cookie_) return "switched off here by GPUCOMM_CMA=0";
+  if (!(area(rank).tried.load(std::memory_order_acquire) & bit))
+    return "it has not tried yet, or is told not to";
+  return area(rank).reads.load(std::memory_order_relaxed) & bit ? "" : "the kernel refused it";
+}
+
+bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes) {
+  return bytes >= kLeastRemote && area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1 &&
+         huge_pages_.hold(data, bytes);
+}
+
+bool Mailbox::maps_heaps(int rank) const { return area(rank).maps_heaps.load(std::memory_order_acquire); }
+
+std::string Mailbox::heap_note() const {
+  if (heap_) return "";
+  if (reinterpret_cast<const RegionHeader*>(base_)->heap_bytes)
+    return "this process may not map the ranks' heaps (ulimit -v?)";
+  return "the communicator was made without: GPUCOMM_HEAP_MIB=0, or nothing of that size could be mapped";
 }
 
 // Pairs (low, high) are numbered row by row.
@@ -132,12 +115,18 @@ RankArea& Mailbox::area(int rank) const {
 
 bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
   Box& box = boxes_[peer];
+  if (progress.lent) return returned(box, progress);
+  if (progress.answered) return notify(peer, tag, bytes);
+  if (!progress.begun && !progress.there && lendable(peer, data, bytes))
+    return lend(peer, tag, data, bytes, false, progress);
+  if (!progress.begun && !progress.there && progress.plain && fetchable(peer, data, bytes))
+    return lend(peer, tag, data, bytes, true, progress);
   while (!progress.begun || progress.moved < bytes) {
     Entry& e = entry(box.out, box.out_next);
     if (e.full.load(std::memory_order_acquire)) return false;
     std::byte* to = e.payload;
     size_t n = bytes;
-    e.slot = -1;
+    e.slot = kInline;
     if (bytes > kInlineBytes) {
       if (box.owned.empty() && !take_back(box)) return false;
       e.slot = box.owned.back();
@@ -146,16 +135,23 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
       n = std::min(bytes - progress.moved, layout_.slot_bytes);
     }
     if (n) std::memcpy(to, data + progress.moved, n);
-    e.tag = tag, e.bytes = static_cast<uint32_t>(n), e.stamp = progress.stamp(bytes - progress.moved - n);
-    box.in_slot[box.out_next % kRingEntries] = e.slot >= 0;
-    e.full.store(1, std::memory_order_release);
-    ++box.out_next;
+    e.bytes = static_cast<uint32_t>(n), e.stamp = progress.stamp(bytes - progress.moved - n);
     progress.moved += n, progress.begun = true;
-    bytes_sent_.fetch_add(n, std::memory_order_relaxed);
-    messages_sent_.fetch_add(1, std::memory_order_relaxed);
-    ring_bell(peer);
+    publish(peer, e, tag, n);
   }
   return true;
+}
+
+// Hands the entry that was filled in last to the peer.
+void Mailbox::publish(int peer, Entry& e, uint64_t tag, size_t bytes) {
+  Box& box = boxes_[peer];
+  e.tag = tag;
+  box.in_slot[box.out_next % kRingEntries] = e.slot >= 0;
+  e.full.store(1, std::memory_order_release);
+  ++box.out_next;
+  bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
+  messages_sent_.fetch_add(1, std::memory_order_relaxed);
+  ring_bell(peer);
 }
 
 bool Mailbox::take_back(Box& box) {
@@ -172,15 +168,34 @@ const Chunk* Mailbox::peek(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
   if (!e.full.load(std::memory_order_acquire)) return nullptr;
-  box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag, e.stamp};
+  if (e.slot == kInPlace) {
+    const Loan loan = loan_of(e);
+    const size_t n = std::min<size_t>(loan.bytes - box.in_place, layout_.slot_bytes);
+    box.chunk = {region_->base + loan.offset + box.in_place, n, e.tag, 0, loan.answer};
+    read_in_place_ = true;
+  } else if (e.slot == kRemote) {
+    const size_t n = std::min<size_t>(loan_of(e).bytes - box.in_place, kRemoteChunk);
+    box.chunk = {nullptr, n, e.tag, 0, 0, true};
+    read_in_place_ = true;
+  } else if (e.slot == kAnswer) {
+    box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0};
+  } else {
+    box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag, e.stamp};
+  }
   return &box.chunk;
 }
 
 void Mailbox::consume(int peer) {
   Box& box = boxes_[peer];
-  Entry& e = entry(box.in, box.in_next++);
+  Entry& e = entry(box.in, box.in_next);
+  bytes_received_.fetch_add(box.chunk.bytes, std::memory_order_relaxed);
+  if (e.slot == kInPlace || e.slot == kRemote) {
+    box.in_place += box.chunk.bytes;
+    if (box.in_place < loan_of(e).bytes) return;
+    box.in_place = 0;
+  }
   const int slot = e.slot;
-  bytes_received_.fetch_add(e.bytes, std::memory_order_relaxed);
+  ++box.in_next;
   e.full.store(0, std::memory_order_release);
   if (slot >= 0) settle(box, slot);
   ring_bell(peer);
@@ -236,84 +251,6 @@ void Mailbox::sleep(uint32_t ticket, std::chrono::microseconds at_most) {
 }
 void Mailbox::end_sleep() { area(rank_).sleepers.fetch_sub(1, std::memory_order_seq_cst); }
 void Mailbox::wake_self() { ring_bell(rank_); }
-
-void Mailbox::announce(const CallRecord& record) {
-  uint64_t words[CallRecord::kWords] = {};
-  std::memcpy(words, &record, sizeof record);
-  auto& cells = area(rank_).records[record.sequence % kRecords];
-  for (int i = 0; i < CallRecord::kWords; ++i) cells[i].store(words[i], std::memory_order_relaxed);
-  area(rank_).arrived.store(record.sequence, std::memory_order_release);
-}
-
-void Mailbox::complete(uint64_t sequence) {
-  area(rank_).completed.store(sequence, std::memory_order_release);
-}
-
-CallRecord Mailbox::call(int rank, uint64_t sequence) const {
-  uint64_t words[CallRecord::kWords];
-  auto& cells = area(rank).records[sequence % kRecords];
-  for (int i = 0; i < CallRecord::kWords; ++i) words[i] = cells[i].load(std::memory_order_relaxed);
-  CallRecord record;
-  std::memcpy(&record, words, sizeof record);
-  if (record.sequence != sequence) record.in_use = 0;
-  return record;
-}
-
-uint64_t Mailbox::arrived(int rank) const { return area(rank).arrived.load(std::memory_order_acquire); }
-uint64_t Mailbox::completed(int rank) const { return area(rank).completed.load(std::memory_order_acquire); }
-
-void Mailbox::leave() {
-  area(rank_).left.store(1, std::memory_order_release);
-  for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_) ring_bell(peer);
-}
-
-std::string Mailbox::gone(int rank) const {
-  return area(rank).left.load(std::memory_order_acquire) ? "has closed its communicator" : "";
-}
-
-std::pair<int64_t, int64_t> Mailbox::who(int rank) const {
-  return {area(rank).pid.load(std::memory_order_acquire), area(rank).started.load(std::memory_order_acquire)};
-}
-
-void Mailbox::set_process(int rank, int64_t pid, int64_t started) const {
-  area(rank).started.store(started, std::memory_order_release);
-  area(rank).pid.store(pid, std::memory_order_release);
-}
-
-std::string Mailbox::describe(int) const { return ""; }
-
-void Mailbox::poison(const Poison& poison) {
-  auto* header = reinterpret_cast<RegionHeader*>(base_);
-  uint32_t none = 0;
-  if (header->poison_state.compare_exchange_strong(none, 1)) {
-    header->poison_rank = poison.rank, header->poison_kind = static_cast<uint32_t>(poison.kind);
-    std::strncpy(header->poison_text, poison.text.c_str(), sizeof header->poison_text - 1);
-    header->poison_state.store(2, std::memory_order_release);
-  }
-  for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_) ring_bell(peer);
-}
-
-bool Mailbox::poisoned() const {
-  return reinterpret_cast<RegionHeader*>(base_)->poison_state.load(std::memory_order_acquire) == 2;
-}
-
-Poison Mailbox::poison() const {
-  const auto* header = reinterpret_cast<RegionHeader*>(base_);
-  if (!poisoned()) return {};
-  return {header->poison_rank, static_cast<ErrorKind>(header->poison_kind), header->poison_text};
-}
-
-Clocks* Mailbox::clocks() { return reinterpret_cast<RegionHeader*>(base_)->clocks; }
-
-Census* Mailbox::census() { return &reinterpret_cast<RegionHeader*>(base_)->census; }
-
-uint64_t Mailbox::agree(uint64_t word) {
-  uint64_t first = 0;
-  auto& agreed = reinterpret_cast<RegionHeader*>(base_)->agreed;
-  return agreed.compare_exchange_strong(first, word) ? word : first;
-}
 
 Transport::Counters Mailbox::counters() const {
   return {bytes_sent_.load(), bytes_received_.load(), messages_sent_.load()};

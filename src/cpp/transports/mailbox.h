@@ -5,12 +5,20 @@
 // a slot owns it and sends its next message in it, so a reply is written to lines just read from the peer,
 // which costs much less than to lines that the peer has only read. Who holds too many gives one back by a
 // second ring.
+//
+// A long message that lies in this rank's heap (gpucomm.empty) is not copied: its entry says where it lies,
+// the receiver reads it there, and the send has ended when the receiver has read all of it. Where the sender
+// will get an answer into that same memory, the receiver may write it there itself. A long message in private
+// memory on huge pages, which the receiver only stores, it fetches in the same way by cross-memory attach.
 #pragma once
 #include <array>
 #include <atomic>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "transports/heap.h"
+#include "transports/remote.h"
 #include "transports/transport.h"
 
 namespace gpucomm {
@@ -31,14 +39,14 @@ struct MailboxLayout {
 };
 
 // Of all channels.
-size_t region_bytes(int world);
+size_t mailbox_bytes(int world);
 
 struct Entry;
 struct RegionHeader;
 struct RankArea;
 
-// Writes the headers of a fresh, zeroed region.
-void format_region(std::byte* base, int world);
+// Writes the headers of a fresh, zeroed region: mailboxes, then a heap of so many bytes for each rank.
+void format_region(std::byte* base, int world, size_t heap_bytes);
 
 class Mailbox : public Transport {
  public:
@@ -64,13 +72,19 @@ class Mailbox : public Transport {
   Poison poison() const override;
   Clocks* clocks() override;
   Census* census() override;
+  std::shared_ptr<Heap> heap() override { return heap_; }
+  std::string heap_note() const override;
+  bool fetch(int peer, std::byte* to) override;
+  std::string reader(int rank) const override;
+  void withdraw() override;
+  bool read_in_place() override { return std::exchange(read_in_place_, false); }
   uint64_t agree(uint64_t word) override;
   Counters counters() const override;
 
  protected:
   // The process behind a rank: pid (0: not yet known) and when it started.
   std::pair<int64_t, int64_t> who(int rank) const;
-  void set_process(int rank, int64_t pid, int64_t started) const;
+  void set_process(int rank, int64_t pid, int64_t started);
 
  private:
   RankArea& area(int rank) const;
@@ -81,12 +95,23 @@ class Mailbox : public Transport {
     std::vector<int> owned;
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
     std::array<bool, kRingEntries> in_slot{};  // which of the last messages sent took a slot
+    size_t in_place = 0;                       // bytes read of a message in place
     Chunk chunk;
   };
   Box open_box(int peer) const;
   Entry& entry(Entry* ring, uint32_t index) const;
   bool take_back(Box& box);
   void settle(Box& box, int slot);
+  void open_heap();
+  bool maps_heaps(int rank) const;
+  bool lendable(int peer, const std::byte* data, size_t bytes) const;
+  bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, bool remote, SendProgress& progress);
+  bool fetchable(int peer, const std::byte* data, size_t bytes);
+  void probe_peers();
+  void open(std::byte* begin, size_t bytes);
+  bool notify(int peer, uint64_t tag, size_t bytes);
+  bool returned(const Box& box, const SendProgress& progress) const;
+  void publish(int peer, Entry& e, uint64_t tag, size_t bytes);
   size_t slots_under_way(Box& box) const;
   void ring_bell(int rank);
 
@@ -96,6 +121,13 @@ class Mailbox : public Transport {
   MailboxLayout layout_;
   int rank_, world_;
   std::vector<Box> boxes_;
+  std::shared_ptr<Heap> heap_;
+  std::byte *heap_begin_ = nullptr, *heap_end_ = nullptr;  // this rank's
+  std::byte *open_begin_ = nullptr, *open_end_ = nullptr;  // what peers may write to in this call
+  bool read_in_place_ = false;
+  HugePages huge_pages_;
+  uint64_t cookie_ = 0;  // peers read it to find out whether they can
+  int unprobed_ = 0;     // peers that this rank has not tried to read yet
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, messages_sent_{0};
 };
 

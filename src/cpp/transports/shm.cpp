@@ -15,20 +15,49 @@
 namespace gpucomm {
 namespace {
 
+std::byte* map(int fd, size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (p == MAP_FAILED) return nullptr;
+  madvise(p, bytes, MADV_HUGEPAGE);  // most kernels are told not to give them to shared memory
+  return static_cast<std::byte*>(p);
+}
+
+// All of the file, or where the process may not map that much, the mailboxes at its start.
 struct FileRegion : Region {
-  FileRegion(int fd, size_t bytes) {
+  FileRegion(int fd, size_t least) {
     struct stat status{};
-    if (fstat(fd, &status) || static_cast<size_t>(status.st_size) < bytes)
+    if (fstat(fd, &status) || static_cast<size_t>(status.st_size) < least)
       fail(ErrorKind::mismatch, "the shared memory is ", status.st_size,
-           " bytes long, a region of this world needs ", bytes,
+           " bytes long, a region of this world needs ", least,
            ": do all ranks run the same version of gpucomm?");
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED)
-      fail(ErrorKind::unavailable, "could not map ", bytes,
-           " bytes of shared memory: ", std::strerror(errno));
-    base = static_cast<std::byte*>(p), size = bytes;
+    for (const size_t bytes : {static_cast<size_t>(status.st_size), least}) {
+      if (!(base = map(fd, bytes))) continue;
+      size = bytes;
+      file = fcntl(fd, F_DUPFD_CLOEXEC, 0), detachable = true;
+      return;
+    }
+    fail(ErrorKind::unavailable, "could not map ", least, " bytes of shared memory: ", std::strerror(errno));
   }
-  ~FileRegion() override { munmap(base, size); }
+  ~FileRegion() override {
+    munmap(base, size);
+    close(file);
+  }
+  std::string back(size_t offset, size_t bytes) override {
+    while (fallocate(file, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)))
+      if (errno != EINTR) return std::strerror(errno);
+    return "";
+  }
+  void unback(size_t offset, size_t bytes) override {
+    fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
+  }
+  void detach(size_t offset, size_t bytes) override {
+    void* own = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED) return;
+    std::memcpy(own, base + offset, bytes);
+    mremap(own, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base + offset);
+  }
+  int file = -1;
 };
 
 struct ProcessState {
@@ -73,7 +102,7 @@ class Shm : public Mailbox {
   }
 
  private:
-  void join(int rank) const {
+  void join(int rank) {
     const auto now = process_state(getpid());
     set_process(rank, getpid(), now.started);
   }
@@ -82,7 +111,7 @@ class Shm : public Mailbox {
 std::unique_ptr<Transport> open_shm(const Endpoint& endpoint) {
   if (endpoint.fd < 0)
     fail(ErrorKind::invalid_argument, "transport 'shm' needs the file descriptor of its memory");
-  auto region = std::make_shared<FileRegion>(endpoint.fd, region_bytes(endpoint.world));
+  auto region = std::make_shared<FileRegion>(endpoint.fd, mailbox_bytes(endpoint.world));
   return std::make_unique<Shm>(region, endpoint.rank, endpoint.world, endpoint.channel);
 }
 
@@ -92,16 +121,30 @@ const Registry<TransportEntry>::Add add{
 
 }  // namespace
 
-int make_shm_fd(int world) {
-  const size_t bytes = region_bytes(world);
+// The largest heap for each rank that the file may hold and this process map; the other ranks have its
+// limits.
+static size_t size_file(int fd, int world, std::optional<size_t> heap_bytes) {
+  for (const size_t heap : heap_sizes(world, heap_bytes)) {
+    const size_t bytes = mailbox_bytes(world) + heap * world;
+    if (ftruncate(fd, static_cast<off_t>(bytes))) continue;
+    if (std::byte* base = map(fd, bytes)) {
+      format_region(base, world, heap);
+      munmap(base, bytes);
+      return bytes;
+    }
+  }
+  return 0;
+}
+
+int make_shm_fd(int world, std::optional<size_t> heap_bytes) {
   const int fd = memfd_create("gpucomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(ErrorKind::unavailable, "memfd_create failed: ", std::strerror(errno));
-  if (ftruncate(fd, static_cast<off_t>(bytes)) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
+  if (!size_file(fd, world, heap_bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
     const int error = errno;
     close(fd);
-    fail(ErrorKind::unavailable, "could not size shared memory of ", bytes, " bytes: ", std::strerror(error));
+    fail(ErrorKind::unavailable, "could not size or map shared memory of ", mailbox_bytes(world),
+         " bytes: ", std::strerror(error));
   }
-  format_region(FileRegion(fd, bytes).base, world);
   return fd;
 }
 

@@ -42,15 +42,27 @@ struct Poison {
 
 // A part of a message that has arrived, valid until consumed.
 struct Chunk {
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;  // nullptr: the answer of a message in place, which is there already
   size_t bytes = 0;
   uint64_t tag = 0;
   uint64_t stamp = 0;  // on emulated links: when it is there, in ns of the steady clock
+  // In place, where the sender will take our message number `answer` (from 1, in this call) into this very
+  // memory: that message may be written here at once. 0: only to be read.
+  uint32_t answer = 0;
+  bool remote = false;  // it is in the peer's private memory: fetch it
 };
 
 struct SendProgress {
   size_t moved = 0;
   bool begun = false;
+  bool lent = false;   // in place: all is announced, the peer has not read it yet
+  uint32_t entry = 0;  // ... by this entry of the ring
+  // Set by the caller: `answer` where the peer may overwrite the message's memory with its message of that
+  // number; `answered` where this message has been written to where the peer wants it, so that only a notice
+  // is sent.
+  uint32_t answer = 0;
+  bool answered = false;
+  bool plain = false;  // set by the caller: the receiver only copies it to where it belongs
   // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
   // free again, and when its last byte is there; 0: not known yet.
   uint64_t since = 0, left = 0, there = 0;
@@ -60,6 +72,8 @@ struct SendProgress {
     return there ? there - static_cast<uint64_t>(static_cast<double>(to_come) * ns_per_byte) : 0;
   }
 };
+
+class Heap;
 
 // Words that all ranks of a communicator share, zero at first.
 inline constexpr int kSharedClocks = 128 + 64 * 64;
@@ -89,6 +103,8 @@ class Transport {
   // The next chunk from a peer, or nullptr while there is none.
   virtual const Chunk* peek(int peer) = 0;
   virtual void consume(int peer) = 0;
+  // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.
+  virtual bool fetch(int, std::byte*) { return false; }
 
   // begin_sleep announces that this rank is about to sleep and returns a ticket; look for work once more,
   // then sleep(ticket) returns when anything happened since, or the time is up; end_sleep in any case.
@@ -118,6 +134,17 @@ class Transport {
   virtual Clocks* clocks() { return nullptr; }
   // nullptr: the ranks share no memory to agree in.
   virtual Census* census() { return nullptr; }
+  // This rank's part of the memory that all ranks of the node map, for arrays; nullptr: none.
+  virtual std::shared_ptr<Heap> heap() { return nullptr; }
+  // Why there is no heap, or a smaller one than usual; empty: all is well.
+  virtual std::string heap_note() const { return "the transport has no shared memory"; }
+  // Whether anything was received out of a peer's own memory since the last question: who waits no longer may
+  // have reused it.
+  virtual bool read_in_place() { return false; }
+  // Whether a rank may read this one's private memory: "", or why not.
+  virtual std::string reader(int) const { return "the transport does not do that"; }
+  // After a fault: peers must not write into this rank's arrays any more.
+  virtual void withdraw() {}
   // All ranks should give the same word (not 0); returns the one that was given first.
   virtual uint64_t agree(uint64_t word) { return word; }
 
@@ -130,6 +157,13 @@ class Transport {
 // Memory that all ranks of a communicator map. The transport that made it knows what is in it.
 struct Region {
   virtual ~Region() = default;
+  // Takes memory from the machine for these bytes, or says why there is none; and gives it back.
+  virtual std::string back(size_t, size_t) { return ""; }
+  virtual void unback(size_t, size_t) {}
+  // Puts memory of this process alone in place of these bytes, with what is in them: peers that write there
+  // write to nobody's.
+  virtual void detach(size_t, size_t) {}
+  bool detachable = false;
   std::byte* base = nullptr;
   size_t size = 0;
 };

@@ -17,7 +17,7 @@ from gpucomm.bench.table import show, with_progress
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.units import parse_names, parse_sizes
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["add_arguments", "check_writable", "main"]
 
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
 _EPILOG = """\
@@ -28,6 +28,8 @@ that takes, in place, on arrays of zeros; it starts at a barrier and counts the 
 median, least and largest time of a call; algbw, bytes / time; busbw, algbw times the share of the bytes
 that the busiest link carries (2(p-1)/p for all_reduce, (p-1)/p for all_gather and reduce_scatter, else 1);
 and each peer's time over ours: above 1, gpucomm is faster. The exit code is 1 where a result was wrong.
+openmpi and mpich run in small jobs of their own, one per repetition, in between; each in its variants, and
+the ratio of the fastest of these stands in brackets. gpucomm.empty is gpucomm on arrays in shared memory.
 """
 
 
@@ -41,6 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sizes", metavar="LIST", help="default: 1K,64K,1M,16M; quick: 1K,1M")
     add("--algorithms", default="auto", metavar="LIST", help='of gpucomm, or "all" (default: auto)')
     add("--against", default="", metavar="LIST", help=f"other libraries: {', '.join(known_peers())}")
+    add(
+        "--memory",
+        default="private",
+        metavar="LIST",
+        help="of our arrays: private, shared (default: private)",
+    )
+    python = "interpreter of a peer that lives in an environment of its own; may be repeated"
+    add("--peer-python", action="append", default=[], metavar="NAME=PATH", help=python)
     add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help=f"{', '.join(DTYPES)}")
     add("--repeats", type=int, metavar="N", help="repetitions (default: 5; quick: 3)")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds that a call may take (default: 60)")
@@ -51,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Check the arguments, measure, and show what came out."""
     suite = _suite(args)
-    _check_writable(args.json)
+    check_writable(args.json)
     with closing(suite.run()) as steps:  # also ends the ranks when we are interrupted
         results = with_progress(steps, suite.steps, f"bench {suite.collective}")
     ranks = "1 rank" if suite.ranks == 1 else f"{suite.ranks} ranks"
@@ -71,9 +81,11 @@ def _suite(args: argparse.Namespace) -> Suite:
     repeats = args.repeats if args.repeats is not None else 3 if args.quick else 5
     if repeats < 1:
         raise InvalidArgumentError(f"--repeats {repeats} must be at least 1")
-    peers = parse_names(args.against)
+    peers, memory = parse_names(args.against), parse_names(args.memory)
     for name in peers:
         peer(name).check(args.dtype)
+    if not memory or not set(memory) <= {"private", "shared"}:
+        raise InvalidArgumentError(f"--memory {args.memory!r} must be private, shared or private,shared")
     return Suite(
         collective=args.collective,
         ranks=args.ranks,
@@ -84,7 +96,18 @@ def _suite(args: argparse.Namespace) -> Suite:
         repeats=repeats,
         least_s=0.002 if args.quick else 0.010,
         timeout=args.timeout,
+        memory=tuple(memory),
+        pythons=dict(_named_path(text, peers) for text in args.peer_python),
     )
+
+
+def _named_path(text: str, peers: list[str]) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not equals or name not in peers:
+        raise InvalidArgumentError(f"--peer-python {text!r} must be NAME=PATH, NAME one of --against")
+    if not os.access(path, os.X_OK):
+        raise InvalidArgumentError(f"--peer-python {text!r}: {path!r} cannot be executed")
+    return name, path
 
 
 def _algorithms(text: str, collective: str, ranks: int) -> list[str]:
@@ -99,8 +122,12 @@ def _algorithms(text: str, collective: str, ranks: int) -> list[str]:
     return names
 
 
-def _check_writable(path: Path | None) -> None:
-    """Find out before the measurement, not after it."""
+def check_writable(path: Path | None) -> None:
+    """Find out before the measurement whether its rows can be written there, not after it.
+
+    Raises:
+        InvalidArgumentError: they cannot.
+    """
     if path is None:
         return
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):

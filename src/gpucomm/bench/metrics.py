@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["COLLECTIVES", "Result", "busbw_factor", "elements_of"]
+__all__ = ["COLLECTIVES", "OURS", "SHARED", "Result", "busbw_factor", "elements_of"]
 
 COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+OURS, SHARED = "gpucomm", "gpucomm.empty"  # the libraries' names: on private arrays, on shared ones
 BY_RANK = ("all_gather", "reduce_scatter")  # each rank has or gets an equal part of the buffer
 
 

@@ -2,7 +2,8 @@
 
 Such a file has `check(dtype)`, which runs in the command and raises UnavailableError or InvalidArgumentError
 where the library cannot take part, and `join(rank, ranks, folder, timeout)`, which runs once in every rank
-and returns a Library. It must import the library itself inside these functions only.
+and returns a Library. It must import the library itself inside these functions only. A peer that needs an
+environment of its own has VARIANTS in place of join: see mpi.py.
 """
 
 from __future__ import annotations

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpucomm.bench import worker
-from gpucomm.bench.metrics import Result, elements_of
+from gpucomm.bench.metrics import OURS, SHARED, Result, elements_of
+from gpucomm.bench.mpi import Mpi, Outcome
+from gpucomm.bench.peers import peer
 from gpucomm.launch import World, local
 
 __all__ = ["Suite"]
@@ -30,6 +32,8 @@ class Suite:
         sizes: bytes of the whole buffer; each is rounded down to whole elements, the same for every rank.
         algorithms: of gpucomm.
         peers: the other libraries.
+        memory: of our arrays: "private", "shared" (gpucomm.empty) or both.
+        pythons: the interpreters of peers that live in environments of their own, by name.
         dtype: of the elements.
         repeats: repetitions, of which the median counts; they rotate over the contenders.
         least_s: how long a repetition lasts at least, in as many calls as that takes.
@@ -45,17 +49,31 @@ class Suite:
     repeats: int
     least_s: float
     timeout: float
+    memory: tuple[str, ...] = ("private",)
+    pythons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def contenders(self) -> list[tuple[str, str]]:
-        """(library, algorithm), ours first."""
-        ours = [("gpucomm", algorithm) for algorithm in self.algorithms]
-        return ours + [(peer, "default") for peer in self.peers]
+        """(library, algorithm) of those that run in our processes, ours first."""
+        names = [SHARED if memory == "shared" else OURS for memory in self.memory]
+        ours = [(name, algorithm) for name in names for algorithm in self.algorithms]
+        return ours + [(name, "default") for name in self.peers if not _outside(name)]
+
+    @property
+    def others(self) -> list[tuple[str, str]]:
+        """(library, variant) of those that run in jobs of their own."""
+        return [
+            (name, variant)
+            for name in self.peers
+            if _outside(name)
+            for variant, how in peer(name).VARIANTS.items()
+            if not how.collectives or self.collective in how.collectives
+        ]
 
     @property
     def steps(self) -> int:
-        """How many times `run` yields."""
-        return len(self.sizes) * len(self.contenders) * (1 + self.repeats)
+        """How many times `run` yields without a result."""
+        return len(self.sizes) * (len(self.contenders) * (1 + self.repeats) + len(self.others) * self.repeats)
 
     def run(self) -> Generator[Result | None, None, None]:
         """Measure; yields after every step, with a Result when one is complete.
@@ -68,29 +86,49 @@ class Suite:
             tempfile.TemporaryDirectory(prefix="gpucomm-bench-") as folder,
             local(self.ranks, timeout=self.timeout, env=_ENVIRONMENT) as world,
         ):
-            transports = world.run(worker.begin, list(self.peers), folder)[0]
+            inside = [name for name in self.peers if not _outside(name)]
+            transports = world.run(worker.begin, inside, folder)[0]
+            jobs = {name: self._library(name, folder) for name in self.peers if _outside(name)}
             for nbytes in self.sizes:
-                yield from self._size(world, nbytes, transports)
+                yield from self._size(world, nbytes, transports, jobs)
             world.run(worker.end)
 
-    def _size(self, world: World, nbytes: int, transports: dict[str, str]) -> Iterator[Result | None]:
+    def _library(self, name: str, folder: str) -> Mpi:
+        return Mpi(name, peer(name).MARK, peer(name).VARIANTS, self.pythons.get(name), folder)
+
+    def _size(
+        self, world: World, nbytes: int, transports: dict[str, str], jobs: dict[str, Mpi]
+    ) -> Iterator[Result | None]:
         itemsize = np.dtype(self.dtype).itemsize
         count = elements_of(self.collective, nbytes, itemsize, self.ranks)
         world.run(worker.prepare, self.collective, self.contenders, count, self.dtype)
-        correct: list[bool] = []
+        inside = range(len(self.contenders))
+        everyone = self.contenders + self.others
+        correct = [True] * len(everyone)
+        times: list[list[float]] = [[] for _ in everyone]
         calls: list[int] = []
-        for index in range(len(self.contenders)):
-            correct.append(all(world.run(worker.verify, self.collective, index)))
+        for index in inside:
+            correct[index] = all(world.run(worker.verify, self.collective, index))
             calls.append(self._calls(world, index))
             yield None
-        times: list[list[float]] = [[] for _ in self.contenders]
         for _ in range(self.repeats):
-            for index, some in enumerate(calls):
-                times[index].append(max(world.run(worker.measure, index, some)) / some)
+            for index, (library, variant) in enumerate(everyone):
+                if index in inside:
+                    some = calls[index]
+                    times[index].append(max(world.run(worker.measure, index, some)) / some)
+                else:
+                    outcome = self._job(jobs[library], variant, count)
+                    times[index].append(outcome.time_s)
+                    correct[index] = correct[index] and outcome.correct
                 yield None
-        for index, (library, algorithm) in enumerate(self.contenders):
-            who = (self.collective, library, algorithm, transports[library], self.ranks)
+        for index, (library, algorithm) in enumerate(everyone):
+            transport = transports[library] if index in inside else jobs[library].transport
+            who = (self.collective, library, algorithm, transport, self.ranks)
             yield Result(*who, count * itemsize, self.dtype, tuple(times[index]), correct[index])
+
+    def _job(self, library: Mpi, variant: str, count: int) -> Outcome:
+        job = {"collective": self.collective, "count": count, "dtype": self.dtype, "least_s": self.least_s}
+        return library.run(variant, self.ranks, job, self.timeout)
 
     def _calls(self, world: World, index: int) -> int:
         """How many calls last `least_s`; also warms up. The better of two tries: a hiccup must not count."""
@@ -101,3 +139,8 @@ class Suite:
             if spent >= self.least_s / 2 or wanted <= calls:
                 return wanted
             calls = min(wanted, calls * 32)
+
+
+def _outside(name: str) -> bool:
+    """Whether a peer runs in jobs of its own."""
+    return hasattr(peer(name), "VARIANTS")

@@ -7,16 +7,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpucomm.bench.metrics import Result
+from gpucomm.bench.metrics import OURS, SHARED, Result
 from gpucomm.units import format_size
 
-__all__ = ["cells", "header", "show", "with_progress"]
+__all__ = ["cells", "fancy", "header", "show", "with_progress"]
 
 _TEXTS = 3  # leading columns of words; the others are figures
 
 
 def header(peers: Sequence[str]) -> list[str]:
-    """The names of the columns."""
+    """The names of the columns; a peer's ratio is its default's, in brackets its fastest variant's."""
     figures = ["time us", "min", "max", "algbw GB/s", "busbw GB/s", *(f"{peer}/ours" for peer in peers)]
     return ["size", "library", "algorithm", *figures, "correct"]
 
@@ -32,15 +32,16 @@ def cells(result: Result, results: Sequence[Result], peers: Sequence[str]) -> li
 
 
 def _ratio(result: Result, results: Sequence[Result], peer: str) -> str:
-    if result.library != "gpucomm":
+    if result.library not in (OURS, SHARED):
         return ""
-    other = next(r for r in results if r.library == peer and r.nbytes == result.nbytes)
-    return f"{other.median_s / result.median_s:.2f}x"
+    theirs = [r.median_s for r in results if r.library == peer and r.nbytes == result.nbytes]
+    ratios = [f"{time / result.median_s:.2f}x" for time in (theirs[0], min(theirs))]
+    return ratios[0] if len(theirs) == 1 else f"{ratios[0]} ({ratios[1]})"
 
 
 def with_progress(steps: Iterator[Result | None], total: int, what: str) -> list[Result]:
     """Run all steps and collect their results; with a progress bar where somebody looks on."""
-    if not _fancy():
+    if not fancy():
         return [result for result in steps if result is not None]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -59,7 +60,7 @@ def with_progress(steps: Iterator[Result | None], total: int, what: str) -> list
 def show(title: str, results: Sequence[Result], peers: Sequence[str]) -> None:
     """Print the table: with rules and colours on a terminal, plain elsewhere."""
     names, rows = header(peers), [cells(result, results, peers) for result in results]
-    if _fancy():
+    if fancy():
         _show_rich(title, names, rows)
         return
     widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
@@ -83,9 +84,12 @@ def _show_rich(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) 
     for number, row in enumerate(rows):
         right = "[green]yes[/green]" if row[-1] == "yes" else "[bold red]no[/bold red]"
         last_of_size = number + 1 == len(rows) or rows[number + 1][0] != row[0]
-        table.add_row(*row[:-1], right, end_section=last_of_size, style="bold" if row[1] == "gpucomm" else "")
+        table.add_row(
+            *row[:-1], right, end_section=last_of_size, style="bold" if row[1] in (OURS, SHARED) else ""
+        )
     Console().print(table)
 
 
-def _fancy() -> bool:
+def fancy() -> bool:
+    """Whether somebody looks on, and rich can show them something."""
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, UnavailableError, UnsupportedTypeError
 from gpucomm.exchange import Handle, Part
+from gpucomm.memory import empty
 from gpucomm.optim.members import Member
 
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
 __all__ = ["Bucket"]
+
+
+def _zeros(count: int, like: Any, comm: Communicator | None) -> tuple[Any, bool]:
+    """Returns a buffer, and whether all ranks of the node can read it where it lies."""
+    if comm is not None and comm.heap["size_bytes"] and like.device.type == "cpu":
+        try:
+            return empty(count, like.dtype, comm=comm, like="torch").zero_(), True
+        except UnavailableError:
+            pass  # the heap is full: the results are the same
+    return torch.zeros(count, dtype=like.dtype, device=like.device), False
 
 
 def _dense_view(buffer: Any, offset: int, param: Any) -> Any:
@@ -27,14 +41,18 @@ class Bucket:
 
     Args:
         members: the parameters, all of one dtype and device.
+        comm: the ranks; where these share a heap, the buffer lies in it. None: it lies in private memory.
+
+    Attributes:
+        shared: whether the buffer lies in the shared heap.
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Member], comm: Communicator | None = None) -> None:
         self.members = list(members)
         counts = [param.numel() for _, param in members]
         ends = [sum(counts[: slot + 1]) for slot in range(len(counts))]
         first = members[0].param
-        self.buffer = torch.zeros(ends[-1] + len(counts), dtype=first.dtype, device=first.device)
+        self.buffer, self.shared = _zeros(ends[-1] + len(counts), first, comm)
         self.parts = [
             Part(member.name, end - count, count)
             for member, end, count in zip(members, ends, counts, strict=True)

@@ -164,7 +164,9 @@ class DistributedOptimizer(WrappedOptimizer):
         Returns:
             ``steps`` (calls of step()), ``rounds`` (exchanges of all gradients), ``bytes_per_step`` (sent by
             this rank per round, from the transport's counters), ``exposed_s`` (seconds that backward() waited
-            at its end), ``hooks_s`` (seconds spent copying gradients and starting messages).
+            at its end), ``hooks_s`` (seconds spent copying gradients and starting messages),
+            ``shared_buckets`` (how many buckets lie in the ranks' shared heap and are read there; others are
+            in private memory, as the heap is missing or full, or the parameters are on another device).
         """
         reducer = self._reducer
         return {
@@ -173,6 +175,7 @@ class DistributedOptimizer(WrappedOptimizer):
             "bytes_per_step": reducer.bytes_sent / max(reducer.rounds, 1),
             "exposed_s": reducer.exposed_s,
             "hooks_s": reducer.hooks_s,
+            "shared_buckets": reducer.shared_buckets,
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -66,23 +66,23 @@ class LayerwiseBSP(WrappedOptimizer):
             name = "direct" if algorithm == "auto" else algorithm
             _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence
         self.comm, self.root = comm, root
-        self._steps = 0
+        self._steps = self._rounds = 0  # _rounds: of the reducer, up to the last step() or zero_grad()
         how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "async_op": True}
         self._reducer = Reducer(comm, _ToRoot(partial(comm.reduce, root=root, op="mean", **how)))
         members = find_members(model, self.param_groups)
-        sent = [member for member in members if member.param.requires_grad]
-        layers = [group for _, group in find_layers(model, sent)]
+        self._sent = [member for member in members if member.param.requires_grad]
+        layers = [group for _, group in find_layers(model, self._sent)]
         self._frozen = [member for member in members if not member.param.requires_grad]
         buckets = [bucket for group in reversed(layers) for bucket in plan_buckets(group, "one")]
         if comm.world > 1:
             require_same_layout(comm, members, buckets, f"{root=}, {algorithm=}, {segments=}")
             broadcast_tensors(comm, [*(member.param for member in members), *model.buffers()], root)
         self._reducer.attach(buckets)
-        moving = sent if comm.world > 1 else []
+        moving = self._sent if comm.world > 1 else []
         self._weights = WeightFlow(comm, model, moving, root, partial(comm.broadcast, root=root, **how))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Lets the root's optimizer step on the mean gradients and starts to send the new weights.
+        """Lets the root's optimizer step on the mean gradients, clears them, starts to send the new weights.
 
         Args:
             closure: must be None: the ranks could not follow how often the root evaluates it.
@@ -91,13 +91,18 @@ class LayerwiseBSP(WrappedOptimizer):
             What the inner optimizer returns; None on the other ranks.
 
         Raises:
-            InvalidArgumentError: a closure was given, a backward() failed half-way, or a parameter was
-                unfrozen after wrapping.
+            InvalidArgumentError: a closure was given, a backward() failed half-way, there were several,
+                or a parameter was unfrozen after wrapping.
         """
         rank = f"rank {self.comm.rank} of {self.comm.world}"
         if closure is not None:
             raise InvalidArgumentError(f"[optim] LayerwiseBSP.step() takes no closure ({rank})")
         self._reducer.require_global(rank)
+        if self._reducer.rounds - self._rounds > 1:
+            raise InvalidArgumentError(
+                "[optim] step() after several backward(), whose gradients do not add up: only the root's"
+                f" are global; call zero_grad() of this optimizer between them ({rank})"
+            )
         for name, param in self._frozen:
             if param.requires_grad and self.comm.world > 1:
                 raise InvalidArgumentError(
@@ -105,13 +110,21 @@ class LayerwiseBSP(WrappedOptimizer):
                 )
         result = self.inner.step() if self.comm.rank == self.root else None
         self._weights.start()
+        self._forget_gradients()
         self._steps += 1
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, and the leavings of a backward() that an exception cut short."""
         self._reducer.reset()
+        self._rounds = self._reducer.rounds
         self.inner.zero_grad(set_to_none)
+
+    def _forget_gradients(self) -> None:
+        # A later backward would add to the mean on the root, to their own gradients on the others.
+        self._rounds = self._reducer.rounds
+        for _, param in self._sent if self.comm.world > 1 else ():
+            param.grad = None
 
     def synchronize(self) -> None:
         """Returns when the weights of the last step() are there on this rank."""

@@ -66,11 +66,16 @@ class Reducer:
         """Takes over these buckets in place of the present ones."""
         self.reset()
         _remove(self._handles)
-        self._buckets = [Bucket(members) for members in buckets] if self._comm.world > 1 else []
+        self._buckets = [Bucket(members, self._comm) for members in buckets] if self._comm.world > 1 else []
         me = weakref.ref(self)
         for index, members in enumerate(buckets):
             for slot, (_, param) in enumerate(members):
                 self._handles.append(param.register_post_accumulate_grad_hook(_make_hook(me, index, slot)))
+
+    @property
+    def shared_buckets(self) -> int:
+        """How many buckets lie in the ranks' shared heap."""
+        return sum(bucket.shared for bucket in self._buckets)
 
     @property
     def running(self) -> bool:

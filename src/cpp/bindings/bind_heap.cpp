@@ -1,0 +1,85 @@
+// Blocks of shared memory as Python sees them, and the facts about the heap.
+#include "bindings/bind_heap.h"
+
+#include "transports/heap.h"
+#include "transports/remote.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace gpucomm {
+namespace {
+
+// What an array of gpucomm.empty stands on; any library that takes buffers can use it.
+struct Block {
+  std::shared_ptr<std::byte> memory;
+  size_t bytes = 0;
+};
+
+std::shared_ptr<Heap> heap_of(PyCommunicator& communicator) {
+  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
+  Transport& transport = communicator.core().transport();
+  if (auto heap = transport.heap()) return heap;
+  fail(ErrorKind::unavailable, "there is no shared heap: ", transport.heap_note(), communicator.where());
+}
+
+py::dict heap_facts(PyCommunicator& communicator) {
+  Transport& transport = communicator.core().transport();
+  const auto heap = transport.heap();
+  return py::dict("size_bytes"_a = heap ? heap->size() : 0, "used_bytes"_a = heap ? heap->used() : 0,
+                  "memory_bytes"_a = heap ? heap->backed() : 0, "note"_a = transport.heap_note());
+}
+
+py::dict readers(PyCommunicator& communicator) {
+  py::dict table;
+  for (int rank = 0; rank < communicator.core().world(); ++rank)
+    if (rank != communicator.core().rank())
+      table[py::int_(rank)] = communicator.core().transport().reader(rank);
+  return table;
+}
+
+}  // namespace
+
+void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
+  m.def(
+      "read_process",
+      [](int64_t pid, uint64_t address, size_t nbytes) {
+        std::string data(nbytes, 0);
+        const std::string why = read_process(pid, address, data.data(), nbytes);
+        return why.empty() ? py::object(py::bytes(data)) : py::object(py::str(why));
+      },
+      "pid"_a, "address"_a, "nbytes"_a,
+      "Bytes of another process's memory, or a text why they can not be read.");
+  py::class_<Block>(m, "Block", py::buffer_protocol(), "A piece of this rank's shared heap.")
+      .def_buffer([](Block& block) {
+        return py::buffer_info(reinterpret_cast<uint8_t*>(block.memory.get()),
+                               static_cast<py::ssize_t>(block.bytes));
+      })
+      .def_property_readonly(
+          "address", [](const Block& b) { return reinterpret_cast<uintptr_t>(b.memory.get()); },
+          "Where it begins.")
+      .def_property_readonly("nbytes", [](const Block& b) { return b.bytes; }, "Its size.");
+  type.def(
+          "heap_block",
+          [](PyCommunicator& c, size_t nbytes) {
+            const auto heap = heap_of(c);
+            try {
+              py::gil_scoped_release released;  // the machine may have to find the memory
+              return Block{heap->allocate(nbytes), nbytes};
+            } catch (const Error& error) {
+              throw Error(error.kind, error.what() + c.where());
+            }
+          },
+          "nbytes"_a,
+          "Memory that the ranks of this node share, as a buffer; gpucomm.empty makes arrays of it. It lives "
+          "as "
+          "long\nas anything that refers to it, beyond close().")
+      .def_property_readonly("readers", &readers,
+                             "Which ranks read long messages out of this one's private memory (cross-memory "
+                             "attach): rank -> \"\",\nor why it does not. They find out at their first call.")
+      .def_property_readonly("heap", &heap_facts,
+                             "This rank's shared heap: size_bytes, used_bytes, memory_bytes (taken from the "
+                             "machine), and a\nnote why there is none.");
+}
+
+}  // namespace gpucomm

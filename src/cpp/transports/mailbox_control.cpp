@@ -1,0 +1,100 @@
+// The control channel of a mailbox: who is in which call, who has left, and poison.
+#include <algorithm>
+#include <cstring>
+
+#include "base/env.h"
+#include "transports/mailbox.h"
+#include "transports/mailbox_layout.h"
+
+namespace gpucomm {
+
+void Mailbox::announce(const CallRecord& record) {
+  uint64_t words[CallRecord::kWords] = {};
+  std::memcpy(words, &record, sizeof record);
+  auto& cells = area(rank_).records[record.sequence % kRecords];
+  for (int i = 0; i < CallRecord::kWords; ++i) cells[i].store(words[i], std::memory_order_relaxed);
+  open_begin_ = open_end_ = nullptr;
+  if (unprobed_) probe_peers();
+  area(rank_).arrived.store(record.sequence, std::memory_order_release);
+}
+
+void Mailbox::complete(uint64_t sequence) {
+  area(rank_).completed.store(sequence, std::memory_order_release);
+}
+
+CallRecord Mailbox::call(int rank, uint64_t sequence) const {
+  uint64_t words[CallRecord::kWords];
+  auto& cells = area(rank).records[sequence % kRecords];
+  for (int i = 0; i < CallRecord::kWords; ++i) words[i] = cells[i].load(std::memory_order_relaxed);
+  CallRecord record;
+  std::memcpy(&record, words, sizeof record);
+  if (record.sequence != sequence) record.in_use = 0;
+  return record;
+}
+
+uint64_t Mailbox::arrived(int rank) const { return area(rank).arrived.load(std::memory_order_acquire); }
+uint64_t Mailbox::completed(int rank) const { return area(rank).completed.load(std::memory_order_acquire); }
+
+void Mailbox::leave() {
+  area(rank_).left.store(1, std::memory_order_release);
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_) ring_bell(peer);
+}
+
+std::string Mailbox::gone(int rank) const {
+  return area(rank).left.load(std::memory_order_acquire) ? "has closed its communicator" : "";
+}
+
+std::pair<int64_t, int64_t> Mailbox::who(int rank) const {
+  return {area(rank).pid.load(std::memory_order_acquire), area(rank).started.load(std::memory_order_acquire)};
+}
+
+void Mailbox::set_process(int rank, int64_t pid, int64_t started) {
+  if (rank == rank_ && env().cma) {
+    cookie_ = kMagic ^ static_cast<uint64_t>(pid) << 32 ^ static_cast<uint64_t>(started) ^
+              reinterpret_cast<uint64_t>(this);
+    area(rank).cookie.store(cookie_, std::memory_order_relaxed);
+    area(rank).cookie_address.store(reinterpret_cast<uint64_t>(&cookie_), std::memory_order_relaxed);
+    unprobed_ = world_ - 1;
+  }
+  area(rank).started.store(started, std::memory_order_release);
+  area(rank).pid.store(pid, std::memory_order_release);
+}
+
+std::string Mailbox::describe(int) const { return ""; }
+
+void Mailbox::poison(const Poison& poison) {
+  auto* header = reinterpret_cast<RegionHeader*>(base_);
+  uint32_t none = 0;
+  if (header->poison_state.compare_exchange_strong(none, 1)) {
+    header->poison_rank = poison.rank, header->poison_kind = static_cast<uint32_t>(poison.kind);
+    std::strncpy(header->poison_text, poison.text.c_str(), sizeof header->poison_text - 1);
+    header->poison_state.store(2, std::memory_order_release);
+  }
+  // Before whatever the caller writes into arrays that others may be reading; they look at the poison after.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_) ring_bell(peer);
+}
+
+bool Mailbox::poisoned() const {
+  return reinterpret_cast<RegionHeader*>(base_)->poison_state.load(std::memory_order_acquire) == 2;
+}
+
+Poison Mailbox::poison() const {
+  const auto* header = reinterpret_cast<RegionHeader*>(base_);
+  if (!poisoned()) return {};
+  return {header->poison_rank, static_cast<ErrorKind>(header->poison_kind), header->poison_text};
+}
+
+Clocks* Mailbox::clocks() { return reinterpret_cast<RegionHeader*>(base_)->clocks; }
+
+Census* Mailbox::census() { return &reinterpret_cast<RegionHeader*>(base_)->census; }
+
+uint64_t Mailbox::agree(uint64_t word) {
+  uint64_t first = 0;
+  auto& agreed = reinterpret_cast<RegionHeader*>(base_)->agreed;
+  return agreed.compare_exchange_strong(first, word) ? word : first;
+}
+
+}  // namespace gpucomm

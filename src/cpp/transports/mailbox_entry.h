@@ -1,0 +1,40 @@
+// The entries of a mailbox's rings.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "transports/mailbox.h"
+
+namespace gpucomm {
+
+struct Entry {  // of kEntryBytes; the payload of a short message follows the header in the same line
+  std::atomic<uint64_t> full;  // 0: the sender's to fill; else the receiver's to read
+  uint64_t tag;
+  uint32_t bytes;
+  int32_t slot;    // or kInline, kInPlace
+  uint64_t stamp;  // when it may be seen; 0: at once
+  std::byte payload[];
+};
+static_assert(sizeof(Entry) == 32);
+inline constexpr int32_t kInline = -1;   // the payload is here
+inline constexpr int32_t kInPlace = -2;  // the payload is a Loan: where the message lies
+inline constexpr int32_t kRemote = -4;   // the same, in the sender's private memory
+inline constexpr int32_t kAnswer = -3;   // the same, but its bytes are where they belong already
+struct Loan {
+  uint64_t offset, bytes;  // in the region, or kRemote: an address
+  uint32_t answer;         // as in Chunk
+};
+// Shorter messages are staged: a lender waits for its reader, which costs more than a short copy.
+inline constexpr size_t kLeastLoan = 16 << 10;
+inline constexpr size_t kLeastRemote = 256 << 10;
+inline constexpr size_t kRemoteChunk = 16 << 20;
+inline constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
+
+inline Loan loan_of(const Entry& e) {
+  Loan loan;
+  std::memcpy(&loan, e.payload, sizeof loan);
+  return loan;
+}
+
+}  // namespace gpucomm

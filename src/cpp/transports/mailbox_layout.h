@@ -1,0 +1,39 @@
+// What lies where in the memory of the mailboxes, besides the rings: the header and each rank's area.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "transports/mailbox.h"
+
+namespace gpucomm {
+
+static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
+inline constexpr int kRecords = kRememberedCalls;
+
+struct RegionHeader {
+  uint64_t magic, world, slots, slot_bytes, heap_bytes;
+  std::atomic<uint32_t> full_fences;   // 1: some rank lacks the asymmetric fence
+  std::atomic<uint32_t> poison_state;  // 0 none, 1 being written, 2 readable
+  int32_t poison_rank;
+  uint32_t poison_kind;
+  char poison_text[1500];
+  std::atomic<uint64_t> agreed;
+  Census census;
+  Clocks clocks[kSharedClocks];
+};
+
+struct RankArea {
+  alignas(64) std::atomic<uint32_t> bell;
+  std::atomic<uint32_t> sleepers;
+  alignas(64) std::atomic<uint64_t> arrived;
+  std::atomic<uint64_t> completed;
+  std::atomic<uint32_t> left, maps_heaps;  // maps_heaps: it can read what others lend
+  std::atomic<int64_t> pid, started;
+  std::atomic<uint64_t> cookie, cookie_address;  // of its private memory
+  std::atomic<uint64_t> reads, tried;            // of which ranks it can read the private memory; has tried
+  alignas(64) std::atomic<uint64_t> records[kRecords][16];
+};
+
+inline constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"
+
+}  // namespace gpucomm

@@ -1,0 +1,68 @@
+// Messages in place: the sender lends its memory, the receiver reads it and may answer into it.
+#include <algorithm>
+
+#include "transports/mailbox.h"
+#include "transports/mailbox_entry.h"
+
+namespace gpucomm {
+
+bool Mailbox::lendable(int peer, const std::byte* data, size_t bytes) const {
+  return bytes >= kLeastLoan && data >= heap_begin_ && data + bytes <= heap_end_ && maps_heaps(peer);
+}
+
+// The whole message by one entry.
+bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, bool remote,
+                   SendProgress& progress) {
+  Box& box = boxes_[peer];
+  Entry& e = entry(box.out, box.out_next);
+  if (e.full.load(std::memory_order_acquire)) return false;
+  const uint64_t offset = remote ? reinterpret_cast<uint64_t>(data) : data - region_->base;
+  const Loan loan{offset, bytes, !remote && region_->detachable ? progress.answer : 0};
+  if (loan.answer) open(region_->base + offset, bytes);
+  std::memcpy(e.payload, &loan, sizeof loan);
+  e.slot = remote ? kRemote : kInPlace, e.bytes = 0, e.stamp = 0;
+  progress.entry = box.out_next, progress.moved = bytes, progress.begun = progress.lent = true;
+  publish(peer, e, tag, bytes);
+  return false;
+}
+
+bool Mailbox::fetch(int peer, std::byte* to) {
+  Box& box = boxes_[peer];
+  const uint64_t address = loan_of(entry(box.in, box.in_next)).offset + box.in_place;
+  return read_process(who(peer).first, address, to, box.chunk.bytes).empty();
+}
+
+// The message is there already; the peer learns it.
+bool Mailbox::notify(int peer, uint64_t tag, size_t bytes) {
+  Entry& e = entry(boxes_[peer].out, boxes_[peer].out_next);
+  if (e.full.load(std::memory_order_acquire)) return false;
+  const Loan loan{0, bytes, 0};
+  std::memcpy(e.payload, &loan, sizeof loan);
+  e.slot = kAnswer, e.bytes = 0, e.stamp = 0;
+  publish(peer, e, tag, bytes);
+  return true;
+}
+
+void Mailbox::open(std::byte* begin, size_t bytes) {
+  open_begin_ = open_end_ ? std::min(open_begin_, begin) : begin;
+  open_end_ = std::max(open_end_, begin + bytes);
+}
+
+// A peer that was stopped in the middle of an answer would go on with it whenever it wakes: into memory that
+// is not ours any more.
+void Mailbox::withdraw() {
+  if (!open_end_) return;
+  constexpr size_t kPage = Heap::kPageBytes;
+  const size_t begin = (open_begin_ - region_->base) / kPage * kPage;
+  const size_t end = (open_end_ - region_->base + kPage - 1) / kPage * kPage;
+  region_->detach(begin, end - begin);
+  open_begin_ = open_end_ = nullptr;
+}
+
+// Whether the peer has read all of a loan. A ring further on, the entry is another message's.
+bool Mailbox::returned(const Box& box, const SendProgress& progress) const {
+  return box.out_next - progress.entry > kRingEntries ||
+         !entry(box.out, progress.entry).full.load(std::memory_order_acquire);
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,60 @@
+#include "transports/remote.h"
+
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "base/error.h"
+
+namespace gpucomm {
+
+std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes) {
+  for (size_t done = 0; done < bytes;) {
+    const iovec local{static_cast<std::byte*>(to) + done, bytes - done};
+    const iovec remote{reinterpret_cast<void*>(address + done), bytes - done};
+    const ssize_t n = process_vm_readv(static_cast<pid_t>(pid), &local, 1, &remote, 1, 0);
+    if (n <= 0) return concat("process_vm_readv: ", n ? std::strerror(errno) : "nothing came");
+    done += static_cast<size_t>(n);
+  }
+  return "";
+}
+
+// By its middle: an allocator may have asked for huge pages for all but the ends. Asked again for addresses
+// that are new, and now and then, as one may get other pages; a wrong answer costs only time. Reading takes a
+// millisecond or more, so it may not take more than a hundredth of the time.
+bool HugePages::hold(const void* data, size_t bytes) {
+  constexpr int kLookups = 4096;
+  const auto middle = reinterpret_cast<uintptr_t>(data) + bytes / 2;
+  const Mapping* mapping = lookups_++ % kLookups ? find(middle) : nullptr;
+  if (!mapping && Clock::now() >= next_read_) {
+    const auto begin = Clock::now();
+    read();
+    next_read_ = Clock::now() + 100 * (Clock::now() - begin);
+    mapping = find(middle);
+  }
+  return mapping && mapping->huge;
+}
+
+const HugePages::Mapping* HugePages::find(uintptr_t address) const {
+  for (const Mapping& m : mappings_)
+    if (m.begin <= address && address < m.end) return &m;
+  return nullptr;
+}
+
+void HugePages::read() {
+  mappings_.clear();
+  std::ifstream file("/proc/self/smaps");
+  size_t resident = 0, huge = 0;
+  for (std::string line; std::getline(file, line);) {
+    unsigned long begin, end;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) mappings_.push_back({begin, end, false});
+    std::sscanf(line.c_str(), "Rss: %zu", &resident);
+    if (std::sscanf(line.c_str(), "AnonHugePages: %zu", &huge) == 1 && !mappings_.empty())
+      mappings_.back().huge = huge && 2 * huge >= resident;
+  }
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,146 @@
+"""All-reduce with the broadcast started at once (fused): where it pays, and where it does not."""
+
+from __future__ import annotations
+
+from gpucomm import _core, cost
+from gpucomm.reproduce.claims import Outcome, Row
+from gpucomm.reproduce.linear_pipelining.cells import KIB, MIB, MOST_RANKS, cells, pipeline
+from gpucomm.reproduce.pictures import Curve, Picture
+from gpucomm.reproduce.run import Call, Cell, Run, ratio
+
+__all__ = ["fused_vs_ring_chain", "fused_vs_unfused_chain", "switch_auto_not_fused"]
+
+_FUSED, _UNFUSED, _RING = "linear_pipeline", "linear_pipeline_unfused", "ring"
+_FROM_X = 500
+
+
+def fused_vs_unfused_chain(run: Run) -> Outcome:
+    """How much faster than the whole reduce, then the whole broadcast."""
+    return _on_a_chain(run, "fused_vs_unfused_chain", _UNFUSED, 1.6)
+
+
+def fused_vs_ring_chain(run: Run) -> Outcome:
+    """How much faster than the ring."""
+    return _on_a_chain(run, "fused_vs_ring_chain", _RING, 1.4)
+
+
+def _call(algorithm: str, p: int, cell: Cell) -> Call:
+    if algorithm == _RING:
+        return Call("all_reduce", _RING)
+    return pipeline("all_reduce", algorithm, p, cell)
+
+
+def _times(run: Run, cell: Cell, p: int) -> dict[str, list[float]]:
+    """Seconds of all three, which are measured together."""
+    names = (_FUSED, _UNFUSED, _RING)
+    return dict(zip(names, run.times(cell, p, *(_call(name, p, cell) for name in names)), strict=True))
+
+
+def _model(cell: Cell, p: int, other: str) -> float:
+    return _call(other, p, cell).model_s(cell, p) / _call(_FUSED, p, cell).model_s(cell, p)
+
+
+def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
+    measured = cells(run, "chain", (500, 1074), (54, 200, 500, 1074, 5000))
+    rows = [_chain_row(run, cell, MOST_RANKS, claim, other, goal) for cell in measured]
+    if not run.quick:
+        (cell,) = cells(run, "chain", (), (1074,))
+        rows += [_chain_row(run, cell, p, claim, other, None) for p in run.worlds() if p < MOST_RANKS]
+    rows.append(_far_row(run, claim, other))
+    xs = [2.0**i for i in range(4, 14)]
+    modelled = [_model(measured[0]._replace(x=x), MOST_RANKS, other) for x in xs]
+    ours = [
+        ratio(_times(run, cell, MOST_RANKS)[other], _times(run, cell, MOST_RANKS)[_FUSED])
+        for cell in measured
+    ]
+    curves = [
+        Curve("emulated", [cell.x for cell in measured], ours),
+        Curve("the model", xs, modelled, model=True, like=0),
+        Curve("the goal, from x = 500 on", [_FROM_X, xs[-1]], [goal, goal], model=True),
+    ]
+    title = f"All-reduce on a chain of 8: time by {other} over time by the fused pipeline"
+    return Outcome(rows, Picture(title, "x = n beta / alpha", f"T({other}) / T(fused)", curves, log_x=True))
+
+
+def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float | None) -> Row:
+    times, model = _times(run, cell, p), _model(cell, p, other)
+    text = f"the model: {model:.3f}"
+    if cell.x < _FROM_X or p < MOST_RANKS:
+        goal = None  # it is for p = 8 and long messages
+    elif goal is not None and model < goal:
+        text += f", so the goal of {goal:g} is beyond the model itself here"
+    return Row(
+        claim,
+        None,
+        ratio(times[other], times[_FUSED]),
+        f"T({other})/T(fused)",
+        "emulated",
+        ">=",
+        goal,
+        run.setting(cell, p),
+        {_FUSED: times[_FUSED], other: times[other]},
+        run.note(cell, p, text),
+    )
+
+
+def _far_row(run: Run, claim: str, other: str) -> Row:
+    p = 512 if run.quick else 2048  # a ring of 2048 takes some seconds and a gigabyte
+    run.tell(f"simulating all-reduces of {p} ranks")
+    (cell,) = cells(run, "chain", (1074,), (1074,))
+    (ours,), (theirs,) = (
+        cost.simulate("all_reduce", name, worlds=[p], nbytes=cell.nbytes, links=cell.model)
+        for name in (_FUSED, other)
+    )
+    samples = {_FUSED: [ours.seconds], other: [theirs.seconds]}
+    text = f"{ours.segments} segments; the pipeline's fill is 2p - 3 of them, so x must grow with p"
+    figures = (None, theirs.seconds / ours.seconds, f"T({other})/T(fused)", "simulated", ">=", None)
+    return Row(claim, *figures, run.setting(cell, p, repeats=1), samples, text)
+
+
+def switch_auto_not_fused(run: Run) -> Outcome:
+    """On a switch: what fusing gains, how much faster the ring is, and how often "auto" fuses."""
+    claim = "switch_auto_not_fused"
+    rows = []
+    measured = cells(run, "switch", (1074,), (54, 1074, 5000))
+    for cell in measured:
+        times = _times(run, cell, MOST_RANKS)
+        fixed = run.setting(cell, MOST_RANKS)
+        note = run.note(cell, MOST_RANKS, f"the model: {_model(cell, MOST_RANKS, _UNFUSED):.3f}")
+        gain = ratio(times[_UNFUSED], times[_FUSED])
+        figures = (None, gain, f"T({_UNFUSED})/T(fused)", "emulated", "<=", 1.1, fixed)
+        rows.append(Row(claim, *figures, {name: times[name] for name in (_FUSED, _UNFUSED)}, note))
+        note = run.note(cell, MOST_RANKS, f"the model: {1 / _model(cell, MOST_RANKS, _RING):.3f}")
+        behind = ratio(times[_FUSED], times[_RING])
+        figures = (None, behind, f"T(fused)/T({_RING})", "emulated", ">=", 1.0, fixed)
+        rows.append(Row(claim, *figures, {name: times[name] for name in (_FUSED, _RING)}, note))
+    rows.append(_count_row(run, claim))
+    names = [f"x = {cell.x:g}" for cell in measured]
+    medians = {
+        name: [ratio(_times(run, cell, MOST_RANKS)[name], [cell.x * cell.alpha]) for cell in measured]
+        for name in (_FUSED, _UNFUSED, _RING)
+    }
+    curves = [Curve(name, range(len(names)), some) for name, some in medians.items()]
+    title = "All-reduce on an emulated switch, p = 8: fusing does not pay"
+    return Outcome(rows, Picture(title, "", "T / (n beta)", curves, names=names))
+
+
+def _count_row(run: Run, claim: str) -> Row:
+    """Asks for the choice of a communicator in many settings; nothing is sent for it."""
+    run.tell('asking what "auto" chooses on switches')
+    taken: dict[str, list[float]] = {}
+    alpha, xs, sizes = 1e-4, (6, 54, 200, 500, 1074, 5000), (64 * KIB, MIB, 16 * MIB, 64 * MIB)
+    worlds = run.worlds()
+    for p in worlds:
+        for nbytes in sizes:
+            for x in xs:
+                links = _core.Links("switch", alpha=alpha, beta=x * alpha / nbytes)
+                name = _core.choose("all_reduce", nbytes, p, links)[0]
+                taken.setdefault(name, []).append(p)
+    total = sum(map(len, taken.values()))
+    cell = Cell("switch", sizes[-1], xs[-1], alpha)
+    text = (
+        f"of {total} settings (p = {', '.join(map(str, worlds))}; 64 KiB to 64 MiB; x = 6 to 5000) in which "
+        '"auto" takes the fused pipeline; samples: the ranks of the settings by the algorithm taken'
+    )
+    figures = (None, float(len(taken.get(_FUSED, []))), "settings", "counted", "==", 0.0)
+    return Row(claim, *figures, run.setting(cell, worlds[-1], repeats=1), taken, text)

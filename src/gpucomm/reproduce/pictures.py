@@ -1,0 +1,96 @@
+"""The picture of a claim: curves of ours, of the model and of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Curve", "Picture", "draw"]
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by everybody
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points that belong together.
+
+    Attributes:
+        label: of the legend.
+        xs, ys: the points.
+        model: computed, so a thin dashed line instead of marks.
+        like: the index of the curve whose colour it takes; its own without.
+    """
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    model: bool = False
+    like: int | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What to draw.
+
+    Attributes:
+        title: what is seen.
+        x, y: the names of the axes.
+        curves: the points.
+        log_x, log_y: whether an axis is logarithmic (base 2 for x).
+        names: instead of numbers under the points: bars.
+    """
+
+    title: str
+    x: str
+    y: str
+    curves: Sequence[Curve]
+    log_x: bool = False
+    log_y: bool = False
+    names: Sequence[str] = ()
+
+
+def draw(picture: Picture, path: Path) -> None:
+    """Draws into a file; its ending says the format.
+
+    Args:
+        picture: what.
+        path: where to, such as "lp_invariant.svg".
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "gpucomm", "svg.fonttype": "none"}):
+        figure = Figure((7.5, 4.2), layout="constrained")
+        axes = figure.add_subplot()
+        for index, curve in enumerate(picture.curves):
+            colour = _COLOURS[(index if curve.like is None else curve.like) % len(_COLOURS)]
+            if picture.names:
+                width = 0.8 / len(picture.curves)
+                places = [x + (index - (len(picture.curves) - 1) / 2) * width for x in curve.xs]
+                bars = axes.bar(places, curve.ys, width, label=curve.label, color=colour)
+                axes.bar_label(bars, fmt="%.3g", fontsize=8)
+                continue
+            style: dict[str, Any] = (
+                {"linestyle": "--", "linewidth": 1.0} if curve.model else {"marker": "o", "markersize": 5}
+            )
+            axes.plot(curve.xs, curve.ys, label=curve.label, color=colour, **style)
+        if picture.names:
+            axes.set_xticks(range(len(picture.names)), picture.names)
+        elif picture.log_x:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+        if picture.log_y:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel(picture.x)
+        axes.set_ylabel(picture.y)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_title(picture.title, loc="left", fontsize=11)
+        axes.legend(frameon=False, fontsize=9)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -1,0 +1,109 @@
+"""Cross-memory attach: long private messages are read where they lie, or staged where that is refused."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import pairs
+from test_heap_faults import run
+
+import gpucomm
+
+pytestmark = pytest.mark.processes
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def have_huge_pages() -> bool:
+    return HUGE.exists() and "[never]" not in HUGE.read_text()
+
+
+def on_huge_pages(count):
+    """An array of float32 for which huge pages were asked, before its first touch."""
+    import mmap
+
+    import numpy as np
+
+    memory = mmap.mmap(-1, count * 4 + (4 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(memory, np.uint8)
+    start = -raw.ctypes.data % (2 << 20)
+    return raw[start : start + count * 4].view(np.float32)
+
+
+@pytest.fixture(scope="module")
+def world():
+    pytest.importorskip("cloudpickle")
+    with gpucomm.local(3, env={"PYTHONPATH": str(Path(__file__).parent)}) as world:
+        yield world
+
+
+def contract(comm, collective, algorithm):
+    """Whether long arrays come out right, and how many messages this rank sent."""
+    import numpy as np
+    from test_collectives import expect, inputs, run
+    from test_cross_memory import on_huge_pages
+
+    arrays = inputs(collective, "float32", comm.world, 600_000)
+    x = on_huge_pages(arrays[comm.rank].size)
+    wrong = []
+    for segments in (1, 3):
+        x[:] = arrays[comm.rank]
+        result = run(comm, collective, x, 1, algorithm=algorithm, segments=segments)
+        expected = expect(collective, arrays, comm.rank, 1, "sum")
+        if expected is not None and not np.array_equal(result, expected):
+            wrong.append(segments)
+    return wrong
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), pairs())
+def test_results(world, collective, algorithm):
+    assert world.run(contract, collective, algorithm) == [[]] * 3
+
+
+SENT = """
+    import numpy as np, sys
+    sys.path.insert(0, {tests!r})
+    from test_cross_memory import on_huge_pages
+    import gpucomm
+    comm = gpucomm.init()
+    x = on_huge_pages(1 << 20)
+    x[:] = comm.rank
+    comm.barrier()
+    before = comm.stats()["messages_sent"]
+    comm.broadcast(x, 0, algorithm="direct", segments=1)
+    assert (x == 0).all()
+    print(comm.stats()["messages_sent"] - before, comm.readers) if comm.rank == 0 else None
+"""
+
+
+@pytest.mark.skipif(not have_huge_pages(), reason="this kernel gives no huge pages")
+def test_it_is_used_and_can_be_refused():
+    script = SENT.format(tests=str(Path(__file__).parent))
+    sent, readers = run(script).split(" ", 1)
+    if readers != "{1: ''}\n":
+        pytest.skip(f"processes may not read each other here: {readers}")
+    assert sent == "1"
+    sent, readers = run(script, GPUCOMM_CMA="0").split(" ", 1)
+    assert int(sent) > 1 and "switched off here by GPUCOMM_CMA=0" in readers
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take the permission from a rank")
+def test_the_kernels_refusal_leaves_all_staged():
+    """Rank 1 gives up its rights, and rank 0 its dumpability: rank 1 may not read rank 0."""
+    script = """
+        import ctypes, os, sys
+        if os.environ["GPUCOMM_RANK"] == "0":
+            ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+        else:
+            for capability in range(64):
+                ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+            header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+            ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)())
+    """
+    body = SENT.format(tests=str(Path(__file__).parent))
+    sent, readers = run(textwrap.dedent(script) + textwrap.dedent(body)).split(" ", 1)
+    assert int(sent) > 1
+    assert readers == "{1: 'the kernel refused it'}\n"

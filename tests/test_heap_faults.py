@@ -1,0 +1,263 @@
+"""Faults while ranks read and write each other's arrays in place, and what an operating system can refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import uuid
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from ranks import outcomes_of
+
+import gpucomm
+from gpucomm import _core, errors
+
+
+def test_after_a_timeout_nobody_gets_what_the_owner_writes_then():
+    given_up = threading.Event()
+
+    def body(comm):
+        x = gpucomm.empty(100_000, comm=comm)
+        x[:] = comm.rank
+        comm.barrier()
+        if comm.rank == 0:
+            with pytest.raises(errors.CollectiveTimeoutError, match="missing: 1"):
+                comm.broadcast(x, 0, algorithm="direct", timeout=0.05, segments=1)
+            x[:] = 5
+            given_up.set()
+            return set(x.tolist())
+        assert given_up.wait(20)
+        with pytest.raises(errors.CollectiveTimeoutError, match="rank 0 reports"):
+            comm.broadcast(x, 0, algorithm="direct", segments=1)
+        return set(x.tolist())
+
+    assert outcomes_of(2, body) == [{5.0}, {1.0}]
+
+
+SCRIPT = """
+import json, sys
+import gpucomm
+comm = gpucomm.init(timeout={timeout})
+x = gpucomm.empty({count})
+x[:] = 1
+try:
+    i = 0
+    while True:
+        comm.all_reduce(x, op="mean", algorithm="{algorithm}", segments=1)
+        i += 1
+        if i == 5:
+            print("started", flush=True)
+except gpucomm.errors.Error as error:
+    x[:] = 5
+    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+sys.stdin.readline()
+print(json.dumps(bool((x == 5).all())), flush=True)
+"""
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def start(world: int, **options: object) -> list[subprocess.Popen[str]]:
+    script = SCRIPT.format(**{"timeout": 3.0, "count": 1 << 22, "algorithm": "direct"} | options)
+    ranked = {"GPUCOMM_WORLD": str(world), "GPUCOMM_JOB": uuid.uuid4().hex, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", script], env=os.environ | ranked | {"GPUCOMM_RANK": str(rank)}, **pipes
+        )
+        for rank in range(world)
+    ]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("algorithm", ["direct", "ring", "linear_pipeline"])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_is_named_and_arrays_stay_usable(ranks, algorithm, victim):
+    ranks += start(3, algorithm=algorithm, timeout=20)
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    ranks[victim].send_signal(signal.SIGKILL)
+    for rank in {0, 1, 2} - {victim}:
+        kind, text, closed = json.loads(ranks[rank].stdout.readline())
+        assert kind == "PeerLostError" and closed, text
+        assert f"rank {victim} is gone (pid {ranks[victim].pid} has ended)" in text
+        out, _ = ranks[rank].communicate("\n", timeout=20)
+        assert json.loads(out) is True
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_rank_that_wakes_late_writes_into_nobodys_array(ranks, attempt):
+    """Stopped anywhere, often in the middle of an answer, it goes on with that once it is woken."""
+    ranks += start(2, timeout=0.5)
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    ranks[1].send_signal(signal.SIGSTOP)
+    kind, text, _ = json.loads(ranks[0].stdout.readline())  # then its array is all 5
+    assert kind == "CollectiveTimeoutError" and "stopped" in text
+    ranks[1].send_signal(signal.SIGCONT)
+    assert "reports: " in json.loads(ranks[1].stdout.readline())[1]
+    out, _ = ranks[0].communicate("\n", timeout=20)
+    assert json.loads(out) is True
+
+
+def run(body: str, world: int = 2, before: str = "", **env: str) -> str:
+    """What rank 0 of a program prints; `before`: a shell command in the same mount namespace."""
+    program = [sys.executable, "-c", textwrap.dedent(body)]
+    command = [sys.executable, "-m", "gpucomm", "run", "-n", str(world), "--no-python", *program]
+    if before:
+        if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
+            pytest.skip("no mount namespace may be made here (unshare -rm)")
+        command = ["unshare", "-rm", "sh", "-c", f'{before} && exec "$@"', "sh", *command]
+    done = subprocess.run(
+        command, env=os.environ | env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.processes
+def test_a_full_dev_shm_does_not_matter():
+    body = """
+        import gpucomm
+        comm = gpucomm.init()
+        x = gpucomm.empty(1 << 22)
+        x[:] = 1
+        comm.all_reduce(x)
+        print(x[-1]) if comm.rank == 0 else None
+    """
+    full = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero > /dev/shm/full"
+    assert run(body, before=full) == "2.0\n"
+
+
+@pytest.mark.processes
+def test_memory_that_the_machine_does_not_have_is_a_sentence(tmp_path):
+    """A region on a small file system: its pages run out when a block is made, not when it is touched."""
+    body = f"""
+        import os
+        from gpucomm import Communicator, _core, errors, empty
+        made = _core.shm_create(1, 64 << 20)
+        path = "{tmp_path}/region"
+        size = os.fstat(made).st_size
+        with open(path, "wb") as file:
+            os.sendfile(file.fileno(), made, 0, 1 << 20)  # the headers of the mailboxes
+            file.truncate(size)
+        comm = Communicator("shm", 0, 1, fd=os.open(path, os.O_RDWR))
+        x = empty(1 << 20, "uint8", comm=comm)
+        x[:] = 1
+        try:
+            empty(32 << 20, "uint8", comm=comm)
+        except errors.UnavailableError as error:
+            print(error)
+        print(int(x.sum()), comm.heap["used_bytes"])
+    """
+    out = run(body, world=1, before=f"mount -t tmpfs -o size=8m none {tmp_path}")
+    assert "no 33554432 bytes of shared memory more (No space left on device)" in out
+    assert out.endswith(f"{1 << 20} {1 << 20}\n")
+
+
+@pytest.mark.processes
+def test_where_little_may_be_mapped_the_heap_is_smaller():
+    body = """
+        import resource
+        import numpy as np
+        used = int(open("/proc/self/statm").read().split()[0]) * 4096
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), used + (1 << 30)))
+        import gpucomm
+        comm = gpucomm.init()
+        x = gpucomm.empty(1 << 20)
+        x[:] = 1
+        comm.all_reduce(x)
+        assert x[-1] == 2 and 0 < comm.heap["size_bytes"] < 1 << 29
+        print("fits") if comm.rank == 0 else None
+    """
+    assert run(body) == "fits\n"
+
+
+@pytest.mark.processes
+def test_a_rank_that_may_not_map_the_heaps_takes_part_without():
+    body = """
+        import os, resource
+        if os.environ["GPUCOMM_RANK"] == "1":
+            used = int(open("/proc/self/statm").read().split()[0]) * 4096
+            resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 29), used + (1 << 29)))
+        import numpy as np
+        import gpucomm
+        comm = gpucomm.init()
+        x = gpucomm.empty(1 << 20) if comm.rank == 0 else np.empty(1 << 20, np.float32)
+        x[:] = 1
+        comm.all_reduce(x, algorithm="direct")
+        assert x[-1] == 2
+        if comm.rank == 1:
+            try:
+                gpucomm.empty(3)
+            except gpucomm.errors.UnavailableError as error:
+                assert "may not map the ranks' heaps" in str(error), error
+            else:
+                raise AssertionError("it has a heap")
+        print("done") if comm.rank == 0 else None
+    """
+    assert run(body) == "done\n"
+
+
+@pytest.mark.processes
+def test_no_heap_by_the_environment():
+    body = """
+        import gpucomm
+        print(gpucomm.init().heap["size_bytes"]) if gpucomm.init().rank == 0 else None
+    """
+    assert run(body, GPUCOMM_HEAP_MIB="0") == "0\n"
+    assert run(body, GPUCOMM_HEAP_MIB="64") == f"{64 << 20}\n"
+
+
+@pytest.mark.processes
+def test_a_forked_child_keeps_its_hands_off():
+    body = """
+        import os, sys
+        import gpucomm
+        comm = gpucomm.init()
+        x, y = gpucomm.empty(1 << 20), gpucomm.empty(200 << 18)
+        x[:] = y[:] = 3
+        child = os.fork()
+        if not child:
+            del y
+            try:
+                gpucomm.empty(3, comm=comm)
+            except gpucomm.errors.ClosedError as error:
+                os._exit(0 if "fork" in str(error) else 1)
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (x == 3).all() and (y == 3).all()
+        comm.all_reduce(x)
+        assert (x == 6).all()
+        print("whole") if comm.rank == 0 else None
+    """
+    assert run(body) == "whole\n"
+
+
+def test_freed_in_another_thread_and_after_all_else():
+    comm = gpucomm.Communicator("local", 0, 1, region=_core.Region(1))
+    blocks = [comm.heap_block(1 << 16) for _ in range(64)]
+    before = comm.heap["used_bytes"]
+    threads = [threading.Thread(target=blocks.pop) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert before - comm.heap["used_bytes"] == 64 << 16
+    assert np.frombuffer(comm.heap_block(8), np.uint8).size == 8
