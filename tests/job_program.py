@@ -125,6 +125,22 @@ def lists_and_objects(comm):
     return wrong + ([] if comm.gather_objects(comm.rank) == list(range(comm.world)) else ["objects"])
 
 
+def shared_arrays(comm):
+    """Arrays that ranks of one node read in place, and those of others are sent."""
+    wrong = []
+    for collective, algorithm in pairs("all_reduce", "broadcast", "all_gather", "reduce"):
+        for count in (7, 100_003):
+            x = gpucomm.empty(count, "float32", comm=comm)
+            arrays = inputs(collective, "float32", comm.world, count)
+            for _ in range(2):
+                x[:] = arrays[comm.rank]
+                result = run(comm, collective, x, comm.world - 1, algorithm=algorithm, segments=4)
+                expected = expect(collective, arrays, comm.rank, comm.world - 1, "sum")
+                if expected is not None and not close(result, expected, "sum"):
+                    wrong.append((collective, algorithm, count))
+    return wrong
+
+
 def asynchronous(comm):
     arrays = [np.full(1 + 9000 * i, comm.rank, np.float32) for i in range(30)]
     works = [comm.all_reduce(x, op="max", async_op=True) for x in arrays]

@@ -29,6 +29,7 @@ CHECKS = [
     "groups",
     "lists_and_objects",
     "asynchronous",
+    "shared_arrays",
     "quiet",
     "second_init",
 ]
