@@ -317,10 +317,11 @@ def test_run_takes_ranks_for_several_nodes(run: Run) -> None:
         comm.barrier()
         print(f"{comm.nodes} {comm}", flush=True)
     """
-    done = run(3, code, options=("--nodes", "0,0,1"))
+    done = run(3, code, options=("--tag-output", "--nodes", "0,0,1"))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
-        f"(0, 0, 1) <gpucomm.Communicator rank {rank} of 3, transport shm, 2 nodes>" for rank in range(3)
+        f"[{rank}] (0, 0, 1) <gpucomm.Communicator rank {rank} of 3, transport shm, 2 nodes>"
+        for rank in range(3)
     ]
     for rank in range(3):
         assert f"rank {rank} of 3: started by gpucomm, transport shm, nodes [0, 0, 1]" in done.stderr
