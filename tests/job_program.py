@@ -125,6 +125,22 @@ def lists_and_objects(comm):
     return wrong + ([] if comm.gather_objects(comm.rank) == list(range(comm.world)) else ["objects"])
 
 
+def shared_arrays(comm):
+    """Arrays that ranks of one node read in place, and those of others are sent."""
+    wrong = []
+    for collective, algorithm in pairs("all_reduce", "broadcast", "all_gather", "reduce"):
+        for count in (7, 100_003):
+            x = gpucomm.empty(count, "float32", comm=comm)
+            arrays = inputs(collective, "float32", comm.world, count)
+            for _ in range(2):
+                x[:] = arrays[comm.rank]
+                result = run(comm, collective, x, comm.world - 1, algorithm=algorithm, segments=4)
+                expected = expect(collective, arrays, comm.rank, comm.world - 1, "sum")
+                if expected is not None and not close(result, expected, "sum"):
+                    wrong.append((collective, algorithm, count))
+    return wrong
+
+
 def asynchronous(comm):
     arrays = [np.full(1 + 9000 * i, comm.rank, np.float32) for i in range(30)]
     works = [comm.all_reduce(x, op="max", async_op=True) for x in arrays]
@@ -230,6 +246,7 @@ def faults(comm):
     )
     each("pair", lambda g: (unequal(g), g.barrier()))
     each("missing", lambda g: None if comm.rank == 1 else g.all_reduce(np.zeros(1000), timeout=1))
+    each("shrunk", shrunk)
     each("closed", lambda g: g.close() if comm.rank == 1 else g.all_reduce(np.zeros(10**6), timeout=10))
     each("aborted", lambda g: g.abort() if comm.rank == 1 else g.barrier(timeout=10))
     comm.barrier()
@@ -241,6 +258,11 @@ def unequal(comm):
         comm.send(np.zeros(3), 1)
     elif comm.rank == 1:
         comm.recv(np.zeros(4), 0)
+
+
+def shrunk(comm):
+    comm.abort()
+    comm.shrink(timeout=5)
 
 
 def exit_of_one(comm):

@@ -29,6 +29,7 @@ CHECKS = [
     "groups",
     "lists_and_objects",
     "asynchronous",
+    "shared_arrays",
     "quiet",
     "second_init",
 ]
@@ -77,6 +78,7 @@ def faults(request, tmp_path_factory):
         ("algorithm", "MismatchError", "do not make the same call.*(ring.*direct|direct.*ring)"),
         ("pair", "MismatchError", "(3.*4|4.*3)"),
         ("missing", "CollectiveTimeoutError", r"ranks that came: .*; missing: 1\b"),
+        ("shrunk", "UnavailableError", "memory that all ranks share"),
         ("closed", "PeerLostError", "rank 1 has closed its communicator"),
         ("aborted", "ClosedError", r"rank 1 of 4 called abort\(\)"),
     ],

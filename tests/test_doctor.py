@@ -84,8 +84,8 @@ def test_a_refused_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not finding.on and finding.why.endswith("process_vm_readv: Operation not permitted")
 
 
-@pytest.mark.parametrize("name", ["MPI", "NCCL"])
-def test_what_no_transport_uses_is_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_transport_uses_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "NCCL"
     spec = importlib.machinery.ModuleSpec("found", None, is_package=True)
     monkeypatch.setattr(doctor, "_find", lambda module: spec)
     monkeypatch.setattr(doctor, "_load_error", lambda library: "")
@@ -94,6 +94,18 @@ def test_what_no_transport_uses_is_off(name: str, monkeypatch: pytest.MonkeyPatc
         (finding,) = (finding for finding in doctor.examine() if finding.name == name)
         assert finding.on is on
         assert on or f"no transport '{name.lower()}'" in finding.why
+
+
+@pytest.mark.processes
+def test_what_could_connect_nodes() -> None:
+    """Where mpi4py is there, its MPI is named, or why it does not load."""
+    findings = {finding.name: finding for finding in doctor.examine()}
+    assert findings["torch.distributed"].on == findings["torch"].on
+    if doctor._find("mpi4py") is None:
+        pytest.skip("mpi4py is not in this environment")
+    mpi = findings["MPI"]
+    words = ("mpi4py 4", "MPI", "thread level multiple") if mpi.on else ("does not load",)
+    assert all(word in mpi.why for word in words), mpi.why
 
 
 @pytest.mark.processes

@@ -224,8 +224,10 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_init_alone(no_launcher: None) -> None:
+def test_init_alone(no_launcher: None, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "gpucomm")
     with gpucomm.init(timeout=5) as comm:
+        assert caplog.messages == ["rank 0 of 1: started by alone, transport local, nodes [0]"]
         assert (comm.rank, comm.world, comm.timeout) == (0, 1, 5)
         assert gpucomm.init() is comm
     assert comm.closed
@@ -304,6 +306,26 @@ def test_run_connects_ranks_with_init(run: Run) -> None:
         for _ in "12"
     ]
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, lines), done.stderr
+
+
+@pytest.mark.processes
+def test_run_takes_ranks_for_several_nodes(run: Run) -> None:
+    code = """
+        import logging, gpucomm
+        logging.basicConfig(level="INFO")
+        comm = gpucomm.init(timeout=20)
+        comm.barrier()
+        print(f"{comm.nodes} {comm}", flush=True)
+    """
+    done = run(3, code, options=("--nodes", "0,0,1"))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"(0, 0, 1) <gpucomm.Communicator rank {rank} of 3, transport shm, 2 nodes>" for rank in range(3)
+    ]
+    for rank in range(3):
+        assert f"rank {rank} of 3: started by gpucomm, transport shm, nodes [0, 0, 1]" in done.stderr
+    refused = run(3, code, options=("--nodes", "2x2"))
+    assert refused.returncode == 2 and "nodes '2x2' must be" in refused.stderr
 
 
 @pytest.mark.processes

@@ -11,7 +11,9 @@ from ranks import run_ranks
 from reference import close
 from test_collectives import expect, inputs, run
 
+import gpucomm
 from gpucomm import _core
+from gpucomm.errors import InvalidArgumentError
 
 ACROSS = [pair for pair in pairs() if ALGORITHMS[pair[1]]["across_nodes"]]
 
@@ -105,6 +107,24 @@ def test_split_nodes():
         ([[3], [0, 1, 3]], (0,), (0, 1, 2)),
         ([[1, 4], [2, 4]], (0, 0), (0, 1)),
     ]
+
+
+@pytest.mark.parametrize("threads", [True, pytest.param(False, marks=pytest.mark.processes)])
+def test_a_local_world_of_nodes(threads):
+    with gpucomm.local(3, threads=threads, nodes="0,0,1") as world:
+        assert world.run(lambda comm: (comm.nodes, comm.split_nodes()[0].world)) == [
+            ((0, 0, 1), 2),
+            ((0, 0, 1), 2),
+            ((0, 0, 1), 1),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sentence"), [("2x2", "nodes '2x2' must be"), (2, "nodes=2 must be a text")]
+)
+def test_a_local_world_of_nodes_that_mean_nothing(nodes, sentence):
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        gpucomm.local(3, threads=True, nodes=nodes)
 
 
 def between(beta, inner_beta):

@@ -166,9 +166,38 @@ def _nccl(name: str) -> Iterator[Finding]:
         yield _for_transport("nccl", Finding(name, True, f"found {wheel[0] if wheel else 'libnccl.so.2'}"))
 
 
+# MPI is loaded but not initialised, and not in this process.
+_ABOUT_MPI = """
+import mpi4py
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+from mpi4py import MPI
+print(mpi4py.__version__, MPI.Get_library_version().strip().split(chr(10))[0].split(",")[0], sep=chr(10))
+print(mpi4py.rc.thread_level)
+"""
+
+
 def _mpi(name: str) -> Iterator[Finding]:
-    for finding in _package(name):
-        yield _for_transport("mpi", finding)
+    if _find("mpi4py") is None:
+        yield Finding(
+            name, False, "mpi4py is not installed: pip install 'gpucomm[mpi]', with an MPI on the machine"
+        )
+        return
+    done = subprocess.run([sys.executable, "-c", _ABOUT_MPI], capture_output=True, text=True, timeout=20)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        yield Finding(name, False, f"mpi4py does not load an MPI: {why}")
+        return
+    version, library, level = done.stdout.splitlines()
+    on = level == "multiple"
+    needed = "" if on else ", but gpucomm needs multiple"
+    what = f"mpi4py {version} with {' '.join(library.split())}, asks for thread level {level}{needed}"
+    yield Finding(name, on, f"{what}; connects nodes under mpirun and srun")
+
+
+def _torch_distributed(name: str) -> Iterator[Finding]:
+    for finding in _package("torch"):
+        use = "; its Gloo connects nodes under torchrun" if finding.on else ""
+        yield Finding(name, finding.on, finding.why + use)
 
 
 def _for_transport(transport: str, finding: Finding) -> Finding:
@@ -215,7 +244,6 @@ def _load_error(library: str) -> str:
 
 
 _PACKAGES = {
-    "MPI": ("mpi4py", "pip install 'gpucomm[mpi]', with an MPI on the machine"),
     "torch": ("torch", "pip install 'gpucomm[torch]'; gpucomm.optim needs it"),
     "cloudpickle": ("cloudpickle", "pip install 'gpucomm[local]'; gpucomm.local needs it"),
 }
@@ -232,6 +260,7 @@ _LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "huge pages": _huge_pages,
     "limit:": _limits,
     "MPI": _mpi,
+    "torch.distributed": _torch_distributed,
     "NCCL": _nccl,
     "CUDA": _cuda,
     "torch": _package,

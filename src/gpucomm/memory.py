@@ -28,7 +28,7 @@ def empty(
     It is an array like any other, of as many ranks as make one. Where it is the argument or the result of a
     collective of `comm`, the other ranks of the node read it where it lies. A communicator of other ranks, a
     group too, treats it as any array. It stays valid after the communicator has been closed, and a view of it
-    keeps all of it.
+    keeps all of it. A rank that is alone on its node of several gets memory of its own.
 
     Args:
         shape: elements in each dimension.
@@ -58,6 +58,12 @@ def empty(
     raise InvalidArgumentError(f"like must be 'numpy' or 'torch', got {like!r}")
 
 
+def _block(comm: Communicator, size_bytes: int) -> Any:
+    """Of the heap; of this process where it is alone on its node, so that programs run on any nodes."""
+    alone = comm._fabric is not None and comm.nodes.count(comm.nodes[comm.rank]) == 1
+    return np.empty(size_bytes, np.uint8) if alone else comm.heap_block(size_bytes)
+
+
 def _name(dtype: Any) -> str:
     """The name of a dtype that is given by name, as a torch one or as a NumPy one."""
     return str(dtype).removeprefix("torch.") if not isinstance(dtype, type) else np.dtype(dtype).name
@@ -71,7 +77,7 @@ def _numpy(shape: tuple[int, ...], dtype: Any, comm: Communicator) -> Any:
     if kind.hasobject:
         raise InvalidArgumentError("an array of objects cannot lie in shared memory")
     count = math.prod(shape)
-    block: Any = comm.heap_block(count * kind.itemsize)
+    block = _block(comm, count * kind.itemsize)
     return np.frombuffer(block, np.uint8).view(kind).reshape(shape) if count else np.empty(shape, kind)
 
 
@@ -82,5 +88,5 @@ def _torch(shape: tuple[int, ...], dtype: Any, comm: Communicator) -> Any:
     if not isinstance(kind, torch.dtype):
         raise InvalidArgumentError(f"torch has no dtype {_name(dtype)!r}")
     count = math.prod(shape)
-    block: Any = comm.heap_block(count * kind.itemsize)
+    block = _block(comm, count * kind.itemsize)
     return torch.frombuffer(block, dtype=kind).reshape(shape) if count else torch.empty(shape, dtype=kind)

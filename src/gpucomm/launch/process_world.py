@@ -11,7 +11,7 @@ import selectors
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -35,7 +35,14 @@ class ProcessWorld(World):
         pids: process ids of the ranks, by rank.
     """
 
-    def __init__(self, ranks: int, timeout: float, env: Mapping[str, str], links: str = "") -> None:
+    def __init__(
+        self,
+        ranks: int,
+        timeout: float,
+        env: Mapping[str, str],
+        links: str = "",
+        nodes: Sequence[int] = (),
+    ) -> None:
         super().__init__(ranks)
         self._cloudpickle = _import_cloudpickle()
         self._selector = selectors.DefaultSelector()
@@ -43,7 +50,7 @@ class ProcessWorld(World):
         # Also at the end of the interpreter, or when nobody refers to the world any more.
         self._finalizer = weakref.finalize(self, _end_members, self._members, self._selector, os.getpid())
         try:
-            self._start(timeout, env, links)
+            self._start(timeout, env, links, nodes)
         except BaseException:
             self._end("it could not start")
             raise
@@ -53,11 +60,12 @@ class ProcessWorld(World):
         """Process ids of the ranks, by rank."""
         return [member.process.pid for member in self._members]
 
-    def _start(self, timeout: float, env: Mapping[str, str], links: str) -> None:
+    def _start(self, timeout: float, env: Mapping[str, str], links: str, nodes: Sequence[int]) -> None:
         settings = {
             "world": self.ranks,
             "timeout": timeout,
             "links": links,
+            "nodes": list(nodes),
             "path": sys.path,
             "parent": os.getpid(),
             "pythonpath": {**os.environ, **env}.get("PYTHONPATH"),

@@ -18,6 +18,7 @@ from typing import IO
 
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import child
+from gpucomm.launch.environment import parse_nodes
 from gpucomm.launch.lines import Output
 from gpucomm.launch.processes import describe_end, end_all, exit_code, rank_environment
 from gpucomm.links import host_bound, parse_emulated
@@ -35,6 +36,8 @@ terminated, and killed 5 s later; the exit code is that of the first failure (12
 switch:1Gbit,latency=0.5ms,overhead=50us. KIND is switch (each rank has one port in and one out) or chain
 (each neighbour pair has a link). Settings are overhead=TIME (5us; occupies the port, for each message),
 latency=TIME (0), jitter=TIME (0; at most, in addition), seed=N (0; of the jitter) and half (duplex).
+--nodes, which the ranks find as GPUCOMM_NODES, is NODESxRANKS, as in 2x2, or the node of each rank, as in
+0,0,1. Algorithms then take the ranks for so many nodes; all of them still share memory.
 """
 
 
@@ -45,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
     parser.add_argument("--tag-output", action="store_true", help='put "[rank] " before every line of output')
     parser.add_argument("--links", default="", metavar="SPEC", help="emulate slower links (see below)")
+    parser.add_argument(
+        "--nodes", default="", metavar="NODES", help="ranks as if on several nodes (see below)"
+    )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="the target is a module, as in python -m")
     kind.add_argument("--no-python", action="store_true", help="the target is an executable")
@@ -58,6 +64,7 @@ def main(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"-n {args.ranks}: a job has at least one rank")
     if args.links and (marked := host_bound(parse_emulated(args.links), args.ranks)):
         print(f"gpucomm run: {marked}", file=sys.stderr, flush=True)
+    parse_nodes(args.nodes, args.ranks)
     if args.no_python:
         command = [args.target]
     elif args.module:
@@ -68,13 +75,15 @@ def main(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(
             f"there is no script {args.target!r} (-m takes a module, --no-python any executable)"
         )
-    return _Job(args.ranks, args.tag_output, args.links).run([*command, *args.args])
+    told = {"GPUCOMM_LINKS": args.links, "GPUCOMM_NODES": args.nodes}
+    job = _Job(args.ranks, args.tag_output, {name: value for name, value in told.items() if value})
+    return job.run([*command, *args.args])
 
 
 class _Job:
-    def __init__(self, ranks: int, tag: bool, links: str) -> None:
+    def __init__(self, ranks: int, tag: bool, told: dict[str, str]) -> None:
         self._ranks = ranks
-        self._links = links
+        self._told = told
         self._tag = tag
         self._job = secrets.token_hex(8)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -98,9 +107,7 @@ class _Job:
         return self._failure
 
     def _start(self, rank: int, command: Sequence[str]) -> None:
-        environment = rank_environment(rank, self._ranks, self._job, os.environ)
-        if self._links:
-            environment["GPUCOMM_LINKS"] = self._links
+        environment = rank_environment(rank, self._ranks, self._job, os.environ) | self._told
         if self._tag:
             environment.setdefault("PYTHONUNBUFFERED", "1")  # a pipe would hold lines back
         pipe = subprocess.PIPE if self._tag else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import math
 import os
 import threading
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
 
 __all__ = ["adopt", "bound", "check_timeout", "emulation", "init", "replace"]
+
+
+_log = logging.getLogger("gpucomm")
 
 
 class _Process:
@@ -43,7 +47,7 @@ def init(timeout: float = 60.0) -> Communicator:
     are several nodes, MPI or torch.distributed connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override).
     GPUCOMM_LINKS, which `gpucomm run --links` sets, makes the links as slow as described there. A second call
     returns the same communicator while it is open. Inside `gpucomm.local(...).run(fn)` it is the one that
-    `fn` was given.
+    `fn` was given. What was picked is logged: INFO, by the logger "gpucomm".
 
     Args:
         timeout: seconds that all ranks have to come, and the communicator's default for its calls.
@@ -70,7 +74,12 @@ def init(timeout: float = 60.0) -> Communicator:
                     " start ranks as fresh processes (gpucomm run, gpucomm.local)"
                 )
             return comm
-        comm = _make(timeout)
+        ranks = detect(os.environ)
+        comm = _make(ranks, timeout)
+        _log.info(
+            "rank %d of %d: started by %s, transport %s, nodes %s",
+            *(comm.rank, comm.world, ranks.source, comm.transport, list(comm.nodes)),
+        )
         _remember(comm)
         return comm
 
@@ -115,8 +124,7 @@ def emulation(links: str) -> dict[str, Any]:
     return parse_emulated(links).arguments()
 
 
-def _make(timeout: float) -> Communicator:
-    ranks = detect(os.environ)
+def _make(ranks: Ranks, timeout: float) -> Communicator:
     links = emulation(ranks.links)
     if ranks.world == 1:
         return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout, **links)

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpucomm import _core
@@ -25,13 +25,11 @@ GRACE = 1.0
 class ThreadWorld(World):
     """Ranks that share this process's memory and its GIL."""
 
-    def __init__(self, ranks: int, timeout: float, links: str = "") -> None:
+    def __init__(self, ranks: int, timeout: float, links: str = "", nodes: Sequence[int] = ()) -> None:
         super().__init__(ranks)
         region = _core.Region(ranks)
-        self._comms = [
-            Communicator("local", rank, ranks, region=region, timeout=timeout, **emulation(links))
-            for rank in range(ranks)
-        ]
+        how: dict[str, Any] = {"region": region, "timeout": timeout, "nodes": list(nodes), **emulation(links)}
+        self._comms = [Communicator("local", rank, ranks, **how) for rank in range(ranks)]
 
     def _call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         outcomes: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()

@@ -62,10 +62,10 @@ def _restore(settings: dict[str, Any]) -> None:
 
 def _attach(settings: dict[str, Any], memory: int) -> Communicator:
     rank, world, timeout = settings["rank"], settings["world"], settings["timeout"]
-    links = emulation(settings["links"])
+    how = {"timeout": timeout, "nodes": settings["nodes"], **emulation(settings["links"])}
     if world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout, **links)
-    return Communicator("shm", rank, world, fd=memory, timeout=timeout, **links)
+        return Communicator("local", 0, 1, region=_core.Region(1), **how)
+    return Communicator("shm", rank, world, fd=memory, **how)
 
 
 def _listen(control: socket.socket, calls: queue.SimpleQueue[bytes | None]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gpucomm.comm import Communicator
 from gpucomm.errors import ClosedError, InvalidArgumentError
+from gpucomm.launch.environment import parse_nodes
 from gpucomm.launch.start import check_timeout
 
 __all__ = ["World", "local"]
@@ -93,6 +94,7 @@ def local(
     timeout: float = 60.0,
     env: Mapping[str, str] | None = None,
     links: str | None = None,
+    nodes: str | None = None,
 ) -> World:
     """Start ranks on this machine, from a script or a notebook cell.
 
@@ -106,13 +108,15 @@ def local(
         links: slower links to emulate between the ranks, such as "switch:1Gbit,latency=0.5ms,overhead=50us",
             "chain:400Mbit,half" or "switch:100Mbit,jitter=50us,seed=1"; None: as fast as they are.
             A RuntimeWarning says where they are too fast for this machine.
+        nodes: takes the ranks as if on several nodes: NODESxRANKS, as in "2x2", or the node of each, as in
+            "0,0,1"; None: one node. They still share memory.
 
     Returns:
         A world, to be used in a `with` statement or closed by `close()`.
 
     Raises:
-        InvalidArgumentError: an argument is out of range, `links` can not be read, or `env` is given for
-            threads.
+        InvalidArgumentError: an argument is out of range, `links` or `nodes` can not be read, or `env` is
+            given for threads.
         UnavailableError: cloudpickle is not installed.
         RankFailedError: a rank's process ended before it was ready.
         CollectiveTimeoutError: some ranks were not ready by the timeout.
@@ -123,13 +127,16 @@ def local(
     if threads and env is not None:
         raise InvalidArgumentError("env= needs processes: threads share the environment of this process")
     text = _links(links, ranks)
+    if nodes is not None and not isinstance(nodes, str):
+        raise InvalidArgumentError(f"nodes={nodes!r} must be a text such as '2x2' or '0,0,1'")
+    where = parse_nodes(nodes or "", ranks)
     if threads:
         from gpucomm.launch.thread_world import ThreadWorld
 
-        return ThreadWorld(ranks, timeout, text)
+        return ThreadWorld(ranks, timeout, text, where)
     from gpucomm.launch.process_world import ProcessWorld
 
-    return ProcessWorld(ranks, timeout, env or {}, text)
+    return ProcessWorld(ranks, timeout, env or {}, text, where)
 
 
 def _links(links: str | None, ranks: int) -> str:
