@@ -8,6 +8,8 @@ namespace {
 
 constexpr size_t kLeastSegmentBytes = 64 << 10;  // arXiv:1611.04255's block; below it overhead wins
 constexpr int kMostSegments = 256;
+constexpr size_t kMostSteps =
+    1 << 18;  // of all ranks: finer is not looked at, so that choosing takes no minutes
 // The model does not know caches: of choices this close the finer one, until its segments stay in a core's.
 constexpr double kTie = 1.02;
 constexpr size_t kCachedBytes = 256 << 10;
