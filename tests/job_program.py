@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -161,6 +162,18 @@ def quiet(comm):
     comm.barrier()
     waiting = time.process_time() - begin
     return [f"{idle:.2f} s idle, {waiting:.2f} s waiting"] if idle > 0.1 or waiting > 0.5 else []
+
+
+def senders_end(comm):
+    """Nothing is left of groups that were closed but the thread that starts receives, where there is one."""
+    for _ in range(3):
+        comm.split(0).close()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    names = [thread.name for thread in threading.enumerate()]
+    comm.barrier()  # and they come back
+    return names if len(names) > 2 else []
 
 
 def shows_itself(comm):

@@ -31,6 +31,7 @@ CHECKS = [
     "asynchronous",
     "shared_arrays",
     "quiet",
+    "senders_end",
     "second_init",
 ]
 

@@ -1,6 +1,7 @@
 #include "transports/served.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 namespace gpucomm {
 namespace {
 
+constexpr auto kIdle = std::chrono::seconds(2);  // groups come and go: their threads must go too
 // A frame: the payload's size plus 1, the payload, and the message's number on its line.
 constexpr size_t kWord = sizeof(uint64_t);
 constexpr size_t kFraming = 2 * kWord;
@@ -31,7 +33,7 @@ Wire::Request ServedWire::send(int peer, int stream, const std::byte* data, size
   std::memcpy(frame.bytes.data() + kWord + bytes, &number, kWord);
   frame.request = next_++;
   if (matched) pending_[frame.request] = {.line = line};  // the frame is a copy
-  if (number == 1) events_.push_back({Event::Kind::line, line});
+  if (served_.insert(line).second) events_.push_back({Event::Kind::line, line});
   const Request request = frame.request;
   sends_[line].push_back(std::move(frame));
   news_.notify_all();
@@ -82,8 +84,11 @@ std::optional<ServedWire::Event> ServedWire::next_event() {
 std::optional<ServedWire::Frame> ServedWire::next_send(const Line& line) {
   std::unique_lock lock(mutex_);
   auto& queue = sends_[line];
-  news_.wait(lock, [&] { return closed_ || !queue.empty(); });
-  if (queue.empty()) return {};
+  news_.wait_for(lock, kIdle, [&] { return closed_ || !queue.empty(); });
+  if (queue.empty()) {
+    served_.erase(line);
+    return {};
+  }
   Frame frame = std::move(queue.front());
   queue.pop_front();
   return frame;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "transports/wire.h"
@@ -20,7 +21,7 @@ class ServedWire : public Wire {
     int peer = 0, stream = 0;
     auto operator<=>(const Line&) const = default;
   };
-  // What there is to do. A line that sends for the first time wants a thread, which takes next_send(); a
+  // What there is to do. A line that has something to send wants a thread, which takes next_send(); a
   // receive is to be started into a frame of so many bytes; one that has come is to be waited for.
   struct Event {
     enum class Kind { line, receive, come } kind;
@@ -42,7 +43,8 @@ class ServedWire : public Wire {
     return true;
   }
 
-  // For who serves it. The two that wait return nothing once the wire is closed and nothing is left to do.
+  // For who serves it. The two that wait return nothing once the wire is closed and nothing is left to do;
+  // next_send also where its line has been idle for a while: the next message on it asks for a thread again.
   std::optional<Event> next_event();
   std::optional<Frame> next_send(const Line& line);
   void prepare(std::byte* frame) const;                   // before a receive into it is started
@@ -67,6 +69,7 @@ class ServedWire : public Wire {
   std::condition_variable news_;
   std::deque<Event> events_;
   std::map<Line, std::deque<Frame>> sends_;
+  std::set<Line> served_;                     // have a thread
   std::map<Line, uint64_t> sent_, received_;  // how many so far
   std::map<Line, std::string> failures_;
   std::map<Request, Pending> pending_;

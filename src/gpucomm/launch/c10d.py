@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import threading
 import time
@@ -68,6 +69,7 @@ class _Server:
         self.wire = _core.ServedWire()
         self._group = group
         self._receives: dict[int, tuple[Any, Any]] = {}  # request -> (Gloo's handle, the array)
+        self._under_way: dict[tuple[int, int], deque[Any]] = {}  # of each line; Gloo reads them
         self._threads = [threading.Thread(target=self._serve, name="gpucomm-c10d", daemon=True)]
         self._threads[0].start()
 
@@ -77,6 +79,9 @@ class _Server:
         deadline = time.monotonic() + 2 * _FAREWELL.total_seconds()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(RuntimeError):  # they have a peer that is gone
+            for _, work in (pair for under_way in self._under_way.values() for pair in under_way):
+                work.wait(_FAREWELL)
 
     def _serve(self) -> None:
         while (event := self.wire.next_event()) is not None:
@@ -90,8 +95,10 @@ class _Server:
 
         line, request = event.line, event.request
         if event.kind == "line":
-            thread = threading.Thread(target=_send, args=(self.wire, self._group, line), daemon=True)
-            self._threads.append(thread)
+            under_way = self._under_way.setdefault((line.peer, line.stream), deque(maxlen=_MOST_UNDER_WAY))
+            args = self.wire, self._group, line, under_way
+            thread = threading.Thread(target=_send, args=args, daemon=True)
+            self._threads = [*(other for other in self._threads if other.is_alive()), thread]
             thread.start()
         elif event.kind == "receive":
             frame = torch.empty(event.frame_bytes, dtype=torch.uint8)
@@ -104,10 +111,9 @@ class _Server:
             self.wire.finish_receive(request)
 
 
-def _send(wire: _core.ServedWire, group: Any, line: _core.Line) -> None:
+def _send(wire: _core.ServedWire, group: Any, line: _core.Line, under_way: deque[Any]) -> None:
     import torch
 
-    under_way: deque[Any] = deque(maxlen=_MOST_UNDER_WAY)  # Gloo reads them
     try:
         while (frame := wire.next_send(line)) is not None:
             work = group.send([torch.frombuffer(frame.data, dtype=torch.uint8)], line.peer, line.stream)
@@ -116,7 +122,5 @@ def _send(wire: _core.ServedWire, group: Any, line: _core.Line) -> None:
                 work.wait()
                 under_way.clear()
                 wire.finish_send(frame.request)
-        for _, work in under_way:
-            work.wait(_FAREWELL)
     except RuntimeError as error:
         wire.fail(line, str(error))
