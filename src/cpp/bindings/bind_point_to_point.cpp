@@ -133,6 +133,7 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
     sending = start(true, in, to, options);
   } catch (const Error& error) {  // closed meanwhile: nobody may write to out any more
     core_->messages().end(error);
+    if (receiving->error) throw *receiving->error;  // what has closed it
     throw;
   }
   return finish({sending, receiving}, x, out, options);

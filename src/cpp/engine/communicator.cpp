@@ -195,6 +195,7 @@ void Communicator::check_peers(const Work& work) const {
 }
 
 void Communicator::time_out(const Work& work, Seconds after) const {
+  fate_.check_poison();  // this rank may have been stopped since it looked, while others have timed out
   std::vector<std::string> came, missing, unfinished;
   for (int peer = 0; peer < world_; ++peer) {
     const std::string known = transport_->describe(peer);

@@ -210,6 +210,7 @@ bool PointToPoint::matched(const Message& m, bool complete) const {
 }
 
 void PointToPoint::time_out(const Message& m, Seconds after) const {
+  fate_.check_poison();
   const std::string known = fate_.control().describe(m.peer);
   fail(ErrorKind::timeout, describe(m), " timed out after ", after.count(), " s on rank ", fate_.rank(),
        " of ", fate_.world(), ": rank ", m.peer, known.empty() ? "" : concat(" (", known, ")"),
