@@ -386,3 +386,27 @@ def test_constructor_arguments():
         Communicator("local", 0, 3, region=region)
     with pytest.raises(UnsupportedTypeError):
         Communicator("local", 0, 1, region=_core.Region(1)).all_reduce(3)
+
+
+class Name(str):
+    """A str that is not exactly one."""
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"op": Name("max")},
+        {"op": "max", "segments": np.int64(1), "timeout": 5},
+        {"op": "max", "segments": None, "timeout": None, "async_op": False, "algorithm": Name("direct")},
+        {"op": "max", "scale": None, "out": np.zeros(3)},
+    ],
+)
+def test_unusual_keywords_of_the_quick_call(alone, keywords):
+    """all_reduce parses the usual ones itself and leaves all others to pybind11."""
+    assert alone.all_reduce(np.arange(3.0), **keywords).tolist() == [0, 1, 2]
+    work = alone.all_reduce(np.arange(3.0), "max", async_op=True)
+    assert work.wait().tolist() == [0, 1, 2]
+    for arguments, wrong in [((), {}), ((np.zeros(1), "sum", 3), {}), ((np.zeros(1),), {"colour": "red"})]:
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            alone.all_reduce(*arguments, **wrong)
+    assert alone.all_reduce.__doc__ == _core.Communicator.all_reduce.__doc__

@@ -171,3 +171,6 @@ class Communicator(_core.Communicator):
         state = ", closed" if self.closed else ""
         rank = f"rank {self.rank} of {self.world}"
         return f"<gpucomm.Communicator {rank}, transport {self.transport}{where}{state}>"
+
+
+_core.hasten(Communicator)

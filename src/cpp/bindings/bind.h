@@ -3,10 +3,15 @@
 #include <pybind11/pybind11.h>
 
 namespace gpucomm {
+struct Error;
+// Sets the Python exception of an error.
+void raise(const Error& error);
+
 void bind_errors(pybind11::module_& m);
 void bind_plans(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_wires(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
+void bind_hot_path(pybind11::module_& m);
 void bind_packs(pybind11::module_& m);
 }  // namespace gpucomm

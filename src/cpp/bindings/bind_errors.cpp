@@ -26,13 +26,16 @@ static const char* class_of(ErrorKind kind) {
   return "Error";
 }
 
+void raise(const Error& error) {
+  py::set_error(py::module_::import("gpucomm.errors").attr(class_of(error.kind)), error.what());
+}
+
 void bind_errors(py::module_&) {
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& error) {
-      py::object type = py::module_::import("gpucomm.errors").attr(class_of(error.kind));
-      py::set_error(type, error.what());
+      raise(error);
     }
   });
 }

@@ -8,5 +8,6 @@ PYBIND11_MODULE(_core, m) {
   gpucomm::bind_reduce(m);
   gpucomm::bind_wires(m);
   gpucomm::bind_communicator(m);
+  gpucomm::bind_hot_path(m);
   gpucomm::bind_packs(m);
 }
