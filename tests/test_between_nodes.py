@@ -164,3 +164,20 @@ def test_links_are_not_emulated_between_nodes(two_ranks, monkeypatch, transport)
     monkeypatch.setenv("GPUCOMM_LINKS", "switch:1Gbit")
     with pytest.raises(errors.InvalidArgumentError, match=f"transport '{transport}' .*unset GPUCOMM_LINKS"):
         gpucomm.init()
+
+
+def test_two_versions_in_one_job_are_a_sentence(tmp_path):
+    launcher = jobs.find("mpich")
+    program = tmp_path / "two_versions.py"
+    program.write_text(
+        "import os, sys\nfrom gpucomm import _core, errors\n"
+        "if os.environ['PMI_RANK'] == '1':\n    _core.version = '9.9.9'\n"
+        "import gpucomm\ntry:\n    gpucomm.init(timeout=20)\n"
+        "except errors.MismatchError as error:\n    print(error, flush=True)\n"
+    )
+    told = {"GPUCOMM_TRANSPORT": "mpi", "GPUCOMM_NODES": "2x1"}
+    command = [*launcher.command(2, list(told)), str(program)]
+    code, output, _ = jobs.wait_for(command, jobs.environment(**told), 60)
+    assert code == 0, output
+    assert f"rank 0 of 2 runs gpucomm {gpucomm.__version__}, and rank 1 another version than rank 0" in output
+    assert "rank 1 of 2 runs gpucomm 9.9.9, and rank 1 another version than rank 0" in output

@@ -9,7 +9,7 @@ from generators.choices import exchanges, merges
 from generators.errors import error
 from generators.reference import reference
 from generators.reproduced import claim
-from generators.results import collective_results, training_results
+from generators.results import collective_results, peer_results, training_results
 from generators.transports import transports
 
 __all__ = ["KINDS", "TABLES"]
@@ -28,6 +28,7 @@ KINDS: dict[str, Callable[[str], str]] = {
     "table": lambda name: TABLES[name](),
     "error": error,
     "results": collective_results,
+    "peers": peer_results,
     "reference": reference,
     "claim": claim,
 }

@@ -8,7 +8,7 @@ from statistics import median
 
 from generators.markdown import table
 
-__all__ = ["collective_results", "training_results"]
+__all__ = ["collective_results", "peer_results", "training_results"]
 
 RESULTS = Path(__file__).parent.parent.parent / "benchmarks" / "results"
 
@@ -31,6 +31,28 @@ def collective_results(name: str) -> str:
         ours = [times[nbytes, algorithm] for algorithm in algorithms]
         lines.append([_size(nbytes), f"{gloo:,.0f}", *(f"{t:,.1f} ({gloo / t:,.1f}x)" for t in ours)])
     return table(["message", "Gloo, us>", *(f"{a}, us>" for a in algorithms)], lines)
+
+
+def peer_results(name: str) -> str:
+    """Returns a size a row: our private and shared arrays beside the fastest MPI as it comes and in any variant."""
+    rows = [row for row in json.loads((RESULTS / f"{name}.json").read_text()) if row["library"] != "gloo"]
+    lines = []
+    for nbytes in dict.fromkeys(row["bytes"] for row in rows):
+        here = [row for row in rows if row["bytes"] == nbytes]
+        private, shared = (
+            min(row["time_us"] for row in here if row["library"] == library)
+            for library in ("gpucomm", "gpucomm.empty")
+        )
+        peers = [row for row in here if not row["library"].startswith("gpucomm")]
+        line = [_size(nbytes), f"{private:,.1f}", f"{shared:,.1f}"]
+        for some in ([row for row in peers if row["algorithm"] == "default"], peers):
+            best = min(some, key=lambda row: row["time_us"])
+            variant = "" if best["algorithm"] == "default" else f", {best['algorithm']}"
+            ratios = f"{best['time_us'] / private:.2f}x, {best['time_us'] / shared:.2f}x"
+            line += [f"{best['time_us']:,.1f} ({best['library']}{variant})", ratios]
+        lines.append(line)
+    header = ["message", "private, us>", "gpucomm.empty, us>", "best MPI as it comes, us", "ratios"]
+    return table([*header, "best MPI in any variant, us", "ratios"], lines)
 
 
 def training_results() -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.errors import UnavailableError
+from gpucomm.errors import MismatchError, UnavailableError
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
 
@@ -51,6 +51,7 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
 
     Raises:
         CollectiveTimeoutError: some ranks did not come; the text names them.
+        MismatchError: the ranks run different versions of gpucomm.
         UnavailableError: ranks of one node could not share memory.
     """
     everybody = list(range(ranks.world))
@@ -65,9 +66,10 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
         timeout=timeout,
     )
     with meeting:
-        mine = np.array([fabric.next_context, secrets.randbits(62), *_node_key()], np.int64)
+        mine = np.array([fabric.next_context, secrets.randbits(62), _version(), *_node_key()], np.int64)
         table = meeting.all_gather(mine, algorithm="direct", segments=1).reshape(ranks.world, -1)
-        nodes = ranks.nodes or _number([row[2:].tobytes() for row in table])
+        _check_versions(table[:, 2], ranks)
+        nodes = ranks.nodes or _number([row[3:].tobytes() for row in table])
         context, token = int(table[:, 0].max()), int(table[0, 1])
         comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout)
         meeting.barrier()  # nobody leaves before all have met
@@ -122,6 +124,20 @@ def join(
     place = inside.index(rank)
     here = Ranks(place, len(inside), place, len(inside), f"{name} node {nodes[rank]}", fabric.name)
     return meet(here, 0, timeout, _core.shm_create, attach)
+
+
+def _version() -> int:
+    """A number that two versions do not share."""
+    return int.from_bytes(hashlib.sha256(_core.version.encode()).digest()[:7], "big")
+
+
+def _check_versions(versions: np.ndarray, ranks: Ranks) -> None:
+    others = np.flatnonzero(versions != versions[0])
+    if len(others):
+        raise MismatchError(
+            f"rank {ranks.rank} of {ranks.world} runs gpucomm {_core.version}, and rank {others[0]} another"
+            " version than rank 0: install the same one on all nodes"
+        )
 
 
 def _node_key() -> list[int]:
