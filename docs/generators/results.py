@@ -34,7 +34,7 @@ def collective_results(name: str) -> str:
 
 
 def peer_results(name: str) -> str:
-    """Returns a size a row: our private and shared arrays beside the fastest MPI as it comes and in any variant."""
+    """Returns a size a row: our arrays, private and shared, and the fastest MPI, by default and at best."""
     rows = [row for row in json.loads((RESULTS / f"{name}.json").read_text()) if row["library"] != "gloo"]
     lines = []
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
