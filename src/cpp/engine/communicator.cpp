@@ -189,7 +189,8 @@ void Communicator::check_peers(const Work& work) const {
         fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_,
              " calls ", describe(mine), ", rank ", peer, " ", describe(theirs));
     }
-    if (transport_->completed(peer) >= work.sequence) continue;
+    // In this order: it may complete the call and leave while we look.
+    if (transport_->gone(peer).empty() || transport_->completed(peer) >= work.sequence) continue;
     fate_.check_peer(peer, describe(mine));
   }
 }

@@ -62,10 +62,13 @@ def draw(picture: Picture, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.hashsalt": "gpucomm", "svg.fonttype": "none"}):
-        figure = Figure((7.5, 4.2), layout="constrained")
+        figure = Figure((8.5, 4.2), layout="constrained")
         axes = figure.add_subplot()
+        colours: list[str] = []
         for index, curve in enumerate(picture.curves):
-            colour = _COLOURS[(index if curve.like is None else curve.like) % len(_COLOURS)]
+            own = len({*colours}) % len(_COLOURS)
+            colour = _COLOURS[own] if curve.like is None or curve.like >= index else colours[curve.like]
+            colours.append(colour)
             if picture.names:
                 width = 0.8 / len(picture.curves)
                 places = [x + (index - (len(picture.curves) - 1) / 2) * width for x in curve.xs]
@@ -92,5 +95,5 @@ def draw(picture: Picture, path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(picture.title, loc="left", fontsize=11)
-        axes.legend(frameon=False, fontsize=9)
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
