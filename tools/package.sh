@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds an sdist and a wheel, then installs the sdist in a fresh environment, without torch, MPI or CUDA, and uses it.
+# Builds an sdist, a wheel from the sdist, and installs that in a fresh environment, without torch, MPI or CUDA, and
+# uses it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1
 rm -rf dist build/package
 GPUCOMM_CUDA=OFF $python -m build --quiet --outdir dist .
 python3 -m venv build/package
-build/package/bin/python -m pip install --quiet --disable-pip-version-check dist/gpucomm-*.tar.gz
+build/package/bin/python -m pip install --quiet --disable-pip-version-check dist/gpucomm-*.whl
 cd build/package
 bin/python - <<'CODE'
 import sys
@@ -15,7 +16,7 @@ import gpucomm
 assert not {"torch", "mpi4py", "matplotlib"} & set(sys.modules), "import gpucomm must stay light"
 comm = gpucomm.init()
 assert comm.all_reduce(np.ones(3)).tolist() == [1, 1, 1]
-print("the sdist installs and runs:", comm)
+print("the wheel made from the sdist installs and runs:", comm)
 CODE
 bin/gpucomm doctor > /dev/null
 bin/gpucomm run -n 2 -m gpucomm doctor > /dev/null
