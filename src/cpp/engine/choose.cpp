@@ -8,8 +8,8 @@ namespace {
 
 constexpr size_t kLeastSegmentBytes = 64 << 10;  // arXiv:1611.04255's block; below it overhead wins
 constexpr int kMostSegments = 256;
-constexpr size_t kMostSteps =
-    1 << 18;  // of all ranks: finer is not looked at, so that choosing takes no minutes
+// Of all ranks: finer plans are not looked at, so that choosing takes no minutes.
+constexpr size_t kMostSteps = 1 << 17;
 // The model does not know caches: of choices this close the finer one, until its segments stay in a core's.
 constexpr double kTie = 1.02;
 constexpr size_t kCachedBytes = 256 << 10;
@@ -35,8 +35,9 @@ const Choice& Choices::find(const Shape& shape, const std::vector<int>& nodes, c
     for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
                                        upper / m >= kLeastSegmentBytes);
          m *= 2) {
-      const double c =
-          total_time(name, {shape.collective, world, 0, shape.root, m, true, nodes}, upper, links);
+      const PlanRequest request{shape.collective, world, 0, shape.root, m, true, nodes};
+      if (m > first && build_plan(name, request).steps.size() * world > kMostSteps) break;
+      const double c = total_time(name, request, upper, links);
       const bool finer = m > best.segments && upper / best.segments > kCachedBytes && c <= best.cost_s * kTie;
       if (best.cost_s < 0 || finer || c < best.cost_s) best = {name, m, finer ? std::min(c, best.cost_s) : c};
     }
