@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import rank_processes
+
 from gpucomm import _core
 
 ALGORITHMS = _core.algorithms()
@@ -16,3 +22,11 @@ def pairs(*collectives: str) -> list[tuple[str, str]]:
         for c in a["collectives"]
         if not collectives or c in collectives
     ]
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[subprocess.Popen[str]]]:
+    """For the processes that a test starts: they are ended with it."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    rank_processes.end(started)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
-import uuid
 
 import numpy as np
 import pytest
+import rank_processes
 
 import gpucomm
 from gpucomm import Communicator, _core
@@ -223,27 +222,7 @@ except gpucomm.errors.Error as error:
 
 
 def start(links: list[str]) -> list[subprocess.Popen]:
-    job, world = uuid.uuid4().hex, str(len(links))
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT],
-            env=os.environ
-            | {"GPUCOMM_RANK": str(rank), "GPUCOMM_WORLD": world, "GPUCOMM_JOB": job, "GPUCOMM_LINKS": text},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank, text in enumerate(links)
-    ]
-
-
-@pytest.fixture
-def ranks():
-    started: list[subprocess.Popen] = []
-    yield started
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return rank_processes.start(SCRIPT, [{"GPUCOMM_LINKS": text} for text in links])
 
 
 @pytest.mark.processes

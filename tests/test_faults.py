@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
-import uuid
 from pathlib import Path
 
 import pytest
+import rank_processes
 
 pytestmark = pytest.mark.processes
 
@@ -50,34 +48,7 @@ def start(world: int, **options) -> list[subprocess.Popen]:
     script = SCRIPT.format(
         **{"timeout": TIMEOUT_S, "count": 1 << 20, "kind": "blocking", "algorithm": "ring"} | options
     )
-    job = uuid.uuid4().hex
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            env=os.environ
-            | {
-                "GPUCOMM_RANK": str(r),
-                "GPUCOMM_WORLD": str(world),
-                "GPUCOMM_JOB": job,
-                "OMP_NUM_THREADS": "1",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(world)
-    ]
-
-
-@pytest.fixture
-def ranks():
-    started: list[subprocess.Popen] = []
-    yield started
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
+    return rank_processes.start(script, [{}] * world)
 
 
 def survivors(processes: list[subprocess.Popen], victim: int) -> list[tuple[str, str, bool]]:

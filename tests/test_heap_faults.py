@@ -10,11 +10,10 @@ import subprocess
 import sys
 import textwrap
 import threading
-import uuid
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import rank_processes
 from ranks import outcomes_of
 
 import gpucomm
@@ -63,25 +62,9 @@ print(json.dumps(bool((x == 5).all())), flush=True)
 """
 
 
-@pytest.fixture
-def ranks() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 def start(world: int, **options: object) -> list[subprocess.Popen[str]]:
     script = SCRIPT.format(**{"timeout": 3.0, "count": 1 << 22, "algorithm": "direct"} | options)
-    ranked = {"GPUCOMM_WORLD": str(world), "GPUCOMM_JOB": uuid.uuid4().hex, "OMP_NUM_THREADS": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", script], env=os.environ | ranked | {"GPUCOMM_RANK": str(rank)}, **pipes
-        )
-        for rank in range(world)
-    ]
+    return rank_processes.start(script, [{}] * world)
 
 
 @pytest.mark.processes

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
-import uuid
 
 import numpy as np
 import pytest
+import rank_processes
 from ranks import outcomes_of, run_ranks
 
 import gpucomm
@@ -271,25 +268,11 @@ while True:
 
 
 @pytest.fixture
-def ranks():
-    job = uuid.uuid4().hex
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT],
-            env=os.environ
-            | {"GPUCOMM_RANK": str(r), "GPUCOMM_WORLD": "4", "GPUCOMM_JOB": job, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(4)
-    ]
-    for process in started:
+def four(ranks):
+    ranks += rank_processes.start(SCRIPT, [{}] * 4)
+    for process in ranks:
         assert process.stdout.readline() == '["started"]\n'
-    yield started
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return ranks
 
 
 def last_words(process) -> list:
@@ -300,22 +283,22 @@ def last_words(process) -> list:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("victims", [[0], [2], [0, 3], [0, 1, 2]], ids=str)
-def test_survivors_of_killed_processes_go_on(ranks, victims):
+def test_survivors_of_killed_processes_go_on(four, victims):
     for victim in victims:
-        ranks[victim].send_signal(signal.SIGKILL)
+        four[victim].send_signal(signal.SIGKILL)
     others = [r for r in range(4) if r not in victims]
     for new, old in enumerate(others):
-        assert last_words(ranks[old]) == ["sound", old, new, len(others), float(len(others)), True]
+        assert last_words(four[old]) == ["sound", old, new, len(others), float(len(others)), True]
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_stopped_process_is_left_behind_and_told_so(ranks, victim):
-    ranks[victim].send_signal(signal.SIGSTOP)
+def test_a_stopped_process_is_left_behind_and_told_so(four, victim):
+    four[victim].send_signal(signal.SIGSTOP)
     others = [r for r in range(4) if r != victim]
     for new, old in enumerate(others):
-        assert last_words(ranks[old]) == ["sound", old, new, 3, 3.0, True]
-    ranks[victim].send_signal(signal.SIGCONT)
-    what, kind, text = last_words(ranks[victim])
+        assert last_words(four[old]) == ["sound", old, new, 3, 3.0, True]
+    four[victim].send_signal(signal.SIGCONT)
+    what, kind, text = last_words(four[victim])
     assert (what, kind) == ("late", "ClosedError")
     assert f"rank {victim} came too late: ranks {others} have gone on without it" in text

@@ -791,7 +791,7 @@ class Communicator:
         """
     def stats(self) -> dict:
         """
-        Since the start: bytes_sent, bytes_received (payload), messages_sent, calls, busy_s (from start to end, summed).
+        Since the start: bytes_sent, bytes_received (payload), messages_sent, calls.
         """
     @property
     def _identity(self) -> int:

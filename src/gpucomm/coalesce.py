@@ -129,9 +129,8 @@ def run(comm: Communicator, collective: str, xs: Sequence[Any], *, out: Any = No
             f"out is for one array, a list is reduced in place (rank {comm.rank} of {comm.world})"
         )
     is_root = how.get("root", -1) == comm.rank
-    reads, writes = collective != "broadcast" or is_root, collective != "reduce" or is_root
-    if collective == "broadcast" and is_root:
-        writes = False
+    reads = collective != "broadcast" or is_root
+    writes = not is_root if collective == "broadcast" else collective != "reduce" or is_root
     messages = []
     for places, count, digest in comm._plan_packs(list(xs), writes, how.get("op"), how.get("scale")):
         message = _Message(comm, [xs[i] for i in places], count)

@@ -44,15 +44,22 @@ def measure(comm: Communicator, timeout: float | None = None) -> _core.Links:
         Error: as any collective.
     """
     comm.barrier(timeout)
-    across, inside = (_times(comm), _NOTHING) if len(set(comm.nodes)) == 1 else _node_times(comm)
+    several = len(set(comm.nodes)) > 1
+    across, inside = _node_times(comm) if several else (_times(comm), _NOTHING)
     agreed = np.array([*across, *inside, _gamma()])
     comm.all_reduce(agreed, op="max", algorithm="one_shot", segments=1)
     alpha, latency, beta, inner_alpha, inner_latency, inner_beta, gamma = agreed
-    several = {"nodes": list(comm.nodes), "inner_alpha": inner_alpha} if len(set(comm.nodes)) > 1 else {}
-    if several:
-        several |= {"inner_lambda": inner_latency, "inner_beta": inner_beta}
-    kind = "nodes" if several else "switch"
-    links = _core.Links(kind, alpha=alpha, beta=beta, lambda_=latency, gamma=gamma, **several)
+    links = _core.Links(
+        "nodes" if several else "switch",
+        alpha=alpha,
+        beta=beta,
+        lambda_=latency,
+        gamma=gamma,
+        nodes=list(comm.nodes) if several else [],
+        inner_alpha=inner_alpha,
+        inner_beta=inner_beta,
+        inner_lambda=inner_latency,
+    )
     comm.set_links(links)
     return links
 

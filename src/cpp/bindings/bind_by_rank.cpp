@@ -8,10 +8,6 @@ using namespace py::literals;
 namespace gpucomm {
 namespace {
 
-using Text = const std::string&;
-using Maybe = std::optional<double>;
-using Object = py::object;
-
 constexpr const char* kAllGather =
     R"(Concatenates every rank's x along the first dimension, in rank order, on all ranks.
 

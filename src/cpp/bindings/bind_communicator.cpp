@@ -17,10 +17,6 @@ using namespace py::literals;
 namespace gpucomm {
 namespace {
 
-using Text = const std::string&;
-using Maybe = std::optional<double>;
-using Object = py::object;
-
 // A list or tuple of arrays goes to Python, which packs the small ones.
 bool several(const Object& x) { return PyList_Check(x.ptr()) || PyTuple_Check(x.ptr()); }
 
@@ -241,8 +237,7 @@ void bind_communicator(py::module_& m) {
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,
-           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls, busy_s (from start "
-           "to end, summed).")
+           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls.")
       .def(
           "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
           "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "

@@ -10,9 +10,6 @@ using namespace py::literals;
 namespace gpucomm {
 namespace {
 
-using Maybe = std::optional<double>;
-using Object = py::object;
-
 constexpr const char* kSend = R"(Sends x to one rank, which receives it by recv.
 
 Messages from one rank to another are matched in the order of issue. They are apart from the collectives:

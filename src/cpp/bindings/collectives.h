@@ -17,6 +17,11 @@ namespace gpucomm {
 
 using Factor = std::optional<double>;  // of premul_sum
 
+// As signatures name them.
+using Text = const std::string&;
+using Maybe = std::optional<double>;
+using Object = pybind11::object;
+
 // The keywords that every collective takes.
 struct Options {
   std::string algorithm;

@@ -4,17 +4,11 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/hash.h"
 #include "engine/answers.h"
 
 namespace gpucomm {
 namespace {
-
-uint64_t mix(uint64_t hash, uint64_t value) {  // splitmix64's finaliser
-  hash += 0x9e3779b97f4a7c15 + value;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111eb;
-  return hash ^ (hash >> 31);
-}
 
 // Of all_to_all with uneven counts the ranks agree on that and no more.
 uint64_t digest_of_counts(const Shape& shape) {

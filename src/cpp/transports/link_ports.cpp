@@ -5,6 +5,8 @@
 #include <bitset>
 #include <cstdlib>
 
+#include "base/hash.h"
+
 namespace gpucomm {
 namespace {
 
@@ -15,13 +17,6 @@ constexpr uint64_t kMostGrace = 1'000'000;  // ns
 constexpr uint64_t kGraceShare = 8;         // of the message's time
 
 uint64_t nanoseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e9 + 0.5); }
-
-uint64_t mix(uint64_t hash, uint64_t value) {  // splitmix64's finaliser
-  hash += 0x9e3779b97f4a7c15 + value;
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111eb;
-  return hash ^ (hash >> 31);
-}
 
 }  // namespace
 

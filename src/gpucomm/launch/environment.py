@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["Ranks", "detect", "parse_nodes"]
+__all__ = ["Ranks", "detect", "numbered", "parse_nodes"]
 
 Environ = Mapping[str, str]
 
@@ -101,8 +101,13 @@ def parse_nodes(text: str, world: int) -> tuple[int, ...]:
             f"nodes {text!r} must be NODESxRANKS, as in 2x4, or the node of each of the {world} ranks,"
             " as in 0,0,1"
         )
-    known: dict[int, int] = {}
-    return tuple(known.setdefault(node, len(known)) for node in nodes)
+    return tuple(numbered(nodes))
+
+
+def numbered(nodes: Sequence[Hashable]) -> list[int]:
+    """The same nodes, called 0, 1, ... in the order of their first ranks."""
+    known: dict[Hashable, int] = {}
+    return [known.setdefault(node, len(known)) for node in nodes]
 
 
 def _links(environ: Environ) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import MismatchError, UnavailableError
-from gpucomm.launch.environment import Ranks
+from gpucomm.launch.environment import Ranks, numbered
 from gpucomm.launch.rendezvous import meet
 
 __all__ = ["Fabric", "connect", "join"]
@@ -69,7 +69,7 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
         mine = np.array([fabric.next_context, secrets.randbits(62), _version(), *_node_key()], np.int64)
         table = meeting.all_gather(mine, algorithm="direct", segments=1).reshape(ranks.world, -1)
         _check_versions(table[:, 2], ranks)
-        nodes = ranks.nodes or _number([row[3:].tobytes() for row in table])
+        nodes = ranks.nodes or numbered([row[3:].tobytes() for row in table])
         context, token = int(table[:, 0].max()), int(table[0, 1])
         comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout)
         meeting.barrier()  # nobody leaves before all have met
@@ -147,9 +147,3 @@ def _node_key() -> list[int]:
     parts += [os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid")]
     digest = hashlib.sha256("/".join(parts).encode()).digest()
     return np.frombuffer(digest, np.int64).tolist()  # type: ignore[no-any-return]
-
-
-def _number(nodes: Sequence[Hashable]) -> list[int]:
-    """The same nodes, called 0, 1, ... in the order of their first ranks."""
-    known: dict[Hashable, int] = {}
-    return [known.setdefault(node, len(known)) for node in nodes]
