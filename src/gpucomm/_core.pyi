@@ -583,6 +583,11 @@ class Communicator:
         The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way"); of
         sends and receives, which count apart, also op ("send", "recv") and peer.
         """
+    def freeze(self) -> None:
+        """
+        From here on "auto" chooses by the model alone, with typical figures unless the links are known by now:
+        the same on every machine and in every run. Every rank must call it at the same point of its calls.
+        """
     def gather(
         self,
         x: typing.Any,
@@ -700,6 +705,20 @@ class Communicator:
         Raises:
             As all_gather.
         """
+    def replay(self, rows: list) -> None:
+        """
+        Lets algorithm="auto" decide as another run did, by the times that its ranks agreed on.
+
+        Forgets what was learnt here. Every rank must call it with the same rows at the same point of its calls, the
+        first of which for the same bits as there. Where the rows end, learning goes on.
+
+        Args:
+            rows: what tuning() returned there.
+
+        Raises:
+            InvalidArgumentError: a row has no candidates, or an unknown collective.
+            KeyError: a row lacks a key.
+        """
     def scatter(
         self,
         x: typing.Any,
@@ -793,6 +812,15 @@ class Communicator:
         """
         Since the start: bytes_sent, bytes_received (payload), messages_sent, calls.
         """
+    def tuning(self) -> list:
+        """
+        What algorithm="auto" has learnt; the same on every rank.
+
+        Returns:
+            A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none): the
+            candidates with their predicted times, the times that the ranks have agreed on (seconds, a list for each
+            agreement, in the order of the candidates at that time), and the algorithm and segments taken now.
+        """
     @property
     def _identity(self) -> int:
         """
@@ -807,6 +835,11 @@ class Communicator:
     def emulation(self) -> dict:
         """
         The keywords that gave it emulated links; empty without.
+        """
+    @property
+    def frozen(self) -> bool:
+        """
+        Whether freeze() was called.
         """
     @property
     def heap(self) -> dict:
