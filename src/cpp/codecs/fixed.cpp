@@ -22,25 +22,26 @@ using Unaligned = T __attribute__((aligned(1), may_alias));
 
 // To the nearest integer, ties to even, of any magnitude: from 2^23 on every float is one.
 GPUCOMM_BLOCK float nearest_of_any(float value) {
+  constexpr uint32_t kTwo23 = 0x4b000000;
   const uint32_t sign = bits_of(value) & ~blocks::kMagnitudeBits;
-  const float two23 = blocks::float_of(sign | 0x4b000000u);
+  const float two23 = blocks::float_of(sign | kTwo23);
   const float rounded = (value + two23) - two23;
-  return (bits_of(value) & blocks::kMagnitudeBits) < 0x4b000000u ? rounded : value;
+  const bool small = (bits_of(value) & blocks::kMagnitudeBits) < kTwo23;
+  return blocks::float_of(blocks::choose(small, bits_of(rounded), bits_of(value)));
 }
 
 // Stops before the run of elements in which one, in steps, is above `limit` (bits of a float), or no number.
 template <class T>
-size_t encode_kernel(const float* in, size_t count, float inverse, uint32_t limit, Unaligned<T>* out) {
+size_t encode_kernel(const float* in, size_t count, float inverse, int32_t limit, Unaligned<T>* out) {
   constexpr size_t kSome = 256;
   for (size_t begin = 0; begin < count; begin += kSome) {
     const size_t end = begin + kSome < count ? begin + kSome : count;
-    uint32_t beyond = 0;
+    int32_t beyond = 0;
     for (size_t i = begin; i < end; ++i) {
-      float q = nearest_of_any(in[i] * inverse);
-      const bool fits = (bits_of(q) & blocks::kMagnitudeBits) <= limit;
-      beyond |= !fits;
-      q = fits ? q : 0.0f;
-      out[i] = static_cast<T>(static_cast<int32_t>(q));
+      const uint32_t q = bits_of(nearest_of_any(in[i] * inverse));
+      const bool fits = static_cast<int32_t>(q & blocks::kMagnitudeBits) <= limit;
+      beyond |= -static_cast<int32_t>(!fits);
+      out[i] = static_cast<T>(static_cast<int32_t>(blocks::float_of(blocks::choose(fits, q, 0))));
     }
     if (beyond) return begin;
   }
@@ -147,7 +148,8 @@ class Fixed final : public FloatCodec {
   template <class T>
   size_t encode_as(const float* in, Run run, std::byte* out) const {
     auto* target = reinterpret_cast<Unaligned<T>*>(out) + run.begin;
-    return Leveled<encode_kernel<T>>::run(in, run.count, 1 / step_, bits_of(limit_), target);
+    return Leveled<encode_kernel<T>>::run(in, run.count, 1 / step_, static_cast<int32_t>(bits_of(limit_)),
+                                          target);
   }
   template <class T>
   size_t decode_as(const std::byte* in, Run run, float* out) const {

@@ -18,19 +18,30 @@ struct Scaled {
 
   static GPUCOMM_BLOCK bool encode_block(const float* in, size_t count, std::byte* payload,
                                          std::byte* scale) {
-    uint32_t most = 0, infinities = 0;
+    const uint32_t most = blocks::largest_bits(in, count);
+    const int exponent = Format::scale_for(most);
+    if (most >= blocks::kInfinityBits || exponent >= Format::kMostScale)
+      return encode_special(in, count, payload, scale);
+    *scale = std::byte(exponent + 127);
+    const float inverse = blocks::power_of_two(-exponent);
+    for (size_t i = 0; i < count; ++i) payload[i] = std::byte(Format::encode(in[i] * inverse));
+    return true;
+  }
+
+  // A block with NaN or Inf, which do not count for the scale, or at the end of float32's range.
+  static GPUCOMM_BLOCK bool encode_special(const float* in, size_t count, std::byte* payload,
+                                           std::byte* scale) {
+    uint32_t most = 0;
     for (size_t i = 0; i < count; ++i) {
       const uint32_t bits = blocks::bits_of(in[i]) & blocks::kMagnitudeBits;
-      const uint32_t finite = bits < blocks::kInfinityBits ? bits : 0;
-      most = finite > most ? finite : most;
-      infinities |= bits == blocks::kInfinityBits;
+      if (!kInfinity && bits == blocks::kInfinityBits) return false;
+      if (bits < blocks::kInfinityBits && bits > most) most = bits;
     }
-    if (!kInfinity && infinities) return false;
     const int exponent = Format::scale_for(most);
     *scale = std::byte(exponent + 127);
     const float inverse = blocks::power_of_two(-exponent);
     const uint32_t limit = Format::limit_for(exponent);
-    for (size_t i = 0; i < count; ++i) payload[i] = std::byte(Format::encode(in[i] * inverse, limit));
+    for (size_t i = 0; i < count; ++i) payload[i] = std::byte(Format::encode_any(in[i] * inverse, limit));
     return true;
   }
 

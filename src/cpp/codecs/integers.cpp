@@ -12,16 +12,6 @@
 namespace gpucomm {
 namespace {
 
-// Bits of the largest magnitude; NaN and Inf are above all numbers.
-GPUCOMM_BLOCK int32_t largest_bits(const float* in, size_t count) {
-  int32_t most = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const auto bits = static_cast<int32_t>(blocks::bits_of(in[i]) & blocks::kMagnitudeBits);
-    most = bits > most ? bits : most;
-  }
-  return most;
-}
-
 template <int kBits>
 struct Integers {
   using Levels = blocks::Uniform<kBits == 8 ? 127 : 7>;
@@ -30,8 +20,8 @@ struct Integers {
 
   static GPUCOMM_BLOCK bool encode_block(const float* in, size_t count, std::byte* payload,
                                          std::byte* scale) {
-    const int32_t most = largest_bits(in, count);
-    if (most >= static_cast<int32_t>(blocks::kInfinityBits)) return false;
+    const uint32_t most = blocks::largest_bits(in, count);
+    if (most >= blocks::kInfinityBits) return false;
     const uint16_t step = Levels::step_for(blocks::float_of(most));
     std::memcpy(scale, &step, sizeof step);
     quantise(in, count, 1.0f / Levels::value_of(step), payload);

@@ -26,6 +26,23 @@ GPUCOMM_BLOCK float float_of(uint32_t bits) {
 
 inline constexpr uint32_t kInfinityBits = 0x7f800000, kMagnitudeBits = 0x7fffffff;
 
+// condition ? yes : no, without the jump into which GCC would move the arithmetic of one side (it may trap).
+GPUCOMM_BLOCK uint32_t choose(bool condition, uint32_t yes, uint32_t no) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (yes & mask) | (no & ~mask);
+}
+
+// Of the largest magnitude of a block; NaN is above Inf, Inf above all numbers. Signed inside: SSE2 has no
+// other.
+GPUCOMM_BLOCK uint32_t largest_bits(const float* in, unsigned long count) {
+  int32_t most = 0;
+  for (unsigned long i = 0; i < count; ++i) {
+    const auto bits = static_cast<int32_t>(bits_of(in[i]) & kMagnitudeBits);
+    most = bits > most ? bits : most;
+  }
+  return static_cast<uint32_t>(most);
+}
+
 // 2^exponent; -126 <= exponent <= 127.
 GPUCOMM_BLOCK float power_of_two(int exponent) {
   return float_of(static_cast<uint32_t>(exponent + 127) << 23);

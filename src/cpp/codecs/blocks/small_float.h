@@ -20,11 +20,6 @@ struct SmallFloat {
   // The number below 2^kTop: the largest that can be scaled by 2^kMostScale without overflow.
   static constexpr uint32_t kLargestAtMost = (static_cast<uint32_t>(127 + kTop) << 23) - (1u << kShift);
 
-  static GPUCOMM_BLOCK uint32_t choose(bool condition, uint32_t yes, uint32_t no) {
-    const uint32_t mask = 0u - static_cast<uint32_t>(condition);
-    return (yes & mask) | (no & ~mask);
-  }
-
   // The least exponent s for which the block's largest finite magnitude, given as bits, is within 1.75 x
   // 2^(kTop+s).
   static GPUCOMM_BLOCK int scale_for(uint32_t max_bits) {
@@ -37,20 +32,26 @@ struct SmallFloat {
     return scale == kMostScale ? kLargestAtMost : kLargest;
   }
 
-  // To nearest, ties to even.
-  static GPUCOMM_BLOCK uint8_t encode(float scaled, uint32_t limit) {
-    constexpr uint32_t kLeastNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23;
-    constexpr float kAligner =
-        __builtin_bit_cast(float, static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23);
-    const uint32_t bits = bits_of(scaled), magnitude = bits & kMagnitudeBits;
-    const uint32_t finite = magnitude < limit ? magnitude : limit;
-    const uint32_t denormal = bits_of(float_of(finite) + kAligner) - bits_of(kAligner);
-    const uint32_t normal =
-        (finite - kRebias + ((1u << (kShift - 1)) - 1) + (finite >> kShift & 1)) >> kShift;
-    uint32_t code = choose(finite < kLeastNormal, denormal, normal);
-    if constexpr (kHasInfinity) code = choose(magnitude == kInfinityBits, kInfinity, code);
-    code |= bits >> 24 & 0x80;
-    return static_cast<uint8_t>(choose(magnitude > kInfinityBits, kNan, code));
+  // To nearest, ties to even, of |scaled| <= 1.75 x 2^kTop. The sum with an aligner of the element's exponent
+  // has its last bit where the code has it; below the least normal number that exponent stands still.
+  static GPUCOMM_BLOCK uint8_t encode(float scaled) {
+    constexpr int32_t kLeastNormal = (127 + 1 - kBias) << 23, kAlign = kShift << 23;
+    const auto bits = static_cast<int32_t>(bits_of(scaled));
+    const int32_t magnitude = bits & static_cast<int32_t>(kMagnitudeBits);
+    const int32_t own = bits & static_cast<int32_t>(kInfinityBits);
+    const int32_t exponent = own > kLeastNormal ? own : kLeastNormal;
+    const float aligner = float_of(exponent + kAlign);
+    const auto sum = static_cast<int32_t>(bits_of(float_of(magnitude) + aligner));
+    const int32_t code = sum - (exponent + kAlign) + ((exponent - kLeastNormal) >> kShift);
+    return static_cast<uint8_t>(code | (bits >> 24 & 0x80));
+  }
+
+  // Of any element: beyond `limit` it becomes the limit, and NaN and Inf their codes.
+  static GPUCOMM_BLOCK uint8_t encode_any(float scaled, uint32_t limit) {
+    const uint32_t bits = bits_of(scaled), magnitude = bits & kMagnitudeBits, sign = bits & ~kMagnitudeBits;
+    uint32_t code = encode(float_of(sign | (magnitude < limit ? magnitude : limit)));
+    if (kHasInfinity && magnitude == kInfinityBits) code = kInfinity | sign >> 24;
+    return static_cast<uint8_t>(magnitude > kInfinityBits ? kNan : code);
   }
 
   static GPUCOMM_BLOCK float decode(uint8_t code, float scale) {
