@@ -6,10 +6,12 @@ The C++ core of gpucomm; private: use the names of the package gpucomm.
 from __future__ import annotations
 import collections.abc
 import numpy
+import numpy.typing
 import typing
 
 __all__: list[str] = [
     "Block",
+    "Codec",
     "Communicator",
     "Event",
     "Frame",
@@ -29,6 +31,7 @@ __all__: list[str] = [
     "build_plan",
     "build_plans",
     "choose",
+    "codecs",
     "copy_pack",
     "hasten",
     "mpi_wire",
@@ -260,6 +263,53 @@ class Schedule:
     def events(self) -> list[Event]: ...
     @property
     def total_s(self) -> float: ...
+
+class Codec:
+    """
+    Elements to bytes and back.
+    """
+    def __init__(self, spec: str) -> None: ...
+    def add(self, coded: typing.Any, into: typing.Any) -> None: ...
+    def agreed(
+        self,
+        max_abs: typing.SupportsFloat | typing.SupportsIndex,
+        world: typing.SupportsInt | typing.SupportsIndex,
+    ) -> Codec: ...
+    def bound(
+        self,
+        block_max: typing.SupportsFloat | typing.SupportsIndex,
+        dtype: str = "float32",
+    ) -> float: ...
+    def decode(
+        self, coded: typing.Any, out: typing.Any, dtype: str | None = None
+    ) -> None: ...
+    def decode_add(
+        self, coded: typing.Any, accumulator: typing.Any, dtype: str | None = None
+    ) -> None: ...
+    def encode(
+        self, x: typing.Any, dtype: str | None = None
+    ) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Returns the coded bytes, a uint8 array.
+        """
+    def encode_to(
+        self, x: typing.Any, out: typing.Any, dtype: str | None = None
+    ) -> int:
+        """
+        Returns the bytes written to out.
+        """
+    def error(self, x: typing.Any, dtype: str | None = None) -> tuple[float, float]:
+        """
+        What encode loses of x: the largest error, and the sum of their squares.
+        """
+    def max_bytes(
+        self, count: typing.SupportsInt | typing.SupportsIndex, dtype: str = "float32"
+    ) -> int: ...
+    def takes(self, dtype: str) -> bool: ...
+    @property
+    def spec(self) -> str: ...
+    @property
+    def traits(self) -> dict: ...
 
 class Wire:
     """
@@ -944,6 +994,11 @@ def choose(
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
     """
 
+def codecs() -> dict:
+    """
+    Every codec: summary, usage, examples.
+    """
+
 def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
     """
     Copies arrays into a pack, one behind the other, or out of it again.
@@ -1018,7 +1073,7 @@ def shm_create(
 
 def simd_level() -> str:
     """
-    The SIMD level of the host reductions.
+    The SIMD level of reductions and codecs.
     """
 
 def simd_levels() -> list[str]:

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/simd.h"
 #include "bindings/bind.h"
 #include "bindings/names.h"
 #include "reduce/reduce.h"
@@ -46,7 +47,7 @@ void bind_reduce(py::module_& m) {
   m.def("scale", &scaled, "dtype"_a, "x"_a, "factor"_a, "A 1-D array times a factor; for tests.");
   m.def("reduce", &fold, "dtype"_a, "op"_a, "sources"_a, "divisor"_a = 1, "out"_a = py::none(),
         "Folds 1-D contiguous arrays in their order; for tests.");
-  m.def("simd_level", &simd_level, "The SIMD level of the host reductions.");
+  m.def("simd_level", &simd_level, "The SIMD level of reductions and codecs.");
   m.def("simd_levels", &simd_levels, "The SIMD levels that this CPU can run.");
   m.def("set_simd_level", &set_simd_level, "level"_a, "Forces a SIMD level.");
 }
