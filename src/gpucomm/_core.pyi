@@ -1036,6 +1036,7 @@ def reduce(
     sources: collections.abc.Sequence[numpy.ndarray],
     divisor: typing.SupportsInt | typing.SupportsIndex = 1,
     out: numpy.ndarray | None = None,
+    twin: numpy.ndarray | None = None,
 ) -> numpy.ndarray:
     """
     Folds 1-D contiguous arrays in their order; for tests.

@@ -14,8 +14,8 @@
 namespace gpucomm {
 namespace {
 
-using Kernel = void (*)(void* destination, const void* const* sources, int source_count, size_t count,
-                        int divisor);
+using Kernel = void (*)(void* destination, void* twin, const void* const* sources, int source_count,
+                        size_t count, int divisor);
 using KernelRow = std::array<Kernel, kOps>;
 using KernelTable = std::array<KernelRow, kReducibleDtypes>;
 
@@ -75,15 +75,16 @@ Kernel find_kernel(Dtype dtype, Op op, int divisor) {
 }  // namespace
 
 void reduce(Dtype dtype, Op op, void* destination, const void* const* sources, int source_count, size_t count,
-            int divisor) {
+            int divisor, void* twin) {
   GPUCOMM_CHECK(reducible(dtype) && source_count >= 1);
   if (count == 0) return;
   const bool divides = divisor > 1 && dtype != Dtype::boolean;
   if (source_count == 1 && !divides) {
-    if (destination != sources[0]) std::memmove(destination, sources[0], count * size_of(dtype));
+    for (void* to : {destination, twin})
+      if (to && to != sources[0]) std::memmove(to, sources[0], count * size_of(dtype));
     return;
   }
-  find_kernel(dtype, op, divisor)(destination, sources, source_count, count, divisor);
+  find_kernel(dtype, op, divisor)(destination, twin, sources, source_count, count, divisor);
 }
 
 }  // namespace gpucomm

@@ -15,8 +15,8 @@ namespace gpucomm {
 // payload zero), so that equal inputs give equal bits at every SIMD level and operand order. divisor > 1
 // divides the folded value (mean): floats exactly (in float32 before the rounding for the halves), integers
 // truncating towards zero. `destination` may be one of the sources; sources need no alignment beyond their
-// element's. At least one source.
+// element's. At least one source. `twin`: a second destination, of the same result; it may be a source too.
 void reduce(Dtype dtype, Op op, void* destination, const void* const* sources, int source_count, size_t count,
-            int divisor);
+            int divisor, void* twin = nullptr);
 
 }  // namespace gpucomm
