@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpucomm import Communicator, _core
+from gpucomm.bench.learning import learn, learnt
 from gpucomm.bench.metrics import elements_of
 from gpucomm.bench.peers import Array, aligned_zeros
 
@@ -49,8 +50,8 @@ def measure(comm: Communicator, collective: str, nbytes: int, repeats: int, leas
     gc.disable()
     try:
         auto = call_of(("auto", None))
-        learnt_in = _learn(comm, collective, count * 4, auto)
-        row = _learnt(comm, collective, count * 4)
+        learnt_in = learn(comm, collective, count * 4, auto)
+        row = learnt(comm, collective, count * 4)
         tried = {choice: _spent(comm, call_of(choice)) for choice in _fixed(collective, count * 4)}
         least = min(tried.values())
         kept = sorted((c for c in tried if tried[c] <= _HOPELESS * least), key=lambda c: tried[c])[:_FEW]
@@ -101,21 +102,6 @@ def _fixed(collective: str, nbytes: int) -> Iterator[Choice]:
         while segments == 1 or (about["segmented"] and segments <= 256 and nbytes // segments >= 1 << 16):
             yield name, segments
             segments *= 4
-
-
-def _learnt(comm: Communicator, collective: str, nbytes: int) -> dict[str, Any]:
-    kinds = (row for row in comm.tuning() if row["collective"] == collective)
-    return next(row for row in kinds if row["most_bytes"].bit_length() == nbytes.bit_length())
-
-
-def _learn(comm: Communicator, collective: str, nbytes: int, call: Call) -> int:
-    """Calls until one candidate is left."""
-    for calls in range(1, _MOST_CALLS):
-        call()
-        row = _learnt(comm, collective, nbytes)
-        if len(row["candidates"]) == 1 or (row["agreements"] and len(row["agreements"][-1]) == 2):
-            return calls
-    raise AssertionError(f"{collective} of {nbytes} bytes has learnt nothing in {_MOST_CALLS} calls")
 
 
 def _spent(comm: Communicator, call: Call) -> float:
