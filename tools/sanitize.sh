@@ -4,12 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=(tests/test_plans.py tests/test_collectives.py tests/test_uneven.py tests/test_arguments.py tests/test_reduce.py
-  tests/test_links.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_shrink.py tests/test_heap.py)
+  tests/test_links.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_shrink.py tests/test_heap.py
+  tests/test_codecs.py tests/test_codec_formats.py)
 
 for kind in "$@"; do
   venv=.venv-$kind
   test -x $venv/bin/python || python3 -m venv $venv
-  $venv/bin/python -m pip install --quiet scikit-build-core pybind11 cmake ninja numpy pytest pytest-timeout hypothesis
+  $venv/bin/python -m pip install --quiet scikit-build-core pybind11 cmake ninja numpy pytest pytest-timeout hypothesis zfpy
   GPUCOMM_SANITIZE=$kind $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
     -C build-dir=build/$kind -C cmake.build-type=RelWithDebInfo -C install.strip=false .
   preload="" slow=1

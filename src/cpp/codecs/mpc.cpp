@@ -34,7 +34,8 @@ size_t encode_kernel(const std::byte* in, size_t count, size_t distance, std::by
     Word* const here = elements + kMostDistance;
     const size_t some = count - begin < kGroup<Word> ? count - begin : kGroup<Word>;
     std::memcpy(here, in + begin * sizeof(Word), some * sizeof(Word));
-    for (size_t i = 0; i < kGroup<Word>; ++i) words[i] = i < some ? here[i] - here[i - distance] : 0;
+    const Word* const before = here - distance;
+    for (size_t i = 0; i < kGroup<Word>; ++i) words[i] = i < some ? here[i] - before[i] : 0;
     std::memcpy(elements, here + kGroup<Word> - kMostDistance, kMostDistance * sizeof(Word));
     blocks::transpose(words);
     size_t used = 1;
@@ -84,7 +85,8 @@ class Groups {
     blocks::transpose(words);
     std::memcpy(elements, elements + kGroup<Word>, kMostDistance * sizeof(Word));
     Word* const here = elements + kMostDistance;
-    for (size_t i = 0; i < kGroup<Word>; ++i) here[i] = words[i] + here[i - distance];
+    const Word* const before = here - distance;
+    for (size_t i = 0; i < kGroup<Word>; ++i) here[i] = words[i] + before[i];
   }
 
   const std::byte* in_;
