@@ -39,6 +39,7 @@ class FloatCodec : public Codec {
   void check(Dtype dtype) const;
   void check_size(size_t bytes, size_t count) const;
   void decode_checked(const std::byte* in, Run run, float* out) const;
+  void decode_rounded(const std::byte* in, Run run, Dtype dtype, float* out) const;  // to the dtype, and back
   [[noreturn]] void refuse(const float* in, size_t begin, size_t count) const;
 };
 
