@@ -114,7 +114,10 @@ class Fixed final : public FloatCodec {
   }
 
  protected:
-  size_t coded_bytes(size_t count) const override { return count * setting_.width / 8; }
+  size_t coded_bytes(size_t count) const override {
+    return count *
+           (setting_.width ? setting_.width / 8 : sizeof(int32_t));  // the most, before the width is known
+  }
   size_t encode_run(const float* in, Run run, std::byte* out) const override {
     switch (setting_.width) {
       case 8:

@@ -9,20 +9,21 @@
 #include "codecs/levels.h"
 
 namespace gpucomm {
-namespace {
-
-bool aligned(const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0; }
 
 // Every eighth element has sums of its own: the same bits at every SIMD level.
 constexpr size_t kSums = 8;
 using Eight = double __attribute__((vector_size(kSums * sizeof(double))));
-struct Sums {
+struct FloatCodec::Sums {
   Eight max_abs = {}, sum_sq = {};
 };
 
+namespace {
+
+bool aligned(const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0; }
+
 // What `given` became, against what it was; NaN and Inf do not count. `count` is a multiple of kSums, up to
 // kMost.
-template <size_t kMost>
+template <size_t kMost, class Sums>
 void measure_kernel(const float* given, const float* became, size_t count, Sums& sums) {
   double differences[kMost];
   for (size_t i = 0; i < count; ++i) {
@@ -41,6 +42,7 @@ void measure_kernel(const float* given, const float* became, size_t count, Sums&
   sums = own;
 }
 
+template <class Sums>
 CodecError total(const Sums& sums) {
   CodecError error;
   for (size_t i = 0; i < kSums; ++i) {
@@ -70,11 +72,7 @@ size_t FloatCodec::encode(const std::byte* in, size_t count, Dtype dtype, std::b
     widen(dtype, in + begin * size_of(dtype), run.count, given);
     const size_t done = encode_run(given, run, out);
     if (done < run.count) refuse(given + done, begin + done, run.count - done);
-    if (!error) continue;
-    float became[kRun];
-    decode_rounded(out, run, dtype, became);
-    for (size_t i = run.count; i % kSums; ++i) given[i] = became[i] = 0;
-    Leveled<measure_kernel<kRun>>::run(given, became, (run.count + kSums - 1) / kSums * kSums, sums);
+    if (error) measure(given, run, dtype, out, sums);
   }
   if (error) *error = total(sums);
   return coded_bytes(count);
@@ -138,13 +136,17 @@ void FloatCodec::decode_checked(const std::byte* in, Run run, float* out) const 
          " shall decode are damaged near element ", run.begin + done);
 }
 
-void FloatCodec::decode_rounded(const std::byte* in, Run run, Dtype dtype, float* out) const {
-  decode_checked(in, run, out);
-  if (dtype == Dtype::float32) return;
-  std::byte rounded[kRun * 2];
-  saturate(dtype, out, run.count);
-  narrow(dtype, out, run.count, rounded);
-  widen(dtype, rounded, run.count, out);
+void FloatCodec::measure(float* given, Run run, Dtype dtype, const std::byte* coded, Sums& sums) const {
+  float became[kRun];
+  decode_checked(coded, run, became);
+  if (dtype != Dtype::float32) {
+    std::byte rounded[kRun * 2];
+    saturate(dtype, became, run.count);
+    narrow(dtype, became, run.count, rounded);
+    widen(dtype, rounded, run.count, became);
+  }
+  for (size_t i = run.count; i % kSums; ++i) given[i] = became[i] = 0;
+  Leveled<measure_kernel<kRun, Sums>>::run(given, became, (run.count + kSums - 1) / kSums * kSums, sums);
 }
 
 void FloatCodec::refuse(const float* in, size_t begin, size_t count) const {
