@@ -180,6 +180,7 @@ def test_fixed_takes_the_least_width_that_holds_the_sum(max_abs: float, world: i
 
 def test_fixed_refuses_what_it_cannot_hold() -> None:
     fixed = _core.Codec("fixed:0.5")
+    assert fixed.max_bytes(10) == 40
     with pytest.raises(errors.InvalidArgumentError, match="must agree on the largest magnitude"):
         fixed.encode(np.zeros(3, np.float32))
     with pytest.raises(errors.InvalidArgumentError, match="more than 32 bits; use a larger EPS"):

@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=(tests/test_plans.py tests/test_collectives.py tests/test_uneven.py tests/test_arguments.py tests/test_reduce.py
-  tests/test_links.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_shrink.py tests/test_heap.py
-  tests/test_codecs.py tests/test_codec_formats.py)
+  tests/test_links.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_shrink.py tests/test_heap.py)
+codecs=(tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
 
 for kind in "$@"; do
   venv=.venv-$kind
@@ -16,6 +16,8 @@ for kind in "$@"; do
   preload="" slow=1
   [ "$kind" = address ] && preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
   [ "$kind" = thread ] && preload="$(g++ -print-file-name=libtsan.so)"
+  chosen=("${tests[@]}")
+  [ "$kind" = thread ] || chosen+=("${codecs[@]}")
   # A real interpreter binary: a sanitizer preloaded into a shell shim stops there. The forking test is left
   # out: neither runtime supports more after fork than exec.
   python=$($venv/bin/python -c 'import os, sys; print(os.path.realpath(sys.executable))')
@@ -24,5 +26,5 @@ for kind in "$@"; do
   LD_PRELOAD="$preload" PYTHONPATH="$site:tests" PYTHONMALLOC=malloc HYPOTHESIS_STORAGE_DIRECTORY=build/hypothesis \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
     TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
-    timeout 900 "$python" -m pytest -s -x -k "not fork" -m "not processes and not timing" -W ignore "${tests[@]}"
+    timeout 900 "$python" -m pytest -s -x -k "not fork" -m "not processes and not timing" -W ignore "${chosen[@]}"
 done
