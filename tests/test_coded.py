@@ -254,3 +254,14 @@ def test_what_a_codec_cannot_carry_is_an_error_on_every_rank(spec: str) -> None:
     for outcome in outcomes_of(3, body):
         assert isinstance(outcome, Error)
         assert not isinstance(outcome, CollectiveTimeoutError)
+
+
+def test_a_list_of_arrays_travels_coded_too() -> None:
+    def body(comm: Communicator) -> Any:
+        arrays = [contribution(comm.rank, n) for n in (1000, 3, 500)]
+        return comm.all_reduce(arrays, codec="int8")
+
+    results = run_ranks(2, body)
+    for i, n in enumerate((1000, 3, 500)):
+        assert np.abs(results[0][i] - contribution(0, n) - contribution(1, n)).max() < 0.1
+        assert results[0][i].tobytes() == results[1][i].tobytes()

@@ -467,6 +467,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        codec: str | None = None,
     ) -> typing.Any:
         """
         A call on a pack with this digest.
