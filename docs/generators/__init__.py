@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from generators.algorithms import algorithms, effort, predictions
+from generators.algorithms import algorithms, coded_algorithms, effort, predictions
 from generators.choices import exchanges, merges
 from generators.codecs import codec_errors, codec_speeds, codec_traits, codecs
 from generators.errors import error
@@ -17,6 +17,7 @@ __all__ = ["KINDS", "TABLES"]
 
 TABLES: dict[str, Callable[[], str]] = {
     "algorithms": algorithms,
+    "coded_algorithms": coded_algorithms,
     "effort": effort,
     "predictions": predictions,
     "transports": transports,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import gpucomm
 from generators.markdown import table
 from gpucomm import _core
 from gpucomm.cost import cost
 
-__all__ = ["algorithms", "effort", "predictions"]
+__all__ = ["algorithms", "coded_algorithms", "effort", "predictions"]
 
 WORLD = 8
 LINKS = {"alpha": 50e-6, "beta": 1 / 1.25e9}  # about what TCP makes of 10 Gbit/s Ethernet
@@ -21,9 +22,31 @@ def algorithms() -> str:
     """Returns the registry: every algorithm, what it offers, how it works, where it comes from."""
     rows = [
         (f"`{name}`", ", ".join(about["collectives"]), about["summary"], about["source"])
-        for name, about in gpucomm.algorithms().items()
+        for name, about in _known(coded=False).items()
     ]
     return table(("algorithm", "offers", "how", "source"), rows)
+
+
+def coded_algorithms() -> str:
+    """Returns those for calls with a codec, and what the verifier finds that is lost in them."""
+    rows = []
+    for collective, name in _offers(coded=True):
+        found = [
+            _core.verify(_core.build_plans(collective, name, WORLD, additive=additive))
+            for additive in (False, True)
+        ]
+        lossy, errors = (
+            " / ".join(dict.fromkeys(str(getattr(one, key)) for one in found))
+            for key in ("lossy_passes", "encode_errors")
+        )
+        about = gpucomm.algorithms()[name]
+        rows.append((f"`{name}`", collective, about["summary"], about["source"], lossy, errors))
+    heading = f"encode errors, {WORLD} ranks (additive)>"
+    return table(("algorithm", "collective", "how", "source", "lossy passes>", heading), rows)
+
+
+def _known(coded: bool) -> dict[str, Any]:
+    return {name: about for name, about in gpucomm.algorithms().items() if about["coded"] == coded}
 
 
 def effort() -> str:
@@ -51,7 +74,7 @@ def effort() -> str:
 def predictions() -> str:
     """Returns the predicted times of all_reduce in milliseconds, each with its best segment count."""
     rows = []
-    for name, about in gpucomm.algorithms().items():
+    for name, about in _known(coded=False).items():
         if "all_reduce" not in about["collectives"]:
             continue
         for kind in ("switch", "chain"):
@@ -60,8 +83,8 @@ def predictions() -> str:
     return table(("algorithm", "links", *(f"{size}>" for size in SIZES)), rows)
 
 
-def _offers() -> Iterator[tuple[str, str]]:
-    known = gpucomm.algorithms()
+def _offers(coded: bool = False) -> Iterator[tuple[str, str]]:
+    known = _known(coded)
     order = dict.fromkeys(c for about in known.values() for c in about["collectives"])
     for collective in order:
         yield from ((collective, name) for name, about in known.items() if collective in about["collectives"])

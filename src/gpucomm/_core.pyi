@@ -515,7 +515,7 @@ class Communicator:
             out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
                 None: a new array of x's library.
             counts: the first extent of every rank's x where these differ, alike on all ranks.
-            algorithm, segments, timeout, async_op: as in all_reduce.
+            algorithm, segments, timeout, async_op, codec: as in all_reduce.
 
         Returns:
             An array of shape (world * n, ...), or (sum(counts), ...); a Work if async_op.
@@ -555,6 +555,8 @@ class Communicator:
             timeout: seconds until the call fails on every rank; None: the communicator's.
             async_op: return a Work at once; x and out must be left alone until it is done. Of a list a
                 CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
+            codec: the spec of a codec (gpucomm.codecs.names()) in which elements travel; None: as they are. Floats and
+                sums only. One that needs the largest magnitude of all ranks agrees on it first, in a call of its own.
 
         Returns:
             x or out; a Work if async_op.
@@ -753,7 +755,7 @@ class Communicator:
             scale: as in all_reduce; the products need memory of x's size.
             counts: how many of x's first dimension go to each rank where not world times the same, alike on all
                 ranks.
-            algorithm, segments, timeout, async_op: as in all_reduce.
+            algorithm, segments, timeout, async_op, codec: as in all_reduce.
 
         Returns:
             An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.

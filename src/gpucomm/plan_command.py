@@ -85,7 +85,7 @@ def _verdict(findings: _core.Verified) -> str:
     return (
         "verified: every send meets its receive, nothing can deadlock, every contribution is in the result"
         f" exactly once\npieces sent by rank: {sent}; scratch slots: {findings.scratch_slots};"
-        f" lossy passes: {findings.lossy_passes}"
+        f" lossy passes: {findings.lossy_passes}, encode errors: {findings.encode_errors}"
     )
 
 
@@ -133,7 +133,7 @@ def _write_json(
     about["bytes"] = nbytes
     about["links"] = {"kind": links.kind} | {key: getattr(links, name) for key, name in _MODEL.items()}
     about["total_s"] = schedule.total_s
-    counts = ("messages", "rounds", "scratch_slots", "lossy_passes")
+    counts = ("messages", "rounds", "scratch_slots", "lossy_passes", "encode_errors")
     about["verified"] = {name: getattr(findings, name) for name in counts}
     try:
         path.write_text(json.dumps(about | {"steps": rows}, indent=1) + "\n")

@@ -16,7 +16,7 @@ Args:
     out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
         None: a new array of x's library.
     counts: the first extent of every rank's x where these differ, alike on all ranks.
-    algorithm, segments, timeout, async_op: as in all_reduce.
+    algorithm, segments, timeout, async_op, codec: as in all_reduce.
 
 Returns:
     An array of shape (world * n, ...), or (sum(counts), ...); a Work if async_op.
@@ -35,7 +35,7 @@ Args:
     scale: as in all_reduce; the products need memory of x's size.
     counts: how many of x's first dimension go to each rank where not world times the same, alike on all
         ranks.
-    algorithm, segments, timeout, async_op: as in all_reduce.
+    algorithm, segments, timeout, async_op, codec: as in all_reduce.
 
 Returns:
     An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.

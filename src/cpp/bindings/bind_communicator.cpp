@@ -46,6 +46,8 @@ Args:
     timeout: seconds until the call fails on every rank; None: the communicator's.
     async_op: return a Work at once; x and out must be left alone until it is done. Of a list a
         CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
+    codec: the spec of a codec (gpucomm.codecs.names()) in which elements travel; None: as they are. Floats and
+        sums only. One that needs the largest magnitude of all ranks agrees on it first, in a call of its own.
 
 Returns:
     x or out; a Work if async_op.
