@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "plans/actions.h"
+#include "plans/ways.h"
 
 namespace gpucomm {
 namespace {
@@ -17,11 +18,7 @@ constexpr size_t kAlignBytes = 64;  // cuts fall on cache lines, as in a communi
 class Scheduler {
  public:
   Scheduler(const Links& links, int world, bool events)
-      : links_(links), ports_(4 * world, 0.0), events_(events) {
-    if (links.kind == Links::Kind::nodes && links.nodes.size() != static_cast<size_t>(world))
-      fail(ErrorKind::invalid_argument, "links between nodes name the nodes of ", links.nodes.size(),
-           " ranks, but there are ", world);
-  }
+      : gamma_(links.gamma), ways_(links, world), events_(events) {}
 
   void add(const Plan& plan, const std::vector<size_t>& offset_bytes) { actions_.add(plan, offset_bytes); }
 
@@ -94,47 +91,15 @@ class Scheduler {
     const double at = ready(lane);
     if (head.kind != StepKind::send) return at;
     const Lane& other = lanes_[actions_[head.match].lane];
-    const Way w = way(lane.rank, other.rank);
-    return ports_free(lane.rank, other.rank, w, std::max(at, ready(other) - w.lambda));
+    const Way way = ways_.between(lane.rank, other.rank);
+    return ways_.free(way, std::max(at, ready(other) - way.lambda));
   }
-
-  // What a message between two ranks meets: its figures, and where it takes the ports of a switch, these.
-  struct Way {
-    double alpha, lambda, beta;
-    int out, in;
-  };
-  Way way(int from, int to) const {
-    const Way outer{links_.alpha, links_.lambda, links_.beta, 2 * from, 2 * to + 1};
-    if (links_.kind != Links::Kind::nodes) return outer;
-    const int a = links_.nodes[from], b = links_.nodes[to], first = 2 * static_cast<int>(links_.nodes.size());
-    if (a != b) return {links_.alpha, links_.lambda, links_.beta, first + 2 * a, first + 2 * b + 1};
-    return {links_.inner_alpha, links_.inner_lambda, links_.inner_beta, outer.out, outer.in};
-  }
-
-  double ports_free(int from, int to, const Way& way, double at) const {
-    if (links_.kind != Links::Kind::chain)
-      return std::max({at, ports_[way.out], ports_[way.in] - way.lambda});
-    for (int i = std::min(from, to); i < std::max(from, to); ++i)
-      at = std::max(at, ports_[link(i, from, to)]);
-    return at;
-  }
-
-  void occupy(int from, int to, const Way& way, double left, double there) {
-    if (links_.kind != Links::Kind::chain) {
-      ports_[way.out] = left, ports_[way.in] = there;
-      return;
-    }
-    for (int i = std::min(from, to); i < std::max(from, to); ++i) ports_[link(i, from, to)] = left;
-  }
-
-  // Of a chain, the link between i and i + 1 in the direction of travel.
-  static int link(int i, int from, int to) { return 2 * i + (from > to); }
 
   void commit(int lane, double at) {
     const int index = lanes_[lane].next;
     const Action& action = actions_[index];
     if (action.kind == StepKind::send) return move(index, at);
-    finish(index, -1, at, at + action.bytes * links_.gamma);
+    finish(index, -1, at, at + action.bytes * gamma_);
     release(index);
   }
 
@@ -143,16 +108,16 @@ class Scheduler {
     Action& into = actions_[action.match];
     const int from = lanes_[action.lane].rank, to = lanes_[into.lane].rank;
     const bool travels = action.bytes || action.opens;
-    const Way w = way(from, to);
-    const double left = travels ? at + w.alpha + action.bytes * w.beta : at;
-    const double there = travels ? left + w.lambda : at;
-    if (travels) occupy(from, to, w, left, there);
+    const Way way = ways_.between(from, to);
+    const double left = travels ? at + way.alpha + action.bytes * way.beta : at;
+    const double there = travels ? left + way.lambda : at;
+    if (travels) ways_.take(way, left);
     finish(send, to, at, left);
     into.time_s = std::max(into.time_s, there);
     const bool whole = !--into.missing;
     if (whole) {
       const double folding =
-          into.kind == StepKind::recv_reduce ? into.bytes * into.sources * links_.gamma : 0;
+          into.kind == StepKind::recv_reduce ? into.bytes * into.sources * gamma_ : 0;
       finish(action.match, -1, into.time_s, into.time_s + folding);
     }
     release(send);
@@ -176,9 +141,8 @@ class Scheduler {
     look(actions_[index].lane);
   }
 
-  const Links& links_;
-  std::vector<double>
-      ports_;  // out and in of each rank, then of each node; chain: up and down link of each neighbour pair
+  double gamma_;
+  Ways ways_;
   bool events_;
   Actions actions_;
   std::vector<Lane>& lanes_ = actions_.lanes();

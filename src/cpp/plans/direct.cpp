@@ -11,7 +11,7 @@ namespace {
 // so a rank that served its peers one after the other could block another's fold. Messages to one peer keep
 // the order in which both ends add them here: scatter(k + 1) goes out before gather(k), so that the next
 // segment is on its way while this one is folded.
-enum Lane { kReceive, kLocal, kSend };  // kSend + peer
+enum Lane { kReceive, kLocal, kSend };  // kSend + the peer's distance
 class Direct {
  public:
   Direct(const PlanRequest& request, Plan& plan)
@@ -121,7 +121,7 @@ class Direct {
                       .piece = piece,
                       .source = from,
                       .peers = {peer},
-                      .lane = kSend + peer,
+                      .lane = kSend + (peer - rank_ + world_) % world_,
                       .round = round});
   }
   int receive(int piece, int peer, int round) {

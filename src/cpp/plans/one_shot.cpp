@@ -7,7 +7,7 @@
 namespace gpucomm {
 namespace {
 
-enum Lane { kReceive, kSend };  // kSend + peer: a fold waits for all of its sources together
+enum Lane { kReceive, kSend };  // kSend + distance: a fold waits for all of its sources together
 
 void build(const PlanRequest& request, Plan& plan) {
   const Place own{request.in_place ? Space::output : Space::input};
@@ -25,7 +25,7 @@ void build(const PlanRequest& request, Plan& plan) {
                                  .piece = k,
                                  .source = own,
                                  .peers = {peer},
-                                 .lane = kSend + peer,
+                                 .lane = kSend + distance,
                                  .round = k}));
     }
     plan.add({.kind = StepKind::recv_reduce,

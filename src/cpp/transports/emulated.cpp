@@ -73,7 +73,7 @@ class Emulated : public Transport {
 
   bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override {
     auto& due = due_[2 * peer];
-    if (!progress.since) progress.since = time_.now();
+    if (!progress.since) progress.since = since_ = std::max(time_.now(), since_ + 1);  // no two at once
     if (!progress.left)
       if (const uint64_t later = ports_.take(peer, bytes, clock_ns(), progress)) return wait(due, later);
     if (!inner_->send(peer, tag, data, bytes, progress)) return wait(due, kNever);
@@ -147,6 +147,7 @@ class Emulated : public Transport {
   std::unique_ptr<Transport> inner_;
   LinkPorts ports_;
   OwnTime time_;
+  uint64_t since_ = 0;  // of the last message
   // When what this rank waits for will be there, to and from each peer; sleepers read it without a lock.
   std::vector<std::atomic<uint64_t>> due_;
 };

@@ -76,7 +76,7 @@ struct SendProgress {
 class Heap;
 
 // Words that all ranks of a communicator share, zero at first.
-inline constexpr int kSharedClocks = 128 + 64 * 64;
+inline constexpr int kSharedClocks = 128 + 64 * 64 + 1;
 using Clocks = std::atomic<uint64_t>;
 
 // Words in memory that all ranks share, zero at first, by which they agree who goes on after a fault: the
