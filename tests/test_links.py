@@ -71,7 +71,7 @@ def test_a_description_says_all():
     assert (spec.links.beta, spec.links.alpha) == pytest.approx((2e-8, 50e-6))
     assert (spec.links.lambda_, spec.jitter) == pytest.approx((500e-6, 20e-6))
     again = parse_spec(spec.canonical)
-    assert again.canonical == spec.canonical and again.arguments()["jitter"] == spec.jitter
+    assert again.canonical == spec.canonical and again.arguments(2)["jitter"] == spec.jitter
     assert parse_emulated("switch:1.5Gbit/s").links.beta == pytest.approx(8 / 1.5e9)
     assert parse_spec("switch:1Gbit").canonical == parse_spec("switch,beta=8ns").canonical
 

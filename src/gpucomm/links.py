@@ -2,71 +2,34 @@
 
 from __future__ import annotations
 
-import re
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.units import parse_seconds
+from gpucomm.links_spec import LinkSpec, restricted
+from gpucomm.links_text import PLACES, Change, parse_change, parse_rate, parse_setting
 
-__all__ = ["LinkSpec", "host_bound", "memory_bandwidth", "parse_emulated", "parse_model", "parse_spec"]
-
-_KEYS = {
-    "alpha": "alpha",
-    "overhead": "alpha",
-    "beta": "beta",
-    "latency": "lambda_",
-    "gamma": "gamma",
-    "jitter": "jitter",
-}
-_RATE = re.compile(r"(\d+(?:\.\d*)?)\s*([kMGT]?)bit(?:/s)?", re.ASCII)
-_BITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-
-
-@dataclass(frozen=True)
-class LinkSpec:
-    """Links as described by a text.
-
-    Attributes:
-        links: what the cost model knows of them.
-        half_duplex: both directions share a port (switch) or a link (chain).
-        jitter: seconds; up to so much is added to the latency of each message.
-        seed: of the jitter.
-    """
-
-    links: _core.Links
-    half_duplex: bool = False
-    jitter: float = 0.0
-    seed: int = 0
-
-    def arguments(self) -> dict[str, Any]:
-        """The keywords that `gpucomm.Communicator` takes for them."""
-        return {
-            "links": self.links,
-            "half_duplex": self.half_duplex,
-            "jitter": self.jitter,
-            "seed": self.seed,
-        }
-
-    @property
-    def canonical(self) -> str:
-        """A text that is the same for the same links, and reads as them."""
-        model = self.links
-        parts = [model.kind, f"overhead={model.alpha!r}s", f"beta={model.beta!r}s"]
-        parts += [f"latency={model.lambda_!r}s", f"gamma={model.gamma!r}s"]
-        parts += ["half"] if self.half_duplex else []
-        return ",".join([*parts, f"jitter={self.jitter!r}s", f"seed={self.seed}"])
+__all__ = [
+    "LinkSpec",
+    "host_bound",
+    "memory_bandwidth",
+    "parse_emulated",
+    "parse_model",
+    "parse_spec",
+    "restricted",
+]
 
 
 def parse_spec(text: str) -> LinkSpec:
     """The links of a text KIND[:RATE][,SETTING...].
 
     Args:
-        text: KIND is switch or chain, RATE such as 1Gbit or 400Mbit (a second), a SETTING one of
+        text: KIND is switch, chain or nodes, RATE such as 1Gbit or 400Mbit (a second), a SETTING one of
             overhead=TIME (or alpha), latency=TIME, beta=TIME (a byte, instead of RATE), gamma=TIME (a byte
-            reduced), jitter=TIME, seed=N and half.
+            reduced), jitter=TIME, seed=N, half; of=2x4 or of=3+1 (of nodes: their ranks, in order);
+            rankN=RATE (chain: linkN, from rank N to the next; nodes: nodeN) for one that has its own;
+            TIME=RATE and TIME:rankN=RATE for one that holds from then on.
 
     Returns:
         The links; what the text leaves out is as in `_core.Links()`.
@@ -75,28 +38,47 @@ def parse_spec(text: str) -> LinkSpec:
         InvalidArgumentError: the kind or a setting is unknown or given twice, or a value is wrong.
     """
     head, *settings = [part.strip() for part in text.split(",")]
-    kind, colon, rate = head.partition(":")
-    values: dict[str, Any] = {"beta": _seconds_a_byte(text, rate.strip())} if colon else {}
+    kind, colon, rate = (part.strip() for part in head.partition(":"))
+    if kind not in PLACES:
+        _core.Links(kind)  # says so
+    values: dict[Any, Any] = {"beta": 8 / parse_rate(text, rate)} if colon else {}
+    changes: dict[Any, Change] = {}
     for setting in settings:
-        name, value = _setting(text, setting)
-        if name in values:
+        change = parse_change(text, kind, setting)
+        name, value = ((change.at, change.place), change) if change else parse_setting(text, setting)
+        if name in values or name in changes:
             raise InvalidArgumentError(f"links {text!r}: {setting!r} is given twice")
-        values[name] = value
+        (changes if change else values)[name] = value
+    if (kind == "nodes") != ("nodes" in values):
+        raise InvalidArgumentError(
+            f"links {text!r}: links between nodes, and no others, say which ranks these have, as in of=2x4"
+        )
     beyond = {name: values.pop(name) for name in ("half_duplex", "jitter", "seed") if name in values}
-    return LinkSpec(_core.Links(kind.strip(), **values), **beyond)
+    ordered = tuple(changes[name] for name in sorted(changes))
+    return LinkSpec(_core.Links(kind, **values), **beyond, changes=ordered, text=text)
 
 
-def parse_model(text: str) -> _core.Links:
-    """The links of a text that the cost model can compute with: no jitter, full duplex.
+def parse_model(text: str, world: int | None = None) -> _core.Links:
+    """The links of a text that the cost model can compute with: no jitter, full duplex, no script.
+
+    Args:
+        text: as of `parse_spec`.
+        world: number of ranks; None: not known, then there must be no rates of single ranks, links or nodes.
 
     Raises:
-        InvalidArgumentError: as `parse_spec`, or the text says more.
+        InvalidArgumentError: as `parse_spec`, the text says more, or it does not fit the world.
     """
     spec = parse_spec(text)
-    if spec.half_duplex or spec.jitter:
+    if spec.half_duplex or spec.jitter or any(change.at for change in spec.changes):
         raise InvalidArgumentError(
-            f"links {text!r}: the cost model knows neither half nor jitter; emulated links do"
+            f"links {text!r}: the cost model knows neither half nor jitter nor rates that change; emulated"
+            " links do"
         )
+    if world is not None:
+        spec.check(world)
+        return spec.model(world)
+    if spec.changes:
+        raise InvalidArgumentError(f"links {text!r}: for single rates the number of ranks must be known")
     return spec.links
 
 
@@ -107,7 +89,7 @@ def parse_emulated(text: str) -> LinkSpec:
         InvalidArgumentError: as `parse_spec`, or there is no bandwidth, or a gamma.
     """
     spec = parse_spec(text)
-    if ":" not in text and "beta" not in text:
+    if ":" not in text.partition(",")[0] and "beta" not in text:
         raise InvalidArgumentError(
             f"links {text!r} must name a bandwidth to be emulated, as in switch:1Gbit or chain:400Mbit"
         )
@@ -125,11 +107,13 @@ def host_bound(spec: LinkSpec, world: int) -> str:
         spec: the links.
         world: number of ranks.
     """
-    beta = spec.links.beta
     limit = memory_bandwidth() / 4
-    if beta and world / beta <= limit:
+    phases = [betas for _, betas in spec.rates(world)]
+    free = any(not beta for betas in phases for beta in betas)
+    most = max(sum(1 / beta for beta in betas if beta) for betas in phases)
+    if most <= limit and not free:
         return ""
-    wanted = f"{world / beta / 1e9:.3g} GB/s" if beta else "no limit"
+    wanted = "no limit" if free else f"{most / 1e9:.3g} GB/s"
     return (
         f"emulated links of {world} ranks together want {wanted}, more than a quarter of this machine's"
         f" memory bandwidth ({limit / 1e9:.3g} GB/s):"
@@ -149,27 +133,3 @@ def memory_bandwidth() -> float:
         np.copyto(target, source)
         best = min(best, time.perf_counter() - start)
     return source.nbytes / best
-
-
-def _seconds_a_byte(text: str, rate: str) -> float:
-    found = _RATE.fullmatch(rate)
-    if not found or not float(found[1]):
-        raise InvalidArgumentError(
-            f"links {text!r}: the bandwidth {rate!r} must be a number above 0 and kbit, Mbit, Gbit or Tbit"
-            " (a second)"
-        )
-    return 8 / (float(found[1]) * _BITS[found[2]])
-
-
-def _setting(text: str, setting: str) -> tuple[str, Any]:
-    if setting == "half":
-        return "half_duplex", True
-    key, _, value = setting.partition("=")
-    if key == "seed" and value.isascii() and value.isdigit() and int(value) < 1 << 64:
-        return "seed", int(value)
-    if key not in _KEYS:
-        known = ", ".join(f"{key}=TIME" for key in _KEYS)
-        raise InvalidArgumentError(
-            f"links {text!r}: unknown setting {setting!r}; known: {known}, seed=N, half"
-        )
-    return _KEYS[key], parse_seconds(value)
