@@ -102,7 +102,7 @@ def as_the_model(collective: str, algorithm: str, world: int, links: _core.Links
     holds(lambda: spans(world, call, links=links), model)
 
 
-FAST, SLOW = MBIT / 400, MBIT / 100
+FAST, SLOW = MBIT / 200, MBIT / 50
 OWN_RATES = [
     ("switch", {"betas": [FAST, FAST, SLOW, FAST]}),
     ("chain", {"betas": [FAST, SLOW, FAST]}),

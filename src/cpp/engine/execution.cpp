@@ -147,9 +147,16 @@ std::pair<CallRecord, CallRecord> Execution::disagreement(int peer, uint64_t tag
   return {record_, theirs};
 }
 
+void Execution::post(const Instruction& in, SendProgress& progress) {
+  if (progress.posted) return;
+  for (const int peer : in.peers) transport_->post(peer);
+  progress.posted = true;
+}
+
 Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   if (in.peers.empty()) return Outcome::finished;
   SendProgress& progress = lane.progress;
+  post(in, progress);
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < in.bytes) {
     const Chunk* chunk = expect(in.peers[0], in);
@@ -169,6 +176,7 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
 Execution::Outcome Execution::receive_and_reduce(const Instruction& in, LaneState& lane) {
   if (in.peers.empty()) return Outcome::finished;
   SendProgress& progress = lane.progress;
+  post(in, progress);
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < in.bytes) {
     sources_.clear(), answers_.clear();

@@ -38,6 +38,7 @@ class Execution {
   void finish(int step);
   Outcome run(const Instruction& in, LaneState& lane);
   Outcome send(const Instruction& in, LaneState& lane);
+  void post(const Instruction& in, SendProgress& progress);
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes);

@@ -12,7 +12,7 @@
 namespace gpucomm {
 namespace {
 
-constexpr int kPorts = 128, kBegan = kSharedClocks - 1;
+constexpr int kPorts = 128, kPairs = 64 * 64, kBegan = kSharedClocks - 1;
 // A message takes its ports a little late, dated back: by then every rank that could take one of them at the
 // same time has woken up and said so. Not noticed, for the message still has longer to go.
 constexpr uint64_t kMostGrace = 1'000'000;  // ns
@@ -28,13 +28,15 @@ uint64_t set_once(Clocks& word, uint64_t ours) {
 
 }  // namespace
 
-LinkPorts::LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world)
+LinkPorts::LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world, bool meets)
     : free_(clocks),
       waiting_(clocks + kPorts),
+      posted_(clocks + kPorts + kPairs),
       links_(links),
       latency_(nanoseconds(links.lambda_s)),
       rank_(rank),
       world_(world),
+      meets_(meets),
       sent_(world) {
   const uint64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   began_ = set_once(clocks[kBegan], links.began_ns ? links.began_ns : now);
@@ -68,11 +70,20 @@ uint64_t LinkPorts::start(const Route& route, uint64_t since, Free free) {
   return since;
 }
 
+void LinkPorts::post(int peer, uint64_t since) {
+  posted(peer, rank_).store(since, std::memory_order_release);
+}
+
 uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& progress) {
   const Route way = route(rank_, peer);
   if (!way.count) {
     progress.left = progress.there = progress.since;
     return 0;
+  }
+  if (meets_) {
+    const uint64_t ready = posted(rank_, peer).load(std::memory_order_acquire);
+    if (!ready) return kNever;
+    progress.since = std::max(progress.since, ready - std::min(ready, latency_));
   }
   uint64_t seen[kPorts];
   waiting(rank_, peer).store(progress.since, std::memory_order_release);
@@ -90,6 +101,7 @@ uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& pro
     if (occupy(way, seen, progress.left)) break;
   }
   waiting(rank_, peer).store(0, std::memory_order_release);
+  posted(rank_, peer).store(0, std::memory_order_release);
   progress.there = progress.left + latency_ + jitter(peer);
   return 0;
 }

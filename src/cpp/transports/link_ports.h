@@ -26,10 +26,17 @@ struct EmulatedLinks {
 
 class LinkPorts {
  public:
-  LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world);
+  static constexpr uint64_t kNever = ~uint64_t{0};
+
+  // `meets`: a message waits until its receive is posted.
+  LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world, bool meets);
+
+  // From then on this rank has a receive for the next message from a peer.
+  void post(int peer, uint64_t since);
 
   // Takes the ports to a peer for a message that could leave at progress.since, and fills `progress` in: the
-  // message starts as soon as all of them are free. Returns 0, or when to try again.
+  // message starts as soon as it has a receive and all of them are free. Returns 0, or when to try again;
+  // kNever: when the peer wakes this rank.
   // Of messages that want one port the one that can start first gets it, then the lowest rank's, and of its
   // own the one that was ready first, as in the cost model.
   uint64_t take(int peer, size_t bytes, uint64_t now, SendProgress& progress);
@@ -56,12 +63,16 @@ class LinkPorts {
   std::vector<Waiting> rivals(int peer, uint64_t latest) const;
   bool is_next(int peer, uint64_t begin, uint64_t tie) const;
   Clocks& waiting(int from, int to) const { return waiting_[from * world_ + to]; }
+  Clocks& posted(int from, int to) const { return posted_[from * world_ + to]; }
   uint64_t jitter(int peer);
 
-  Clocks *free_, *waiting_;  // when each port is free; since when a message between two ranks waits, or 0
+  // When each port is free; since when a message between two ranks waits for its ports, or 0; since when the
+  // next one has a receive, or 0.
+  Clocks *free_, *waiting_, *posted_;
   EmulatedLinks links_;
   uint64_t latency_, began_;
   int rank_, world_;
+  bool meets_;
   std::vector<uint64_t> sent_;  // by peer
 };
 
