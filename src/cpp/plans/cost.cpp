@@ -25,7 +25,7 @@ class Scheduler {
   Schedule run() {
     for (size_t l = 0; l < lanes_.size(); ++l) look(static_cast<int>(l));
     while (!turns_.empty()) {
-      const auto [at, lane] = turns_.top();
+      const auto [at, rank, since, lane] = turns_.top();
       turns_.pop();
       if (earliest(lane) > at)
         look(lane);
@@ -38,7 +38,9 @@ class Scheduler {
   }
 
  private:
-  using Turn = std::pair<double, int>;  // when a lane could go, and the lane: ties go to the lower one
+  // When a lane could go, its rank, since when it waits, and the lane: ties go to the lower rank, and there to
+  // the message that waits for longest.
+  using Turn = std::tuple<double, int, double, int>;
 
   // An action that must be done before this one; -1: none.
   int blocker(int index) const {
@@ -61,7 +63,7 @@ class Scheduler {
       if (head.match < 0) return;
       if (!posted(head.match)) return park(l, head.match);
     }
-    turns_.push({earliest(l), l});
+    turns_.push({earliest(l), lane.rank, since(l), l});
   }
 
   void park(int lane, int index) {
@@ -85,14 +87,20 @@ class Scheduler {
     return at;
   }
 
+  // The same, and of a message also when its receive is posted, the latency before.
+  double since(int l) const {
+    const Lane& lane = lanes_[l];
+    const Action& head = actions_[lane.next];
+    if (head.kind != StepKind::send) return ready(lane);
+    const Lane& other = lanes_[actions_[head.match].lane];
+    return std::max(ready(lane), ready(other) - ways_.between(lane.rank, other.rank).lambda);
+  }
+
   double earliest(int l) const {
     const Lane& lane = lanes_[l];
     const Action& head = actions_[lane.next];
-    const double at = ready(lane);
-    if (head.kind != StepKind::send) return at;
-    const Lane& other = lanes_[actions_[head.match].lane];
-    const Way way = ways_.between(lane.rank, other.rank);
-    return ways_.free(way, std::max(at, ready(other) - way.lambda));
+    if (head.kind != StepKind::send) return ready(lane);
+    return ways_.free(ways_.between(lane.rank, lanes_[actions_[head.match].lane].rank), since(l));
   }
 
   void commit(int lane, double at) {
