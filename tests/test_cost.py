@@ -97,7 +97,7 @@ SLOW = 10 * BETA
 
 
 def test_a_message_goes_at_the_slowest_rate_on_its_way():
-    """Broadcasts along a pipeline, in one piece: the hops add up; every way that meets the slow place is slow."""
+    """A broadcast along a pipeline, in one piece: the hops add up, slow where they meet the slow place."""
 
     def pipeline(kind, betas, root=0, **more):
         model = _core.Links(kind, alpha=ALPHA, beta=BETA, betas=betas, **more)

@@ -133,7 +133,7 @@ def test_rates_of_their_own(kind, more, collective, algorithm, segments):
 
 @pytest.mark.timing
 def test_a_script_changes_the_rate():
-    """Twice slower from 0.4 s on: each of the calls, back to back, takes the rate that holds when it starts."""
+    """Half the rate from 0.4 s on: each of the calls, back to back, takes what holds when it starts."""
     links = _core.Links("switch", alpha=0.0, beta=MBIT / 400)
     x = np.ones((2, 1 << 18), np.float32)
     once, change = x[0].nbytes * links.beta, 0.4

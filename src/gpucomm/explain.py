@@ -15,8 +15,7 @@ from gpucomm.bench.suite import Suite
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import local
 from gpucomm.launch.environment import parse_nodes
-from gpucomm.links import parse_model, parse_spec
-from gpucomm.links_spec import figures
+from gpucomm.links import figures, parse_model, parse_spec
 from gpucomm.units import format_seconds, format_size, parse_size
 
 __all__ = ["add_arguments", "candidates", "main"]
@@ -37,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default: 2)")
     parser.add_argument("--links", metavar="MODEL", help="predict on this model of the links instead")
-    parser.add_argument("--nodes", default="", metavar="NODES", help="ranks as if on several nodes, as in 2x2")
+    parser.add_argument(
+        "--nodes", default="", metavar="NODES", help="ranks as if on several nodes, as in 2x2"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
 
 
@@ -90,9 +91,7 @@ def candidates(
     rows = []
     for name, about in _core.algorithms().items():
         if collective in about["collectives"] and (several or not about["across_nodes"]):
-            _, segments, cost_s = _core.choose(
-                collective, nbytes, world, links, algorithm=name, nodes=where
-            )
+            _, segments, cost_s = _core.choose(collective, nbytes, world, links, algorithm=name, nodes=where)
             rows.append(
                 {"algorithm": name, "segments": segments, "predicted_s": cost_s, "taken": name == taken[0]}
             )

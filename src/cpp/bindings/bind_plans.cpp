@@ -128,8 +128,8 @@ static Links make_links(const std::string& kind, double alpha, double beta, doub
   if ((parsed == Links::Kind::nodes) == nodes.empty())
     fail(ErrorKind::invalid_argument, "nodes must be given for links of kind 'nodes', and for no others");
   check_nodes(nodes, static_cast<int>(nodes.size()));
-  return {parsed,      alpha,        lambda,     beta,            gamma, std::move(nodes),
-          inner_alpha, inner_lambda, inner_beta, std::move(betas)};
+  return {parsed,           alpha,       lambda,       beta,       gamma,
+          std::move(nodes), inner_alpha, inner_lambda, inner_beta, std::move(betas)};
 }
 
 static void bind_cost(py::module_& m) {

@@ -100,8 +100,8 @@ static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e, 
   if (!e) return {};
   const Links& l = e->links;
   const size_t count = places(l, world);
-  EmulatedLinks links{l.kind == Links::Kind::chain, e->half_duplex, l.nodes, l.alpha, l.lambda,
-                      e->jitter_s, e->seed};
+  EmulatedLinks links{
+      l.kind == Links::Kind::chain, e->half_duplex, l.nodes, l.alpha, l.lambda, e->jitter_s, e->seed};
   for (int rank = 0; l.nodes.empty() && rank < world; ++rank) links.nodes.push_back(rank);
   links.rates.push_back({0, l.betas.empty() ? std::vector<double>(count, l.beta) : l.betas});
   for (const auto& [from_s, betas] : e->script) {
@@ -114,7 +114,6 @@ static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e, 
   check_emulated(links, l);
   return links;
 }
-
 
 // Where nothing is said all ranks are on one node, and the wire numbers them as we do.
 static void complete(Endpoint& endpoint) {

@@ -38,8 +38,8 @@ class Scheduler {
   }
 
  private:
-  // When a lane could go, its rank, since when it waits, and the lane: ties go to the lower rank, and there to
-  // the message that waits for longest.
+  // When a lane could go, its rank, since when it waits, and the lane: ties go to the lower rank, and there
+  // to the message that waits for longest.
   using Turn = std::tuple<double, int, double, int>;
 
   // An action that must be done before this one; -1: none.
@@ -124,8 +124,7 @@ class Scheduler {
     into.time_s = std::max(into.time_s, there);
     const bool whole = !--into.missing;
     if (whole) {
-      const double folding =
-          into.kind == StepKind::recv_reduce ? into.bytes * into.sources * gamma_ : 0;
+      const double folding = into.kind == StepKind::recv_reduce ? into.bytes * into.sources * gamma_ : 0;
       finish(action.match, -1, into.time_s, into.time_s + folding);
     }
     release(send);

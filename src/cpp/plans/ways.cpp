@@ -12,11 +12,15 @@ int places(const Links& links, int world) {
   if (nodes && links.nodes.size() != static_cast<size_t>(world))
     fail(ErrorKind::invalid_argument, "links between nodes name the nodes of ", links.nodes.size(),
          " ranks, but there are ", world);
-  const int count =
-      nodes ? *std::max_element(links.nodes.begin(), links.nodes.end()) + 1 : chain ? world - 1 : world;
+  const int count = nodes   ? *std::max_element(links.nodes.begin(), links.nodes.end()) + 1
+                    : chain ? world - 1
+                            : world;
   if (!links.betas.empty() && links.betas.size() != static_cast<size_t>(count))
     fail(ErrorKind::invalid_argument, "betas must have an entry for each of ", count,
-         nodes ? " nodes" : chain ? " links" : " ranks", ", got ", links.betas.size());
+         nodes   ? " nodes"
+         : chain ? " links"
+                 : " ranks",
+         ", got ", links.betas.size());
   return count;
 }
 
@@ -32,8 +36,8 @@ Way Ways::between(int from, int to) const {
   if (links_.kind == Links::Kind::nodes) {
     a = links_.nodes[from], b = links_.nodes[to], first = 2 * static_cast<int>(links_.nodes.size());
     if (a == b)
-      return {links_.inner_alpha,     links_.inner_lambda, links_.inner_beta,  2 * from,
-              2 * (to - from) + 1, 2,                   links_.inner_lambda};
+      return {links_.inner_alpha, links_.inner_lambda, links_.inner_beta, 2 * from, 2 * (to - from) + 1, 2,
+              links_.inner_lambda};
   }
   const double beta = links_.betas.empty() ? links_.beta : std::max(links_.betas[a], links_.betas[b]);
   return {links_.alpha, links_.lambda, beta, first + 2 * a, 2 * (b - a) + 1, 2, links_.lambda};

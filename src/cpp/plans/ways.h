@@ -25,7 +25,8 @@ class Ways {
   double slowest(int low, int high) const;  // of places
 
   const Links& links_;
-  std::vector<double> free_;  // out and in of each rank, then of each node; chain: there and back of each link
+  std::vector<double>
+      free_;  // out and in of each rank, then of each node; chain: there and back of each link
 };
 
 }  // namespace gpucomm

@@ -66,7 +66,8 @@ class OwnTime {
 
 class Emulated : public Transport {
  public:
-  Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world, bool meets)
+  Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world,
+           bool meets)
       : inner_(std::move(inner)), ports_(ports, links, rank, world, meets), due_(2 * world) {
     for (auto& due : due_) due.store(LinkPorts::kNever, std::memory_order_relaxed);
   }

@@ -101,7 +101,7 @@ uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& pro
     if (occupy(way, seen, progress.left)) break;
   }
   waiting(rank_, peer).store(0, std::memory_order_release);
-  posted(rank_, peer).store(0, std::memory_order_release);
+  if (meets_) posted(rank_, peer).store(0, std::memory_order_release);
   progress.there = progress.left + latency_ + jitter(peer);
   return 0;
 }

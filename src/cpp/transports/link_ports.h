@@ -42,8 +42,8 @@ class LinkPorts {
   uint64_t take(int peer, size_t bytes, uint64_t now, SendProgress& progress);
 
  private:
-  struct Route {     // the ports on a message's way; none inside a node
-    int from, to;    // nodes, of a chain ranks
+  struct Route {   // the ports on a message's way; none inside a node
+    int from, to;  // nodes, of a chain ranks
     int first, step, count;
     uint64_t later;  // ns after the start from which the last one is used: a receiver's port, the latency
     int clock(int i) const { return first + i * step; }

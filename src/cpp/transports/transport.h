@@ -62,7 +62,7 @@ struct SendProgress {
   // is sent.
   uint32_t answer = 0;
   bool answered = false;
-  bool plain = false;  // set by the caller: the receiver only copies it to where it belongs
+  bool plain = false;   // set by the caller: the receiver only copies it to where it belongs
   bool posted = false;  // set by a receiver: the sender was told
   // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
   // free again, and when its last byte is there; 0: not known yet.

@@ -15,7 +15,7 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import fabric
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
-from gpucomm.links_spec import restricted
+from gpucomm.links import restricted
 
 __all__ = ["forget", "join", "split", "subset"]
 

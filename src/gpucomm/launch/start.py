@@ -116,7 +116,7 @@ def check_timeout(timeout: float) -> None:
 
 
 def emulation(links: str, world: int) -> dict[str, Any]:
-    """The keywords with which a communicator of so many ranks emulates the links of this text; none for ""."""
+    """The keywords with which so many ranks emulate the links of this text; none for ""."""
     if not links:
         return {}
     from gpucomm.links import parse_emulated

@@ -111,8 +111,8 @@ def _parse_nodes(text: str, sizes: str) -> list[int]:
         counts = []
     if not counts or 0 in counts or sum(counts) > _MOST_RANKS:
         raise InvalidArgumentError(
-            f"links {text!r}: of={sizes!r} must be NODESxRANKS, as in 2x4, or the number of ranks of each node,"
-            f" as in 3+1, of at most {_MOST_RANKS} ranks"
+            f"links {text!r}: of={sizes!r} must be NODESxRANKS, as in 2x4, or the number of ranks of each"
+            f" node, as in 3+1, of at most {_MOST_RANKS} ranks"
         )
     return [node for node, count in enumerate(counts) for _ in range(count)]
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.links_text import PLACES, Change
+from gpucomm.links.text import PLACES, Change
 
 __all__ = ["LinkSpec", "figures", "restricted"]
 
-_FIGURES = ("kind", "alpha", "beta", "lambda_", "gamma", "nodes", "inner_alpha", "inner_beta")
-_FIGURES += ("inner_lambda", "betas")
+_FIGURES = (
+    *("kind", "alpha", "beta", "lambda_", "gamma"),
+    *("nodes", "betas", "inner_alpha", "inner_beta", "inner_lambda"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,12 @@ class LinkSpec:
                 f"links {self.text!r} say which ranks are on one node, and nodes= (--nodes, GPUCOMM_NODES)"
                 " says it otherwise: leave one of them out"
             )
-        count = self._places(world)
-        for change in self.changes:
-            if change.place >= count:
-                raise InvalidArgumentError(
-                    f"links {self.text!r}: there is no {PLACES[kind]}{change.place}: {world} ranks have"
-                    f" {PLACES[kind]}s 0 to {count - 1}"
-                    if count
-                    else f"links {self.text!r}: one rank has no links"
-                )
+        count, last = self._places(world), max((change.place for change in self.changes), default=-1)
+        if last >= count:
+            raise InvalidArgumentError(
+                f"links {self.text!r}: there is no {PLACES[kind]}{last}: {world} ranks have {count}"
+                f" {PLACES[kind]}s, numbered from 0"
+            )
 
     def rates(self, world: int) -> list[tuple[float, list[float]]]:
         """From which second on which seconds a byte hold, of each rank (chain: link; nodes: node).
