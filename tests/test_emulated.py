@@ -323,5 +323,7 @@ def test_run_hands_the_links_on(tmp_path):
 
     done = launch("chain:1Gbit,latency=0.5ms,overhead=50us,half,jitter=50us")
     assert done.stdout == "emulated(shm) chain 0.0005\n" * 2, done.stderr
+    nodes = launch("nodes:1Gbit,of=1x2,node0=100Mbit,60s=10Mbit")
+    assert nodes.stdout == "emulated(shm) nodes 0.0\n" * 2, nodes.stderr
     wrong = launch("chain:1Gbit,latency=1")
     assert wrong.returncode == 2 and "time '1' must be a number with a unit" in wrong.stderr

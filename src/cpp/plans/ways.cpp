@@ -1,26 +1,24 @@
 #include "plans/ways.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
 
 namespace gpucomm {
 
 int places(const Links& links, int world) {
-  const bool nodes = links.kind == Links::Kind::nodes, chain = links.kind == Links::Kind::chain;
-  if (nodes && links.nodes.size() != static_cast<size_t>(world))
-    fail(ErrorKind::invalid_argument, "links between nodes name the nodes of ", links.nodes.size(),
-         " ranks, but there are ", world);
-  const int count = nodes   ? *std::max_element(links.nodes.begin(), links.nodes.end()) + 1
-                    : chain ? world - 1
-                            : world;
+  int count = world;
+  const char* name = " ranks";
+  if (links.kind == Links::Kind::chain) count = world - 1, name = " links";
+  if (links.kind == Links::Kind::nodes) {
+    if (links.nodes.size() != static_cast<size_t>(world))
+      fail(ErrorKind::invalid_argument, "links between nodes name the nodes of ", links.nodes.size(),
+           " ranks, but there are ", world);
+    count = *std::max_element(links.nodes.begin(), links.nodes.end()) + 1, name = " nodes";
+  }
   if (!links.betas.empty() && links.betas.size() != static_cast<size_t>(count))
-    fail(ErrorKind::invalid_argument, "betas must have an entry for each of ", count,
-         nodes   ? " nodes"
-         : chain ? " links"
-                 : " ranks",
-         ", got ", links.betas.size());
+    fail(ErrorKind::invalid_argument, "betas must have an entry for each of ", count, name, ", got ",
+         links.betas.size());
   return count;
 }
 

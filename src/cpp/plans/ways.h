@@ -25,8 +25,8 @@ class Ways {
   double slowest(int low, int high) const;  // of places
 
   const Links& links_;
-  std::vector<double>
-      free_;  // out and in of each rank, then of each node; chain: there and back of each link
+  // Of each rank's ports out and in, then of each node's; of a chain of each link's, up and down.
+  std::vector<double> free_;
 };
 
 }  // namespace gpucomm

@@ -150,7 +150,7 @@ bool LinkPorts::is_next(int peer, uint64_t begin, uint64_t tie) const {
     if (w.mine) return goes;
     for (int i = 0; goes && i < w.route.count; ++i) gone[w.route.clock(i)] = true;
   }
-  return true;  // it has begun since then to be late
+  return true;  // its ports were taken just now: occupy() will find out
 }
 
 // The same for the same message of every run.
