@@ -14,8 +14,9 @@ NEVER = math.inf
 
 
 class Scan:
-    """Of all heads of lanes that could begin, the earliest; of those the lower rank's, of its own the one that
-    waits for longest, then the lower lane's."""
+    """Of all heads of lanes that could begin, the earliest; of those the lower rank's; of its own the one that
+    waits for longest; then the lower lane's.
+    """
 
     def __init__(self, plans, offsets, links):
         self.offsets, self.links, self.ports, self.events = offsets, links, {}, []

@@ -90,7 +90,9 @@ def candidates(
     taken = _core.choose(collective, nbytes, world, links, nodes=where)
     rows = []
     for name, about in _core.algorithms().items():
-        if collective in about["collectives"] and (several or not about["across_nodes"]):
+        if about["coded"] or (about["across_nodes"] and not several):
+            continue
+        if collective in about["collectives"]:
             _, segments, cost_s = _core.choose(collective, nbytes, world, links, algorithm=name, nodes=where)
             rows.append(
                 {"algorithm": name, "segments": segments, "predicted_s": cost_s, "taken": name == taken[0]}

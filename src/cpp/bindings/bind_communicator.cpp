@@ -183,17 +183,18 @@ void bind_communicator(py::module_& m) {
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op) {
+             std::optional<int> segments, Maybe timeout, bool async_op, std::optional<std::string> codec) {
             if (several(x))
               return coalesced(c, "all_reduce", x, "op"_a = op, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op);
-            return c.located(
-                [&] { return c.all_reduce(x, op, out, scale, {algorithm, segments, timeout, async_op}); });
+                               "async_op"_a = async_op, "codec"_a = codec);
+            return c.located([&] {
+              return c.all_reduce(x, op, out, scale, {algorithm, segments, timeout, async_op, 0, codec});
+            });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
           "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
-          kAllReduce)
+          "codec"_a = py::none(), kAllReduce)
       .def(
           "reduce",
           [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,
@@ -240,7 +241,8 @@ void bind_communicator(py::module_& m) {
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,
-           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls.")
+           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls; of pieces: encodes, "
+           "decodes.")
       .def(
           "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
           "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "
