@@ -38,6 +38,20 @@ def test_results_are_the_same(collective, algorithm, links):
     assert emulated == run_ranks(world, call)
 
 
+CODED = [
+    (c, name) for name, about in _core.algorithms().items() if about["coded"] for c in about["collectives"]
+]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), CODED)
+def test_coded_results_are_the_same(collective, algorithm):
+    def call(comm):
+        x = np.random.default_rng(comm.rank).standard_normal(3 << 14, np.float32)
+        return getattr(comm, collective)(x, codec="int8", algorithm=algorithm).tobytes()
+
+    assert run_ranks(3, call, links=_core.Links("switch", alpha=1e-6, beta=1e-10)) == run_ranks(3, call)
+
+
 def test_auto_computes_with_the_links():
     links = _core.Links("chain", alpha=ALPHA, beta=1e-9, lambda_=LATENCY)
     with Communicator("local", 0, 1, region=_core.Region(1), links=links) as comm:

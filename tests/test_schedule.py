@@ -14,7 +14,7 @@ NEVER = math.inf
 
 
 class Scan:
-    """Of all heads of lanes that could begin, the earliest; of those the lower rank's; of its own the one that
+    """Of all heads of lanes that could begin, the earliest; of those the lowest rank's; of these the one that
     waits for longest; then the lower lane's.
     """
 
