@@ -38,12 +38,7 @@ def test_results_are_the_same(collective, algorithm, links):
     assert emulated == run_ranks(world, call)
 
 
-CODED = [
-    (c, name) for name, about in _core.algorithms().items() if about["coded"] for c in about["collectives"]
-]
-
-
-@pytest.mark.parametrize(("collective", "algorithm"), CODED)
+@pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
 def test_coded_results_are_the_same(collective, algorithm):
     def call(comm):
         x = np.random.default_rng(comm.rank).standard_normal(3 << 14, np.float32)
