@@ -194,6 +194,8 @@ class Verified:
     What the verifier found of a valid set of plans.
     """
     @property
+    def encode_errors(self) -> int: ...
+    @property
     def lossy_passes(self) -> int: ...
     @property
     def messages(self) -> int: ...
@@ -478,6 +480,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        codec: str | None = None,
     ) -> typing.Any:
         """
         A call on a pack with this digest.

@@ -152,8 +152,9 @@ void bind_communicator(py::module_& m) {
       .def(
           "_packed",
           [](PyCommunicator& c, Text collective, Object x, uint64_t pack, Text op, int root, Maybe scale,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
-            const Options options{algorithm, segments, timeout, async_op, pack};
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op,
+             std::optional<std::string> codec) {
+            const Options options{algorithm, segments, timeout, async_op, pack, codec};
             return c.located([&] {
               if (collective == "all_reduce") return c.all_reduce(x, op, py::none(), scale, options);
               if (collective == "reduce") return c.reduce(x, root, op, py::none(), scale, options);
@@ -162,7 +163,7 @@ void bind_communicator(py::module_& m) {
           },
           "collective"_a, "x"_a, "pack"_a, py::kw_only(), "op"_a = "sum", "root"_a = 0,
           "scale"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(),
-          "async_op"_a = false, "A call on a pack with this digest.");
+          "async_op"_a = false, "codec"_a = py::none(), "A call on a pack with this digest.");
   type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
                        const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,

@@ -108,6 +108,7 @@ static void bind_verify(py::module_& m) {
       .def_readonly("messages", &Verified::messages)
       .def_readonly("rounds", &Verified::rounds)
       .def_readonly("lossy_passes", &Verified::lossy_passes)
+      .def_readonly("encode_errors", &Verified::encode_errors)
       .def_readonly("scratch_slots", &Verified::scratch_slots)
       .def_readonly("sent", &Verified::sent);
   m.def("verify", &verify, "plans"_a,

@@ -5,16 +5,9 @@ namespace {
 
 constexpr size_t kMostPrograms = 512;
 
-std::string algorithms_with(const Shape& wish, bool coded) {
-  std::string names;
-  for (const auto& [name, entry] : Registry<Algorithm>::all())
-    if (entry.coded == coded && entry.offers(wish.collective)) names += (names.empty() ? "" : ", ") + name;
-  return names;
-}
-
 void check_coding(const Shape& wish) {
   const bool coded = wish.codec != nullptr;
-  const std::string fitting = algorithms_with(wish, coded);
+  const std::string fitting = offering(wish.collective, coded);
   if (fitting.empty())
     fail(ErrorKind::invalid_argument, "no algorithm for ", name_of(wish.collective), " takes a codec, got ",
          wish.codec->spec());

@@ -131,6 +131,9 @@ struct Algorithm {
   bool offers(Collective c) const;
 };
 
+// The names of the algorithms that offer a collective, without a codec or with one.
+std::string offering(Collective collective, bool coded);
+
 // Throws invalid_argument unless these are the nodes of so many ranks, in the order of their first ranks.
 void check_nodes(const std::vector<int>& nodes, int world);
 
