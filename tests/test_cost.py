@@ -93,6 +93,75 @@ def test_bidirectional_exchange(world):
     assert got == exactly(c.bidirectional_exchange(world, EVEN, links("switch")))
 
 
+SLOW = 10 * BETA
+
+
+def test_a_message_goes_at_the_slowest_rate_on_its_way():
+    """A broadcast along a pipeline, in one piece: the hops add up, slow where they meet the slow place."""
+
+    def pipeline(kind, betas, root=0, **more):
+        model = _core.Links(kind, alpha=ALPHA, beta=BETA, betas=betas, **more)
+        return c.cost("broadcast", "linear_pipeline", world=4, nbytes=EVEN, links=model, root=root)
+
+    fast, slow = ALPHA + EVEN * BETA, ALPHA + EVEN * SLOW
+    assert pipeline("switch", [BETA, BETA, SLOW, BETA]) == exactly(fast + 2 * slow)  # 1 to 2 and 2 to 3
+    assert pipeline("chain", [SLOW, BETA, BETA]) == exactly(slow + 2 * fast)
+    assert pipeline("chain", [BETA, BETA, SLOW]) == exactly(slow + 2 * fast)
+    inside = {"nodes": [0, 0, 1, 1]}
+    assert pipeline("nodes", [BETA, SLOW], **inside) == exactly(slow)  # inside a node nothing is charged
+    assert pipeline("nodes", [], **inside) == exactly(fast)
+    assert pipeline("nodes", [], **inside, inner_beta=BETA / 2) == exactly(fast + EVEN * BETA)
+
+
+def test_a_far_message_takes_every_link_for_as_long_as_the_slowest():
+    """On a chain of three, 0 to 2 at the rate of link 1 keeps 0 to 1 waiting for that long."""
+    model = _core.Links("chain", alpha=ALPHA, beta=BETA, betas=[BETA, SLOW])
+    got = c.cost("scatter", "direct", world=3, nbytes=EVEN, links=model)
+    assert got == exactly((ALPHA + EVEN / 3 * BETA) + (ALPHA + EVEN / 3 * SLOW))
+
+
+def test_the_ranks_of_a_node_share_its_ports():
+    model = _core.Links("nodes", alpha=ALPHA, beta=BETA, nodes=[0, 0, 1])
+    got = c.cost("gather", "direct", world=3, nbytes=EVEN, links=model, root=2)
+    assert got == exactly(2 * (ALPHA + EVEN / 3 * BETA))
+    assert model.betas == []
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 7, 8])
+def test_direct_keeps_all_ports_of_a_switch_busy(collective, world):
+    got = c.cost(collective, "direct", world=world, nbytes=EVEN, links=links("switch"))
+    assert got == exactly((world - 1) * (ALPHA + EVEN / world * BETA))
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 7, 8])
+def test_one_shot_keeps_all_ports_of_a_switch_busy(world):
+    assert all_reduce("one_shot", "switch", world) == exactly((world - 1) * (ALPHA + EVEN * BETA))
+    assert all_reduce("direct", "switch", world) == exactly(2 * (world - 1) * (ALPHA + EVEN / world * BETA))
+
+
+@pytest.mark.parametrize(
+    ("kind", "betas", "more", "sentence"),
+    [
+        ("switch", [BETA], {}, "an entry for each of 4 ranks, got 1"),
+        ("chain", [BETA] * 4, {}, "an entry for each of 3 links, got 4"),
+        ("nodes", [BETA], {"nodes": [0, 0, 1, 1]}, "an entry for each of 2 nodes, got 1"),
+        ("nodes", [], {"nodes": [0, 1]}, "nodes must have an entry for each of 4 ranks, got 2"),
+    ],
+)
+def test_rates_of_another_world_are_refused(kind, betas, more, sentence):
+    model = _core.Links(kind, betas=betas, **more)
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        c.cost("broadcast", "binomial_tree", world=4, nbytes=8, links=model)
+
+
+def test_the_best_segments_go_by_the_slowest_rate():
+    model = _core.Links("switch", alpha=ALPHA, beta=BETA, betas=[BETA, SLOW, BETA])
+    assert c.best_segments(3, 1 << 20, model) == c.best_segments(
+        3, 1 << 20, _core.Links("switch", alpha=ALPHA, beta=SLOW)
+    )
+
+
 @pytest.mark.parametrize(
     ("collective", "fused", "fill"),
     [("broadcast", False, 6), ("all_reduce", True, 13)],

@@ -72,6 +72,11 @@ CELLS = [
     ("broadcast", "binomial_tree", 1),
     ("reduce", "binomial_tree", 1),
     ("all_reduce", "binomial_tree", 1),
+    ("all_reduce", "direct", 1),
+    ("all_reduce", "one_shot", 1),
+    ("all_gather", "direct", 1),
+    ("reduce_scatter", "direct", 1),
+    ("all_to_all", "direct", 1),
 ]
 
 
@@ -81,14 +86,72 @@ CELLS = [
 @pytest.mark.parametrize(("collective", "algorithm", "segments"), CELLS)
 def test_the_time_is_the_models(kind, world, collective, algorithm, segments):
     links = _core.Links(kind, alpha=ALPHA, beta=MBIT / 200, lambda_=LATENCY)
-    x = np.ones((world, 1 << 18), np.float32)
-    model = cost(collective, algorithm, world=world, nbytes=x[0].nbytes, links=links, segments=segments)
+    as_the_model(collective, algorithm, world, links, segments)
+
+
+def as_the_model(collective: str, algorithm: str, world: int, links: _core.Links, segments: int = 1) -> None:
+    """A call on a MiB takes as long on emulated links as the model says."""
+    count = (1 << 18) // world * world
+    model = cost(collective, algorithm, world=world, nbytes=4 * count, links=links, segments=segments)
     assert model > 0.010
+    x = np.ones((world, count // world if collective == "all_gather" else count), np.float32)
 
     def call(comm, _):
         getattr(comm, collective)(x[comm.rank], algorithm=algorithm, segments=segments)
 
     holds(lambda: spans(world, call, links=links), model)
+
+
+FAST, SLOW = MBIT / 200, MBIT / 50
+OWN_RATES = [
+    ("switch", {"betas": [FAST, FAST, SLOW, FAST]}),
+    ("chain", {"betas": [FAST, SLOW, FAST]}),
+    ("nodes", {"betas": [FAST, SLOW], "nodes": [0, 0, 1, 1]}),
+    ("nodes", {"nodes": [0, 0, 1, 1]}),
+    ("nodes", {"nodes": [0, 0, 0, 1]}),
+]
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(("kind", "more"), OWN_RATES)
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "segments"),
+    [
+        ("broadcast", "linear_pipeline", 16),
+        ("all_reduce", "ring", 1),
+        ("all_reduce", "direct", 1),
+        ("all_reduce", "hierarchical", 1),
+        ("broadcast", "hierarchical", 4),
+    ],
+)
+def test_rates_of_their_own(kind, more, collective, algorithm, segments):
+    if algorithm == "hierarchical" and kind != "nodes":
+        pytest.skip("for nodes")
+    links = _core.Links(kind, alpha=ALPHA, beta=FAST, lambda_=LATENCY, **more)
+    as_the_model(collective, algorithm, 4, links, segments)
+
+
+@pytest.mark.timing
+def test_a_script_changes_the_rate():
+    """Half the rate from 0.4 s on: each of the calls, back to back, takes what holds when it starts."""
+    links = _core.Links("switch", alpha=0.0, beta=MBIT / 400)
+    x = np.ones((2, 1 << 18), np.float32)
+    once, change = x[0].nbytes * links.beta, 0.4
+
+    def call(comm, i):
+        started[i, comm.rank] = time.monotonic_ns() - comm.emulation["began"]
+        comm.all_reduce(x[comm.rank], algorithm="one_shot", segments=1)
+
+    for _ in range(2):
+        started = np.zeros((40, 2))
+        found = np.array(spans(2, call, 40, links=links, script=[(change, [2 * links.beta] * 2)]))
+        begun = started.min(axis=1) * 1e-9
+        before, after = found[begun + once < change], found[begun > change]
+        assert len(before) >= 5 and len(after) >= 5
+        ratios = np.median(before) / once, np.median(after) / once
+        if ratios == pytest.approx((1, 2), rel=0.05):
+            return
+    pytest.fail(f"before and after the change {ratios} times what the first rate gives, 1 and 2 expected")
 
 
 @pytest.mark.timing
@@ -260,5 +323,7 @@ def test_run_hands_the_links_on(tmp_path):
 
     done = launch("chain:1Gbit,latency=0.5ms,overhead=50us,half,jitter=50us")
     assert done.stdout == "emulated(shm) chain 0.0005\n" * 2, done.stderr
+    nodes = launch("nodes:1Gbit,of=1x2,node0=100Mbit,60s=10Mbit")
+    assert nodes.stdout == "emulated(shm) nodes 0.0\n" * 2, nodes.stderr
     wrong = launch("chain:1Gbit,latency=1")
     assert wrong.returncode == 2 and "time '1' must be a number with a unit" in wrong.stderr

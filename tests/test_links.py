@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from conftest import pairs
 from ranks import run_ranks
@@ -11,6 +12,7 @@ from test_collectives import expect, inputs, run
 import gpucomm
 from gpucomm import Communicator, _core
 from gpucomm.errors import InvalidArgumentError, MismatchError
+from gpucomm.launch.environment import detect
 from gpucomm.links import host_bound, parse_emulated, parse_model, parse_spec
 
 ALPHA, LATENCY = 50e-6, 500e-6
@@ -36,6 +38,15 @@ def test_results_are_the_same(collective, algorithm, links):
     assert emulated == run_ranks(world, call)
 
 
+@pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
+def test_coded_results_are_the_same(collective, algorithm):
+    def call(comm):
+        x = np.random.default_rng(comm.rank).standard_normal(3 << 14, np.float32)
+        return getattr(comm, collective)(x, codec="int8", algorithm=algorithm).tobytes()
+
+    assert run_ranks(3, call, links=_core.Links("switch", alpha=1e-6, beta=1e-10)) == run_ranks(3, call)
+
+
 def test_auto_computes_with_the_links():
     links = _core.Links("chain", alpha=ALPHA, beta=1e-9, lambda_=LATENCY)
     with Communicator("local", 0, 1, region=_core.Region(1), links=links) as comm:
@@ -44,7 +55,15 @@ def test_auto_computes_with_the_links():
         assert "transport emulated(local)" in repr(comm)
 
 
-@pytest.mark.parametrize("other", [{}, {"half_duplex": True}, {"seed": 1}, {"links": _core.Links("chain")}])
+OTHERS = [
+    {"links": _core.Links("chain")},
+    {"links": _core.Links("switch", betas=[1e-9, 2e-9])},
+    {"links": _core.Links("nodes", nodes=[0, 0])},
+    {"script": [(5.0, [2e-9, 1e-9])]},
+]
+
+
+@pytest.mark.parametrize("other", [{}, {"half_duplex": True}, {"seed": 1}, *OTHERS])
 def test_ranks_with_other_links_do_not_meet(other):
     region, links = _core.Region(2), _core.Links("switch")
     with Communicator("local", 1, 2, region=region, links=links):
@@ -71,9 +90,66 @@ def test_a_description_says_all():
     assert (spec.links.beta, spec.links.alpha) == pytest.approx((2e-8, 50e-6))
     assert (spec.links.lambda_, spec.jitter) == pytest.approx((500e-6, 20e-6))
     again = parse_spec(spec.canonical)
-    assert again.canonical == spec.canonical and again.arguments()["jitter"] == spec.jitter
+    assert again.canonical == spec.canonical and again.arguments(2)["jitter"] == spec.jitter
     assert parse_emulated("switch:1.5Gbit/s").links.beta == pytest.approx(8 / 1.5e9)
     assert parse_spec("switch:1Gbit").canonical == parse_spec("switch,beta=8ns").canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "betas", "script"),
+    [
+        ("switch:1Gbit,rank2=100Mbit", [8, 8, 80, 8], []),
+        ("switch:1Gbit, rank3=2Gbit , rank0=100kbit", [80000, 8, 8, 4], []),
+        ("chain:1Gbit,link0=100Mbit", [80, 8, 8], []),
+        ("nodes:1Gbit,of=3+1,node1=100Mbit", [8, 80], []),
+        ("nodes:1Gbit,of=2x2,half,jitter=1us", [], []),
+        ("switch:1Gbit,10s=1Gbit,5s=100Mbit", [], [(5, [80] * 4), (10, [8] * 4)]),
+        ("chain:1Gbit,5s:link1=10Mbit", [], [(5, [8, 800, 8])]),
+        (
+            "nodes,beta=8ns,of=2x2,node0=100Mbit,500ms=500Mbit,1.5s:node0=1Gbit",
+            [80, 8],
+            [(0.5, [80, 16]), (1.5, [8, 16])],
+        ),
+    ],
+)
+def test_own_rates_and_scripts(text, betas, script):
+    spec = parse_spec(text)
+    again = parse_spec(spec.canonical)
+    assert again.canonical == spec.canonical and again.changes == spec.changes
+    for found in (spec.arguments(4), again.arguments(4)):
+        assert found["links"].betas == pytest.approx([beta * 1e-9 for beta in betas])
+        assert [at for at, _ in found["script"]] == [at for at, _ in script]
+        for (_, got), (_, expected) in zip(found["script"], script, strict=True):
+            assert got == pytest.approx([beta * 1e-9 for beta in expected])
+    if not script and not spec.half_duplex:
+        assert parse_model(text, 4).betas == spec.arguments(4)["links"].betas
+
+
+def test_nodes_of_a_description():
+    assert parse_spec("nodes:1Gbit,of=2x3").links.nodes == [0, 0, 0, 1, 1, 1]
+    assert parse_spec("nodes:1Gbit,of=3+1").links.nodes == [0, 0, 0, 1]
+    assert parse_spec("nodes:1Gbit,of=2x1").canonical == parse_spec("nodes:1Gbit,of=1+1").canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "sentence"),
+    [
+        ("switch:1Gbit,rank3=1Mbit", (), "there is no rank3: 3 ranks have 3 ranks, numbered from 0"),
+        ("chain:1Gbit,5s:link2=1Mbit", (), "there is no link2: 3 ranks have 2 links, numbered from 0"),
+        ("nodes:1Gbit,of=2+1,node2=1Mbit", (), "there is no node2: 3 ranks have 2 nodes, numbered from 0"),
+        ("nodes:1Gbit,of=2x2", (), "are between nodes of 4 ranks together, but there are 3"),
+        ("nodes:1Gbit,of=2+1", (0, 1, 1), "GPUCOMM_NODES.* says it otherwise: leave one of them out"),
+    ],
+)
+def test_links_that_do_not_fit_the_ranks(text, nodes, sentence):
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        parse_emulated(text).check(3, nodes)
+    told = ",".join(map(str, nodes)) or None
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        gpucomm.local(3, threads=True, links=text, nodes=told)
+    environment = {"RANK": "0", "WORLD_SIZE": "3", "GPUCOMM_LINKS": text, "GPUCOMM_NODES": told or ""}
+    with pytest.raises(InvalidArgumentError, match=f"GPUCOMM_LINKS: .*{sentence}"):
+        detect(environment)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +167,20 @@ def test_a_description_says_all():
         ("switch:1Gbit,speed=5us", "unknown setting 'speed=5us'; known: alpha=TIME"),
         ("switch:1Gbit,seed=-1", "unknown setting 'seed=-1'"),
         ("switch:1Gbit,gamma=1ns", "gamma can not be emulated"),
+        ("switch:1Gbit,link0=1Mbit", "names a link, but of a switch each rank has a rate of its own"),
+        ("switch:1Gbit,rank0=1Mbit,rank0=2Mbit", "'rank0=2Mbit' is given twice"),
+        ("switch:1Gbit,1s=1Mbit,1000ms=2Mbit", "'1000ms=2Mbit' is given twice"),
+        ("switch:1Gbit,rank0=0Mbit", "the bandwidth '0Mbit' must be a number above 0"),
+        ("switch:1Gbit,rank0=8ns", "the bandwidth '8ns' must be"),
+        ("switch:1Gbit,0s=1Mbit", "must name a time above 0"),
+        ("switch:1Gbit,5=1Mbit", "time '5' must be a number with a unit"),
+        ("switch:1Gbit,5s:cpu0=1Mbit", "unknown setting '5s:cpu0=1Mbit'"),
+        ("switch:1Gbit,rank-1=1Mbit", "unknown setting 'rank-1=1Mbit'"),
+        ("switch:1Gbit,of=2x2", "and no others, say which ranks these have"),
+        ("nodes:1Gbit", "say which ranks these have, as in of=2x4"),
+        ("nodes:1Gbit,of=0x2", "of='0x2' must be NODESxRANKS"),
+        ("nodes:1Gbit,of=2+", "of='2[+]' must be NODESxRANKS"),
+        ("nodes:1Gbit,of=1000x1000", "of at most 65536 ranks"),
     ],
 )
 def test_bad_descriptions(text, sentence):
@@ -100,9 +190,11 @@ def test_bad_descriptions(text, sentence):
 
 def test_the_model_knows_less_than_the_emulation():
     assert parse_model("switch:1Gbit").beta == pytest.approx(8e-9)
-    for text in ("switch:1Gbit,half", "switch:1Gbit,jitter=1us"):
-        with pytest.raises(InvalidArgumentError, match="knows neither half nor jitter"):
+    for text in ("switch:1Gbit,half", "switch:1Gbit,jitter=1us", "switch:1Gbit,5s=1Mbit"):
+        with pytest.raises(InvalidArgumentError, match="knows neither half nor jitter nor rates that change"):
             parse_model(text)
+    with pytest.raises(InvalidArgumentError, match="the number of ranks must be known"):
+        parse_model("switch:1Gbit,rank0=1Mbit")
 
 
 def test_links_too_fast_for_the_machine_are_marked():
@@ -130,3 +222,77 @@ def test_a_group_has_links_of_the_same_kind():
             return group.transport, group.links.kind, group.emulation["jitter"]
 
     assert run_ranks(3, call, links=links, jitter=1e-5) == [("emulated(local)", "chain", 1e-5)] * 3
+
+
+FAST = [1e-10, 2e-10, 3e-10, 4e-10]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "members", "betas", "nodes"),
+    [
+        ("switch", {"betas": FAST}, [3, 1], [4e-10, 2e-10], []),
+        ("chain", {"betas": FAST[:3]}, [0, 2, 3], [2e-10, 3e-10], []),
+        ("chain", {"betas": FAST[:3]}, [3, 0], [3e-10], []),
+        ("chain", {"betas": FAST[:3]}, [2], [], []),
+        ("nodes", {"betas": FAST[:2], "nodes": [0, 0, 1, 1]}, [3, 0], [2e-10, 1e-10], [0, 1]),
+        ("nodes", {"betas": FAST[:2], "nodes": [0, 0, 1, 1]}, [2, 3], [2e-10], [0, 0]),
+    ],
+)
+def test_a_group_keeps_the_rates_of_its_members(kind, more, members, betas, nodes):
+    links = _core.Links(kind, alpha=1e-6, beta=1e-10, **more)
+    places = len(more["betas"])
+
+    def call(comm):
+        group = comm.subset(members)
+        if group is None:
+            return None
+        with group:
+            group.barrier()
+            same_clock = group.emulation["began"] == comm.emulation["began"] > 0
+            return group.links.betas, group.links.nodes, group.emulation["script"], same_clock
+
+    found = run_ranks(4, call, links=links, script=[(3600.0, [5e-10] * places)])
+    expected = (betas, nodes, [(3600.0, [5e-10] * len(betas))], True)
+    assert found == [expected if rank in members else None for rank in range(4)]
+
+
+def test_links_between_nodes_tell_the_communicator_its_nodes():
+    with gpucomm.local(4, threads=True, links="nodes:1Gbit,of=3+1") as world:
+
+        def call(comm):
+            x = np.full(1 << 18, comm.rank + 1, np.float32)
+            comm.freeze()  # the model's choice, nothing tried
+            comm.all_reduce(x)
+            inside, across = comm.split_nodes()
+            with inside, across:
+                inside.barrier()
+                return comm.nodes, x[0], inside.world, inside.links.nodes, comm.flight_log()[0]["call"]
+
+        for nodes, total, inside, of, log in world.run(call):
+            assert (nodes, total, of) == ((0, 0, 0, 1), 10, [0] * inside)
+            assert "hierarchical" in log
+    links = _core.Links("nodes", nodes=[0, 1])
+    with pytest.raises(InvalidArgumentError, match="emulated links between others: leave the nodes to"):
+        Communicator("local", 0, 2, region=_core.Region(2), links=links, nodes=[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("keywords", "sentence"),
+    [
+        (
+            {"script": [(1.0, [1e-9])]},
+            "must name 2 rates from ascending times on, got 1 from 1 s on",
+        ),
+        ({"script": [(0.0, [1e-9] * 2)]}, "ascending times on, got 2 from 0 s on"),
+        ({"script": [(1.0, [1e-9, 61.0])]}, r"must be in \[0, 60\] s, got 61"),
+        ({"links": _core.Links("switch", betas=[1e-9])}, "an entry for each of 2 ranks, got 1"),
+        (
+            {"links": _core.Links("nodes", nodes=[0, 0], inner_beta=1e-9)},
+            "inside a node must be 0",
+        ),
+    ],
+)
+def test_bad_rates_of_a_communicator(keywords, sentence):
+    how = {"links": _core.Links("switch")} | keywords
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        Communicator("local", 0, 2, region=_core.Region(2), **how)

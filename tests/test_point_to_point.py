@@ -349,7 +349,7 @@ def test_messages_over_emulated_links(spec):
             comm.recv(out, 1)
             np.testing.assert_array_equal(out, pattern(0, count))
 
-    run_ranks(2, body, **parse_emulated(spec).arguments())
+    run_ranks(2, body, **parse_emulated(spec).arguments(2))
 
 
 @pytest.mark.timing
@@ -364,7 +364,7 @@ def test_messages_and_collectives_contend_for_one_port():
         return time.monotonic() - begin
 
     alone = (1 << 22) * 8 / 400e6
-    assert max(run_ranks(2, body, **parse_emulated("switch:400Mbit").arguments())) >= 2 * 0.95 * alone
+    assert max(run_ranks(2, body, **parse_emulated("switch:400Mbit").arguments(2))) >= 2 * 0.95 * alone
 
 
 def test_flight_log_tells_messages_from_collectives():

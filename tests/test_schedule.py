@@ -14,7 +14,9 @@ NEVER = math.inf
 
 
 class Scan:
-    """Of all heads of lanes that could begin, the earliest; of those the lower rank's, then lane's."""
+    """Of all heads of lanes that could begin, the earliest; of those the lowest rank's; of these the one that
+    waits for longest; then the lower lane's.
+    """
 
     def __init__(self, plans, offsets, links):
         self.offsets, self.links, self.ports, self.events = offsets, links, {}, []
@@ -27,10 +29,8 @@ class Scan:
 
     def run(self):
         while True:
-            heads = [
-                (self.earliest(r, lane), r, lane) for r, lanes in enumerate(self.lanes) for lane in lanes
-            ]
-            at, rank, lane = min(heads, default=(NEVER, 0, 0))
+            heads = [self.turn(r, lane) for r, lanes in enumerate(self.lanes) for lane in lanes]
+            at, rank, _, lane = min(heads, default=(NEVER, 0, NEVER, 0))
             if at == NEVER:
                 return self.events
             self.commit(at, rank, self.lanes[rank][lane][0])
@@ -52,27 +52,44 @@ class Scan:
                 return i
         return None
 
-    def route(self, a, b):
-        """(port, how much later it is used)."""
-        if self.links.kind == "switch":
-            return [(("out", a), 0.0), (("in", b), self.links.lambda_)]
-        return [((i, a > b), 0.0) for i in range(min(a, b), max(a, b))]
+    def way(self, a, b):
+        """alpha, latency and beta, and (port, how much later it is used)."""
+        links = self.links
+        if links.kind == "chain":
+            hops = range(min(a, b), max(a, b))
+            beta = max((links.betas[i] for i in hops), default=0) if links.betas else links.beta
+            return links.alpha, links.lambda_, beta, [((i, a > b), 0.0) for i in hops]
+        if links.kind == "nodes":
+            if links.nodes[a] == links.nodes[b]:
+                ports = [(("out", a), 0.0), (("in", b), links.inner_lambda)]
+                return links.inner_alpha, links.inner_lambda, links.inner_beta, ports
+            a, b = ("node", links.nodes[a]), ("node", links.nodes[b])
+            beta = max(links.betas[a[1]], links.betas[b[1]]) if links.betas else links.beta
+        else:
+            beta = max(links.betas[a], links.betas[b]) if links.betas else links.beta
+        return links.alpha, links.lambda_, beta, [(("out", a), 0.0), (("in", b), links.lambda_)]
+
+    def turn(self, rank, lane):
+        at, since = self.earliest(rank, lane)
+        return at, rank, since, lane
 
     def earliest(self, rank, lane):
+        """When the head of a lane could begin, and since when it only waits for ports."""
         if not self.lanes[rank][lane]:
-            return NEVER
+            return NEVER, NEVER
         index = self.lanes[rank][lane][0]
         step = self.steps[rank][index]
         at = self.ready(rank, index)
         if "recv" in step.kind or at == NEVER:
-            return NEVER
+            return NEVER, NEVER
         if step.kind != "send":
-            return at
+            return at, at
         peer = step.peers[0]
         receive = self.receive(rank, peer)
         posted = NEVER if receive is None else self.ready(peer, receive)
-        free = [self.ports.get(port, 0.0) - later for port, later in self.route(rank, peer)]
-        return max([at, posted - self.links.lambda_, *free])
+        _, latency, _, route = self.way(rank, peer)
+        since = max(at, posted - latency)
+        return max([since, *(self.ports.get(port, 0.0) - later for port, later in route)]), since
 
     def finish(self, rank, index, peer, start, end):
         step = self.steps[rank][index]
@@ -91,11 +108,12 @@ class Scan:
         receive = self.receive(rank, peer)
         travels = size or (rank, peer) not in self.sent
         self.sent.add((rank, peer))
-        left = at + links.alpha + size * links.beta if travels else at
-        for port, later in self.route(rank, peer) if travels else ():
+        alpha, latency, beta, route = self.way(rank, peer)
+        left = at + alpha + size * beta if travels else at
+        for port, later in route if travels else ():
             self.ports[port] = left + later
         self.finish(rank, index, peer, at, left)
-        self.arrived[peer, receive, rank] = left + links.lambda_ if travels else at
+        self.arrived[peer, receive, rank] = left + latency if travels else at
         into = self.steps[peer][receive]
         arrived = [self.arrived.get((peer, receive, source), NEVER) for source in into.peers]
         if max(arrived) < NEVER:
@@ -103,13 +121,25 @@ class Scan:
             self.finish(peer, receive, -1, max(arrived), max(arrived) + folding)
 
 
-@pytest.mark.parametrize("kind", ["switch", "chain"])
+def slow_first(kind, world):
+    """Nodes of two ranks, and the first place slower than the others."""
+    nodes = [rank // 2 for rank in range(world)] if kind == "nodes" else []
+    places = {"switch": world, "chain": world - 1, "nodes": (world + 1) // 2}[kind]
+    return {"nodes": nodes, "betas": [7e-9] + [1e-9] * (places - 1)}
+
+
+@pytest.mark.parametrize("own_rates", [False, True])
+@pytest.mark.parametrize("kind", ["switch", "chain", "nodes"])
 @pytest.mark.parametrize(("collective", "algorithm"), pairs())
-def test_the_same_events_in_the_same_order(kind, collective, algorithm):
+def test_the_same_events_in_the_same_order(kind, own_rates, collective, algorithm):
     for world, segments, latency, gamma in ((2, 1, 0.0, 0.0), (5, 3, 3e-6, 1e-10), (6, 2, 0.7, 0.0)):
-        plans = _core.build_plans(collective, algorithm, world, 1, segments)
+        more = slow_first(kind, world)
+        plans = _core.build_plans(collective, algorithm, world, 1, segments, nodes=more["nodes"])
         offsets = plans[0].layout(world * 999, 64)
-        links = _core.Links(kind, alpha=5e-6, beta=1e-9, lambda_=latency, gamma=gamma)
+        more |= {} if own_rates else {"betas": []}
+        inner = {"inner_alpha": 1e-7, "inner_beta": 3e-10, "inner_lambda": latency / 9}
+        more |= inner if kind == "nodes" else {}
+        links = _core.Links(kind, alpha=5e-6, beta=1e-9, lambda_=latency, gamma=gamma, **more)
         got = _core.schedule(plans, offsets, links)
         events = [(e.rank, e.step, e.peer, e.start_s, e.end_s) for e in got.events]
         assert events == Scan(plans, offsets, links).run()

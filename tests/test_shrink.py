@@ -208,7 +208,7 @@ def test_emulated_links_and_groups_are_kept():
         comm.barrier()
         return works(new, [comm.rank % 2, comm.rank % 2 + 2])[1:]
 
-    assert run_ranks(4, body, **parse_emulated("switch:10Gbit").arguments()) == [[2, 2.0]] * 4
+    assert run_ranks(4, body, **parse_emulated("switch:10Gbit").arguments(4)) == [[2, 2.0]] * 4
 
 
 def test_init_returns_the_new_one():

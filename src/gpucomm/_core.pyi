@@ -209,7 +209,8 @@ class Verified:
 class Links:
     """
     A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced (gamma); of kind nodes also
-    the node of each rank and the figures inside one.
+    the node of each rank and the figures inside one. betas: instead of beta that of each rank's ports,
+    of each link of a chain, of each node's ports.
     """
     def __init__(
         self,
@@ -222,11 +223,16 @@ class Links:
         inner_alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         inner_beta: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         inner_lambda: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        betas: collections.abc.Sequence[
+            typing.SupportsFloat | typing.SupportsIndex
+        ] = [],
     ) -> None: ...
     @property
     def alpha(self) -> float: ...
     @property
     def beta(self) -> float: ...
+    @property
+    def betas(self) -> list[float]: ...
     @property
     def gamma(self) -> float: ...
     @property
@@ -447,6 +453,13 @@ class Communicator:
         ] = [],
         context: typing.SupportsInt | typing.SupportsIndex = 0,
         nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        script: collections.abc.Sequence[
+            tuple[
+                typing.SupportsFloat | typing.SupportsIndex,
+                collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
+            ]
+        ] = [],
+        began: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
     def _keep(
         self, round: typing.SupportsInt | typing.SupportsIndex, proposal: bool

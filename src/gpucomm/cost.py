@@ -126,7 +126,7 @@ def plans_and_schedule(
     """Every rank's plan, in place, and when each of its steps runs; arguments as in `cost`."""
     _check(nbytes)
     _core.build_plan(collective, algorithm, world, 0, root, segments)  # says what is wrong, also with world=0
-    plans = _core.build_plans(collective, algorithm, world, root, segments)
+    plans = _core.build_plans(collective, algorithm, world, root, segments, nodes=links.nodes)
     whole = nbytes // world * world if collective in _BY_RANK else nbytes
     return plans, _core.schedule(plans, plans[0].layout(whole, _ALIGN_BYTES), links)
 
@@ -152,11 +152,12 @@ def best_segments(world: int, nbytes: int, links: _core.Links, *, fused: bool = 
         A whole number from 1 to 4096.
     """
     fill = max(0, 2 * world - 3 if fused else world - 2)
-    if not fill * nbytes * links.beta:
+    beta = max(links.betas, default=links.beta)
+    if not fill * nbytes * beta:
         return 1
     if not links.alpha:
         return MOST_SEGMENTS
-    return min(MOST_SEGMENTS, max(1, round(math.sqrt(fill * nbytes * links.beta / links.alpha))))
+    return min(MOST_SEGMENTS, max(1, round(math.sqrt(fill * nbytes * beta / links.alpha))))
 
 
 def linear_pipeline(p: int, m: int, nbytes: int, links: _core.Links) -> float:

@@ -60,8 +60,10 @@ def messages(plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core
         if event.end_s <= event.start_s:
             continue
         step = plans[event.rank].steps[event.step]
+        inside = bool(links.nodes) and links.nodes[event.rank] == links.nodes[event.peer]
+        latency = links.inner_lambda if inside else links.lambda_
         ends = (event.rank, event.step, event.peer, received_by, step.piece, step.pieces)
-        times = (event.start_s, event.end_s, event.start_s + links.lambda_, event.end_s + links.lambda_)
+        times = (event.start_s, event.end_s, event.start_s + latency, event.end_s + latency)
         reduces = plans[event.peer].steps[received_by].kind != "recv"
         found.append(Message(*ends, *times, reduces))
     return sorted(found, key=lambda message: (message.start_s, message.sender))

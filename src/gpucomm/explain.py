@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from gpucomm import _core
 from gpucomm.bench.suite import Suite
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import local
-from gpucomm.links import parse_model
+from gpucomm.launch.environment import parse_nodes
+from gpucomm.links import figures, parse_model, parse_spec
 from gpucomm.units import format_seconds, format_size, parse_size
 
 __all__ = ["add_arguments", "candidates", "main"]
@@ -21,6 +23,8 @@ __all__ = ["add_arguments", "candidates", "main"]
 _EPILOG = """\
 Without --links the ranks are started here: the links between them are measured as algorithm="auto" does it,
 and every candidate is timed. With --links (as of gpucomm plan) nothing is started: the model alone speaks.
+--nodes is NODESxRANKS, as in 2x2, or the node of each rank, as in 0,0,1; or let the links say it, as in
+nodes:1Gbit,of=2x2.
 """
 
 
@@ -32,6 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default: 2)")
     parser.add_argument("--links", metavar="MODEL", help="predict on this model of the links instead")
+    parser.add_argument(
+        "--nodes", default="", metavar="NODES", help="ranks as if on several nodes, as in 2x2"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
 
 
@@ -40,14 +47,18 @@ def main(args: argparse.Namespace) -> int:
     if args.ranks < 2:
         raise InvalidArgumentError(f"--ranks {args.ranks}: alone there is nothing to choose, give at least 2")
     nbytes = parse_size(args.bytes)
-    links = parse_model(args.links) if args.links else _measured_links(args.ranks)
-    rows = candidates(args.collective, nbytes, args.ranks, links)
+    nodes = parse_nodes(args.nodes, args.ranks)
+    if args.links:
+        links = parse_model(args.links, args.ranks)
+        parse_spec(args.links).check(args.ranks, nodes)
+    else:
+        links = _measured_links(args.ranks, args.nodes)
+    rows = candidates(args.collective, nbytes, args.ranks, links, nodes)
     if not args.links:
-        _measure(rows, args.collective, nbytes, args.ranks)
+        _measure(rows, args.collective, nbytes, args.ranks, args.nodes)
     print(
         f"{args.collective} of {format_size(nbytes)}, {args.ranks} ranks; {links.kind}, alpha "
-        f"{format_seconds(links.alpha)}, latency {format_seconds(links.lambda_)}, "
-        f"{1e-9 / links.beta if links.beta else float('inf'):.3g} GB/s a link"
+        f"{format_seconds(links.alpha)}, latency {format_seconds(links.lambda_)}, {_rates(links)} GB/s a link"
     )
     _print(rows)
     print(_reason(rows))
@@ -56,7 +67,9 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def candidates(collective: str, nbytes: int, world: int, links: _core.Links) -> list[dict[str, Any]]:
+def candidates(
+    collective: str, nbytes: int, world: int, links: _core.Links, nodes: Sequence[int] = ()
+) -> list[dict[str, Any]]:
     """Every algorithm that offers the collective on such links, with the segments it would take.
 
     Args:
@@ -64,6 +77,7 @@ def candidates(collective: str, nbytes: int, world: int, links: _core.Links) -> 
         nbytes: the whole message.
         world: number of ranks.
         links: the model of the links.
+        nodes: the node of each rank; empty: as the links say, or one.
 
     Returns:
         Rows of algorithm, segments, predicted_s and taken, the cheapest first.
@@ -71,34 +85,39 @@ def candidates(collective: str, nbytes: int, world: int, links: _core.Links) -> 
     Raises:
         InvalidArgumentError: an unknown collective.
     """
-    taken = _core.choose(collective, nbytes, world, links)
+    where = list(nodes or links.nodes)
+    several = len(set(where)) > 1
+    taken = _core.choose(collective, nbytes, world, links, nodes=where)
     rows = []
     for name, about in _core.algorithms().items():
-        if about["coded"] or (about["across_nodes"] and not links.nodes):
+        if about["coded"] or (about["across_nodes"] and not several):
             continue
         if collective in about["collectives"]:
-            _, segments, cost_s = _core.choose(collective, nbytes, world, links, algorithm=name)
+            _, segments, cost_s = _core.choose(collective, nbytes, world, links, algorithm=name, nodes=where)
             rows.append(
                 {"algorithm": name, "segments": segments, "predicted_s": cost_s, "taken": name == taken[0]}
             )
     return sorted(rows, key=lambda row: row["predicted_s"])
 
 
-def _measured_links(ranks: int) -> _core.Links:
-    with local(ranks) as world:
-        figures = world.run(_probe)[0]
-    alpha, beta, latency, gamma = figures
-    return _core.Links("switch", alpha=alpha, beta=beta, lambda_=latency, gamma=gamma)
+def _measured_links(ranks: int, nodes: str) -> _core.Links:
+    with local(ranks, nodes=nodes) as world:
+        return _core.Links(**world.run(_probe)[0])
 
 
-def _probe(comm: _core.Communicator) -> tuple[float, float, float, float]:
+def _probe(comm: _core.Communicator) -> dict[str, Any]:
     comm.all_reduce(np.zeros(1, np.float32))
-    return comm.links.alpha, comm.links.beta, comm.links.lambda_, comm.links.gamma
+    return figures(comm.links)
 
 
-def _measure(rows: list[dict[str, Any]], collective: str, nbytes: int, ranks: int) -> None:
+def _rates(links: _core.Links) -> str:
+    rates = sorted({1e-9 / beta if beta else float("inf") for beta in links.betas or [links.beta]})
+    return " to ".join(f"{rate:.3g}" for rate in ([rates[0], rates[-1]] if len(rates) > 1 else rates))
+
+
+def _measure(rows: list[dict[str, Any]], collective: str, nbytes: int, ranks: int, nodes: str) -> None:
     names = tuple(row["algorithm"] for row in rows)
-    suite = Suite(collective, ranks, (nbytes,), names, (), "float32", 5, 0.01, 60.0)
+    suite = Suite(collective, ranks, (nbytes,), names, (), "float32", 5, 0.01, 60.0, nodes=nodes)
     results = {result.algorithm: result for result in suite.run() if result is not None}
     for row in rows:
         row["measured_s"] = float(np.median(results[row["algorithm"]].times_s))

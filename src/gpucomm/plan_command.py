@@ -19,9 +19,11 @@ __all__ = ["add_arguments", "main"]
 
 _MODEL = {"alpha": "alpha", "beta": "beta", "latency": "lambda_", "gamma": "gamma"}
 _EPILOG = """\
---links is a model: switch (each rank has one port in and one out) or chain (each neighbour pair has its own
-full-duplex link), then what differs from alpha=5us (overhead a message), beta=1ns (a byte), latency=0us and
-gamma=0ns (a byte reduced), as in chain,alpha=20us,beta=0.1ns or chain:400Mbit,overhead=20us
+--links is a model: switch (each rank has one port in and one out), chain (each neighbour pair has its own
+full-duplex link) or nodes (each node has one port in and one out; of=2x4 or of=3+1 are its ranks), then what
+differs from alpha=5us (overhead a message), beta=1ns (a byte), latency=0us and gamma=0ns (a byte reduced), as
+in chain,alpha=20us,beta=0.1ns or chain:400Mbit,overhead=20us. One rank, link or node may have a rate of its
+own, as in switch:1Gbit,rank2=100Mbit, chain:1Gbit,link0=100Mbit or nodes:1Gbit,of=2x4,node1=100Mbit
 """
 
 
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Build the plan, verify it, and show it."""
-    links, nbytes = parse_model(args.links), parse_size(args.bytes)
+    links, nbytes = parse_model(args.links, args.world), parse_size(args.bytes)
     plans, schedule = plans_and_schedule(
         args.collective,
         args.algorithm,
@@ -72,11 +74,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _summary(nbytes: int, links: _core.Links, schedule: _core.Schedule, findings: _core.Verified) -> str:
-    model = [f"alpha {format_seconds(links.alpha)}", f"beta {format_seconds(links.beta)}/B"]
+    betas = sorted({links.beta} if not links.betas else set(links.betas))
+    rates = " to ".join(f"{format_seconds(beta)}/B" for beta in dict.fromkeys((betas[0], betas[-1])))
+    model = [f"alpha {format_seconds(links.alpha)}", f"beta {rates}"]
     model += [f"latency {format_seconds(links.lambda_)}"] if links.lambda_ else []
     model += [f"gamma {format_seconds(links.gamma)}/B"] if links.gamma else []
     counts = f"{findings.messages} messages in {findings.rounds} rounds"
-    where = f"{format_size(nbytes)} on a {links.kind} ({', '.join(model)})"
+    shape = "nodes" if links.nodes else f"a {links.kind}"
+    where = f"{format_size(nbytes)} on {shape} ({', '.join(model)})"
     return f"{where}: {format_seconds(schedule.total_s)}, {counts}, verified"
 
 
@@ -132,6 +137,7 @@ def _write_json(
     about: dict[str, Any] = {name: getattr(plan, name) for name in names}
     about["bytes"] = nbytes
     about["links"] = {"kind": links.kind} | {key: getattr(links, name) for key, name in _MODEL.items()}
+    about["links"] |= {name: value for name in ("nodes", "betas") if (value := getattr(links, name))}
     about["total_s"] = schedule.total_s
     counts = ("messages", "rounds", "scratch_slots", "lossy_passes", "encode_errors")
     about["verified"] = {name: getattr(findings, name) for name in counts}

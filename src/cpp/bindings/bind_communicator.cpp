@@ -127,6 +127,7 @@ static void bind_choose(py::module_& m) {
         shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
         build_plan(algorithm == "auto" ? "direct" : algorithm,
                    {shape.collective, world, 0, root, 1, true, nodes});  // validates
+        if (nodes.empty()) nodes = links.nodes;
         if (nodes.empty()) nodes.assign(world, 0);
         const Choice choice = Choices().find(shape, nodes, links).front();
         return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
@@ -169,9 +170,9 @@ void bind_communicator(py::module_& m) {
                        std::optional<std::shared_ptr<Region>> region, double timeout,
                        const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,
                        std::optional<std::shared_ptr<Wire>> wire, std::vector<int> wire_ranks, int context,
-                       std::vector<int> nodes) {
+                       std::vector<int> nodes, Script script, uint64_t began) {
              std::optional<Emulation> emulation;
-             if (links) emulation = {*links, half_duplex, jitter, seed};
+             if (links) emulation = {*links, half_duplex, jitter, seed, std::move(script), began};
              Endpoint endpoint{rank, world, fd, region.value_or(nullptr)};
              endpoint.wire = wire.value_or(nullptr), endpoint.wire_ranks = std::move(wire_ranks);
              endpoint.context = context;
@@ -181,7 +182,7 @@ void bind_communicator(py::module_& m) {
            "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
            "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0,
            "seed"_a = 0, "wire"_a = py::none(), "wire_ranks"_a = std::vector<int>{}, "context"_a = 0,
-           "nodes"_a = std::vector<int>{})
+           "nodes"_a = std::vector<int>{}, "script"_a = Script{}, "began"_a = 0)
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
@@ -269,6 +270,7 @@ void bind_communicator(py::module_& m) {
             if (const auto& e = c.emulation()) {
               keywords["links"] = e->links, keywords["half_duplex"] = e->half_duplex;
               keywords["jitter"] = e->jitter_s, keywords["seed"] = e->seed;
+              keywords["script"] = e->script, keywords["began"] = e->began_ns;
             }
             return keywords;
           },

@@ -118,28 +118,34 @@ static void bind_verify(py::module_& m) {
 constexpr std::string_view kLinkKinds[] = {"switch", "chain", "nodes"};
 
 static Links make_links(const std::string& kind, double alpha, double beta, double lambda, double gamma,
-                        std::vector<int> nodes, double inner_alpha, double inner_beta, double inner_lambda) {
-  for (double v : {alpha, beta, lambda, gamma, inner_alpha, inner_beta, inner_lambda})
+                        std::vector<int> nodes, double inner_alpha, double inner_beta, double inner_lambda,
+                        std::vector<double> betas) {
+  std::vector<double> times{alpha, beta, lambda, gamma, inner_alpha, inner_beta, inner_lambda};
+  times.insert(times.end(), betas.begin(), betas.end());
+  for (double v : times)
     if (!(v >= 0))
       fail(ErrorKind::invalid_argument, "alpha, beta, lambda_ and gamma must not be negative, got ", v);
   const auto parsed = parse<Links::Kind>("link model", kind, kLinkKinds);
   if ((parsed == Links::Kind::nodes) == nodes.empty())
     fail(ErrorKind::invalid_argument, "nodes must be given for links of kind 'nodes', and for no others");
   check_nodes(nodes, static_cast<int>(nodes.size()));
-  return {parsed, alpha, lambda, beta, gamma, std::move(nodes), inner_alpha, inner_lambda, inner_beta};
+  return {parsed,           alpha,       lambda,       beta,       gamma,
+          std::move(nodes), inner_alpha, inner_lambda, inner_beta, std::move(betas)};
 }
 
 static void bind_cost(py::module_& m) {
   py::class_<Links>(m, "Links",
                     "A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a "
                     "byte reduced (gamma); of kind "
-                    "nodes also\nthe node of each rank and the figures inside one.")
+                    "nodes also\nthe node of each rank and the figures inside one. betas: instead of beta "
+                    "that of each rank's ports,\nof each link of a chain, of each node's ports.")
       .def(py::init(&make_links), "kind"_a = "switch", "alpha"_a = 5e-6, "beta"_a = 1e-9, "lambda_"_a = 0.0,
            "gamma"_a = 0.0, "nodes"_a = std::vector<int>{}, "inner_alpha"_a = 0.0, "inner_beta"_a = 0.0,
-           "inner_lambda"_a = 0.0)
+           "inner_lambda"_a = 0.0, "betas"_a = std::vector<double>{})
       .def_property_readonly("kind",
                              [](const Links& l) { return std::string(kLinkKinds[static_cast<int>(l.kind)]); })
       .def_readonly("nodes", &Links::nodes)
+      .def_readonly("betas", &Links::betas)
       .def_readonly("inner_alpha", &Links::inner_alpha)
       .def_readonly("inner_beta", &Links::inner_beta)
       .def_readonly("inner_lambda", &Links::inner_lambda)

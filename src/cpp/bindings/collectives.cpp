@@ -85,15 +85,35 @@ py::object PyWork::result() const {
   return result_;
 }
 
-static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e) {
-  if (!e) return {};
-  const Links& l = e->links;
-  for (double seconds : {l.alpha, l.beta, l.lambda, e->jitter_s})
+static void check_emulated(const EmulatedLinks& links, const Links& model) {
+  std::vector<double> times{links.alpha_s, links.lambda_s, links.jitter_s};
+  for (const auto& [from_s, betas] : links.rates) times.insert(times.end(), betas.begin(), betas.end());
+  for (double seconds : times)
     if (!(seconds >= 0 && seconds <= 60))
       fail(ErrorKind::invalid_argument, "times of emulated links must be in [0, 60] s, got ", seconds);
-  if (l.gamma) fail(ErrorKind::invalid_argument, "gamma must be 0 on emulated links: reducing is real there");
-  const bool chain = l.kind == Links::Kind::chain;
-  return EmulatedLinks{chain, e->half_duplex, l.alpha, l.lambda, l.beta, e->jitter_s, e->seed};
+  if (model.gamma)
+    fail(ErrorKind::invalid_argument, "gamma must be 0 on emulated links: reducing is real there");
+  if (model.inner_alpha || model.inner_beta || model.inner_lambda)
+    fail(ErrorKind::invalid_argument, "the figures inside a node must be 0 on emulated links: they are real");
+}
+
+static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e, int world) {
+  if (!e) return {};
+  const Links& l = e->links;
+  const size_t count = places(l, world);
+  EmulatedLinks links{
+      l.kind == Links::Kind::chain, e->half_duplex, l.nodes, l.alpha, l.lambda, e->jitter_s, e->seed};
+  for (int rank = 0; l.nodes.empty() && rank < world; ++rank) links.nodes.push_back(rank);
+  links.rates.push_back({0, l.betas.empty() ? std::vector<double>(count, l.beta) : l.betas});
+  for (const auto& [from_s, betas] : e->script) {
+    if (!(from_s > links.rates.back().from_s) || betas.size() != count)
+      fail(ErrorKind::invalid_argument, "a script must name ", count, " rates from ascending times on, got ",
+           betas.size(), " from ", from_s, " s on");
+    links.rates.push_back({from_s, betas});
+  }
+  links.began_ns = e->began_ns;
+  check_emulated(links, l);
+  return links;
 }
 
 // Where nothing is said all ranks are on one node, and the wire numbers them as we do.
@@ -117,15 +137,21 @@ PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, 
                                const std::optional<Emulation>& emulation) {
   forked();
   const Seconds timeout = seconds(timeout_s);
+  if (emulation && endpoint.nodes.empty()) endpoint.nodes = emulation->links.nodes;
   complete(endpoint);
-  std::shared_ptr<Transport> collectives = open_transport(transport, endpoint, emulated(emulation));
+  if (emulation && !emulation->links.nodes.empty() && endpoint.nodes != emulation->links.nodes)
+    fail(ErrorKind::invalid_argument, "rank ", endpoint.rank, " of ", endpoint.world,
+         " was given nodes, and emulated links between others: leave the nodes to the links");
+  const std::optional<EmulatedLinks> links = emulated(emulation, endpoint.world);
+  std::shared_ptr<Transport> collectives = open_transport(transport, endpoint, links);
   endpoint.channel = 1;
-  auto messages = open_transport(transport, endpoint, emulated(emulation), collectives->clocks());
+  auto messages = open_transport(transport, endpoint, links, collectives->clocks());
   core_ = std::make_shared<Communicator>(std::move(collectives), std::move(messages),
                                          emulation ? concat("emulated(", transport, ")") : transport,
                                          endpoint.rank, endpoint.nodes, timeout);
   if (emulation) core_->set_links(emulation->links);
   emulation_ = emulation;
+  if (links) emulation_->began_ns = began(core_->transport().clocks());
   core_->set_interrupt(interrupted);
   core_->messages().set_interrupt(interrupted);
 }

@@ -32,12 +32,17 @@ struct Options {
   std::optional<std::string> codec{};
 };
 
+// Rates that change: from so many seconds on the s a byte of each place, as Links::betas.
+using Script = std::vector<std::pair<double, std::vector<double>>>;
+
 // Links to emulate: the model, and what is beyond it.
 struct Emulation {
   Links links;
   bool half_duplex = false;
   double jitter_s = 0;
   uint64_t seed = 0;
+  Script script;
+  uint64_t began_ns = 0;  // as in EmulatedLinks
 };
 
 class PyCommunicator;

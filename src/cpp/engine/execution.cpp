@@ -89,6 +89,7 @@ std::byte* Execution::at(const Place& place, size_t offset) const {
 }
 
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
+  if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce) post(in, lane.progress);
   if (in.kind == StepKind::recv) return in.coded ? receive_coded(in, lane) : receive(in, lane);
   if (in.kind == StepKind::recv_reduce) return receive_and_reduce(in, lane);
   if (in.kind == StepKind::send) return send(in, lane);
@@ -102,6 +103,11 @@ Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
     std::memcpy(target, source, in.bytes);
   }
   return Outcome::finished;
+}
+
+void Execution::post(const Instruction& in, SendProgress& progress) {
+  if (std::exchange(progress.posted, true)) return;
+  for (const int peer : in.peers) transport_->post(peer);
 }
 
 Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {

@@ -40,6 +40,7 @@ class Execution {
   void finish(int step);
   Outcome run(const Instruction& in, LaneState& lane);
   Outcome send(const Instruction& in, LaneState& lane);
+  void post(const Instruction& in, SendProgress& progress);
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_coded(const Instruction& in, LaneState& lane);
   void code(const Instruction& in);

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "plans/actions.h"
+#include "plans/ways.h"
 
 namespace gpucomm {
 namespace {
@@ -17,18 +18,14 @@ constexpr size_t kAlignBytes = 64;  // cuts fall on cache lines, as in a communi
 class Scheduler {
  public:
   Scheduler(const Links& links, int world, bool events)
-      : links_(links), ports_(4 * world, 0.0), events_(events) {
-    if (links.kind == Links::Kind::nodes && links.nodes.size() != static_cast<size_t>(world))
-      fail(ErrorKind::invalid_argument, "links between nodes name the nodes of ", links.nodes.size(),
-           " ranks, but there are ", world);
-  }
+      : gamma_(links.gamma), ways_(links, world), events_(events) {}
 
   void add(const Plan& plan, const std::vector<size_t>& offset_bytes) { actions_.add(plan, offset_bytes); }
 
   Schedule run() {
     for (size_t l = 0; l < lanes_.size(); ++l) look(static_cast<int>(l));
     while (!turns_.empty()) {
-      const auto [at, lane] = turns_.top();
+      const auto [at, rank, since, lane] = turns_.top();
       turns_.pop();
       if (earliest(lane) > at)
         look(lane);
@@ -41,7 +38,9 @@ class Scheduler {
   }
 
  private:
-  using Turn = std::pair<double, int>;  // when a lane could go, and the lane: ties go to the lower one
+  // When a lane could go, its rank, since when it waits, and the lane: ties go to the lower rank, and there
+  // to the message that waits for longest.
+  using Turn = std::tuple<double, int, double, int>;
 
   // An action that must be done before this one; -1: none.
   int blocker(int index) const {
@@ -64,7 +63,7 @@ class Scheduler {
       if (head.match < 0) return;
       if (!posted(head.match)) return park(l, head.match);
     }
-    turns_.push({earliest(l), l});
+    turns_.push({earliest(l), lane.rank, since(l), l});
   }
 
   void park(int lane, int index) {
@@ -88,53 +87,27 @@ class Scheduler {
     return at;
   }
 
+  // The same, and of a message also when its receive is posted, the latency before.
+  double since(int l) const {
+    const Lane& lane = lanes_[l];
+    const Action& head = actions_[lane.next];
+    if (head.kind != StepKind::send) return ready(lane);
+    const Lane& other = lanes_[actions_[head.match].lane];
+    return std::max(ready(lane), ready(other) - ways_.between(lane.rank, other.rank).lambda);
+  }
+
   double earliest(int l) const {
     const Lane& lane = lanes_[l];
     const Action& head = actions_[lane.next];
-    const double at = ready(lane);
-    if (head.kind != StepKind::send) return at;
-    const Lane& other = lanes_[actions_[head.match].lane];
-    const Way w = way(lane.rank, other.rank);
-    return ports_free(lane.rank, other.rank, w, std::max(at, ready(other) - w.lambda));
+    if (head.kind != StepKind::send) return ready(lane);
+    return ways_.free(ways_.between(lane.rank, lanes_[actions_[head.match].lane].rank), since(l));
   }
-
-  // What a message between two ranks meets: its figures, and where it takes the ports of a switch, these.
-  struct Way {
-    double alpha, lambda, beta;
-    int out, in;
-  };
-  Way way(int from, int to) const {
-    const Way outer{links_.alpha, links_.lambda, links_.beta, 2 * from, 2 * to + 1};
-    if (links_.kind != Links::Kind::nodes) return outer;
-    const int a = links_.nodes[from], b = links_.nodes[to], first = 2 * static_cast<int>(links_.nodes.size());
-    if (a != b) return {links_.alpha, links_.lambda, links_.beta, first + 2 * a, first + 2 * b + 1};
-    return {links_.inner_alpha, links_.inner_lambda, links_.inner_beta, outer.out, outer.in};
-  }
-
-  double ports_free(int from, int to, const Way& way, double at) const {
-    if (links_.kind != Links::Kind::chain)
-      return std::max({at, ports_[way.out], ports_[way.in] - way.lambda});
-    for (int i = std::min(from, to); i < std::max(from, to); ++i)
-      at = std::max(at, ports_[link(i, from, to)]);
-    return at;
-  }
-
-  void occupy(int from, int to, const Way& way, double left, double there) {
-    if (links_.kind != Links::Kind::chain) {
-      ports_[way.out] = left, ports_[way.in] = there;
-      return;
-    }
-    for (int i = std::min(from, to); i < std::max(from, to); ++i) ports_[link(i, from, to)] = left;
-  }
-
-  // Of a chain, the link between i and i + 1 in the direction of travel.
-  static int link(int i, int from, int to) { return 2 * i + (from > to); }
 
   void commit(int lane, double at) {
     const int index = lanes_[lane].next;
     const Action& action = actions_[index];
     if (action.kind == StepKind::send) return move(index, at);
-    finish(index, -1, at, at + action.bytes * links_.gamma);
+    finish(index, -1, at, at + action.bytes * gamma_);
     release(index);
   }
 
@@ -143,16 +116,15 @@ class Scheduler {
     Action& into = actions_[action.match];
     const int from = lanes_[action.lane].rank, to = lanes_[into.lane].rank;
     const bool travels = action.bytes || action.opens;
-    const Way w = way(from, to);
-    const double left = travels ? at + w.alpha + action.bytes * w.beta : at;
-    const double there = travels ? left + w.lambda : at;
-    if (travels) occupy(from, to, w, left, there);
+    const Way way = ways_.between(from, to);
+    const double left = travels ? at + way.alpha + action.bytes * way.beta : at;
+    const double there = travels ? left + way.lambda : at;
+    if (travels) ways_.take(way, left);
     finish(send, to, at, left);
     into.time_s = std::max(into.time_s, there);
     const bool whole = !--into.missing;
     if (whole) {
-      const double folding =
-          into.kind == StepKind::recv_reduce ? into.bytes * into.sources * links_.gamma : 0;
+      const double folding = into.kind == StepKind::recv_reduce ? into.bytes * into.sources * gamma_ : 0;
       finish(action.match, -1, into.time_s, into.time_s + folding);
     }
     release(send);
@@ -176,9 +148,8 @@ class Scheduler {
     look(actions_[index].lane);
   }
 
-  const Links& links_;
-  std::vector<double>
-      ports_;  // out and in of each rank, then of each node; chain: up and down link of each neighbour pair
+  double gamma_;
+  Ways ways_;
   bool events_;
   Actions actions_;
   std::vector<Lane>& lanes_ = actions_.lanes();

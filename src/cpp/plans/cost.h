@@ -3,24 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "plans/links.h"
 #include "plans/plan.h"
 
 namespace gpucomm {
-
-// A message of b bytes occupies what it travels on for alpha + b beta and is there lambda later.
-struct Links {
-  // switch: each rank has one port in and one out. chain: each neighbour pair has its own full-duplex link,
-  // and a message takes every link on its route. nodes: each node has one port in and one out, with these
-  // figures, and its ranks a switch among themselves.
-  enum class Kind { switched, chain, nodes } kind = Kind::switched;
-  double alpha = 5e-6;  // overhead, s a message
-  double lambda = 0;    // latency (propagation, pipelined), s
-  double beta = 1e-9;   // s a byte
-  double gamma = 0;     // s a byte reduced or copied, each source
-  // Of kind nodes: the node of each rank, and what holds inside one.
-  std::vector<int> nodes;
-  double inner_alpha = 0, inner_lambda = 0, inner_beta = 0;
-};
 
 struct Event {
   int rank, step, peer;  // peer: where a send goes to; -1 for a local step

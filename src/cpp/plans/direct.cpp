@@ -10,8 +10,9 @@ namespace {
 // Messages to different peers go out at once, in a lane each: a fold waits for all of its sources together,
 // so a rank that served its peers one after the other could block another's fold. Messages to one peer keep
 // the order in which both ends add them here: scatter(k + 1) goes out before gather(k), so that the next
-// segment is on its way while this one is folded.
-enum Lane { kReceive, kLocal, kSend };  // kSend + peer
+// segment is on its way while this one is folded. The nearest rank comes first, so that at any time all send
+// to different ones.
+enum Lane { kReceive, kLocal, kSend };  // kSend + the peer's distance
 class Direct {
  public:
   Direct(const PlanRequest& request, Plan& plan)
@@ -121,7 +122,7 @@ class Direct {
                       .piece = piece,
                       .source = from,
                       .peers = {peer},
-                      .lane = kSend + peer,
+                      .lane = kSend + (peer - rank_ + world_) % world_,
                       .round = round});
   }
   int receive(int piece, int peer, int round) {

@@ -7,7 +7,8 @@
 namespace gpucomm {
 namespace {
 
-enum Lane { kReceive, kSend };  // kSend + peer: a fold waits for all of its sources together
+// A fold waits for all of its sources together; the nearest comes first, so that all send to different ranks.
+enum Lane { kReceive, kSend };  // kSend + distance
 
 void build(const PlanRequest& request, Plan& plan) {
   const Place own{request.in_place ? Space::output : Space::input};
@@ -25,7 +26,7 @@ void build(const PlanRequest& request, Plan& plan) {
                                  .piece = k,
                                  .source = own,
                                  .peers = {peer},
-                                 .lane = kSend + peer,
+                                 .lane = kSend + distance,
                                  .round = k}));
     }
     plan.add({.kind = StepKind::recv_reduce,

@@ -12,7 +12,7 @@ namespace gpucomm {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr uint64_t kNever = ~uint64_t{0}, kNoLinks = 1;
+constexpr uint64_t kNoLinks = 1;
 constexpr auto kSpin = 80us;  // a sleep ends that long before its time: timers are late by about as much
 
 uint64_t clock_ns() {
@@ -66,22 +66,23 @@ class OwnTime {
 
 class Emulated : public Transport {
  public:
-  Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world)
-      : inner_(std::move(inner)), ports_(ports, links, rank, world), due_(2 * world) {
-    for (auto& due : due_) due.store(kNever, std::memory_order_relaxed);
+  Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world,
+           bool meets)
+      : inner_(std::move(inner)), ports_(ports, links, rank, world, meets), due_(2 * world) {
+    for (auto& due : due_) due.store(LinkPorts::kNever, std::memory_order_relaxed);
   }
 
   bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override {
     auto& due = due_[2 * peer];
-    if (!progress.since) progress.since = time_.now();
+    if (!progress.since) progress.since = since_ = std::max(time_.now(), since_ + 1);  // no two at once
     if (!progress.left)
       if (const uint64_t later = ports_.take(peer, bytes, clock_ns(), progress)) return wait(due, later);
-    if (!inner_->send(peer, tag, data, bytes, progress)) return wait(due, kNever);
+    if (!inner_->send(peer, tag, data, bytes, progress)) return wait(due, LinkPorts::kNever);
     // All of it is on its way, but the port is not free for the next message.
     const uint64_t now = clock_ns();
     if (now < progress.left) return wait(due, progress.left);
     time_.notice(progress.left);
-    due.store(kNever, std::memory_order_relaxed);
+    due.store(LinkPorts::kNever, std::memory_order_relaxed);
     return true;
   }
 
@@ -90,16 +91,21 @@ class Emulated : public Transport {
     const Chunk* chunk = inner_->peek(peer);
     const uint64_t now = chunk ? clock_ns() : 0;
     if (!chunk || chunk->stamp > now) {
-      wait(due, chunk ? chunk->stamp : kNever);
+      wait(due, chunk ? chunk->stamp : LinkPorts::kNever);
       return nullptr;
     }
     time_.notice(chunk->stamp);
-    due.store(kNever, std::memory_order_relaxed);
+    due.store(LinkPorts::kNever, std::memory_order_relaxed);
     return chunk;
   }
 
+  void post(int peer) override {
+    ports_.post(peer, time_.now());
+    inner_->wake(peer);
+  }
+
   void sleep(uint32_t ticket, std::chrono::microseconds at_most) override {
-    uint64_t due = kNever;
+    uint64_t due = LinkPorts::kNever;
     for (const auto& d : due_) due = std::min(due, d.load(std::memory_order_relaxed));
     const uint64_t now = clock_ns();
     if (due <= now) return;
@@ -147,6 +153,7 @@ class Emulated : public Transport {
   std::unique_ptr<Transport> inner_;
   LinkPorts ports_;
   OwnTime time_;
+  uint64_t since_ = 0;  // of the last message
   // When what this rank waits for will be there, to and from each peer; sleepers read it without a lock.
   std::vector<std::atomic<uint64_t>> due_;
 };
@@ -179,7 +186,8 @@ std::unique_ptr<Transport> open_transport(const std::string& name, const Endpoin
   if (!links) return transport;
   if (!ports) ports = transport->clocks();
   if (!ports) fail(ErrorKind::invalid_argument, "transport '", name, "' can not carry emulated links");
-  return std::make_unique<Emulated>(std::move(transport), ports, *links, endpoint.rank, endpoint.world);
+  return std::make_unique<Emulated>(std::move(transport), ports, *links, endpoint.rank, endpoint.world,
+                                    endpoint.channel == 0);
 }
 
 }  // namespace gpucomm

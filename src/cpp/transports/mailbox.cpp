@@ -251,6 +251,7 @@ void Mailbox::sleep(uint32_t ticket, std::chrono::microseconds at_most) {
 }
 void Mailbox::end_sleep() { area(rank_).sleepers.fetch_sub(1, std::memory_order_seq_cst); }
 void Mailbox::wake_self() { ring_bell(rank_); }
+void Mailbox::wake(int rank) { ring_bell(rank); }
 
 Transport::Counters Mailbox::counters() const {
   return {bytes_sent_.load(), bytes_received_.load(), messages_sent_.load()};

@@ -59,6 +59,7 @@ class Mailbox : public Transport {
   void sleep(uint32_t ticket, std::chrono::microseconds at_most) override;
   void end_sleep() override;
   void wake_self() override;
+  void wake(int rank) override;
   void announce(const CallRecord& record) override;
   void complete(uint64_t sequence) override;
   CallRecord call(int rank, uint64_t sequence) const override;

@@ -7,7 +7,7 @@
 
 namespace gpucomm {
 
-static_assert(kSharedClocks >= 2 * kMaxWorld + kMaxWorld * kMaxWorld);
+static_assert(kSharedClocks > 2 * kMaxWorld + 2 * kMaxWorld * kMaxWorld);
 inline constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {

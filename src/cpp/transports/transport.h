@@ -63,7 +63,8 @@ struct SendProgress {
   // is sent.
   uint32_t answer = 0;
   bool answered = false;
-  bool plain = false;  // set by the caller: the receiver only copies it to where it belongs
+  bool plain = false;   // set by the caller: the receiver only copies it to where it belongs
+  bool posted = false;  // set by a receiver: the sender was told
   // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
   // free again, and when its last byte is there; 0: not known yet.
   uint64_t since = 0, left = 0, there = 0;
@@ -77,7 +78,7 @@ struct SendProgress {
 class Heap;
 
 // Words that all ranks of a communicator share, zero at first.
-inline constexpr int kSharedClocks = 128 + 64 * 64;
+inline constexpr int kSharedClocks = 128 + 2 * 64 * 64 + 1;
 using Clocks = std::atomic<uint64_t>;
 
 // Words in memory that all ranks share, zero at first, by which they agree who goes on after a fault: the
@@ -104,6 +105,8 @@ class Transport {
   // The next chunk from a peer, or nullptr while there is none.
   virtual const Chunk* peek(int peer) = 0;
   virtual void consume(int peer) = 0;
+  // The next message from a peer has a receive from now on. Told of collectives' messages, of each once.
+  virtual void post(int) {}
   // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.
   virtual bool fetch(int, std::byte*) { return false; }
 
@@ -114,6 +117,8 @@ class Transport {
   virtual void end_sleep() = 0;
   // Wakes this rank's own sleepers: another thread of it has something to do.
   virtual void wake_self() = 0;
+  // The same of another rank, where it shares memory.
+  virtual void wake(int) {}
 
   // Called now and then by who waits: asks after the other ranks where no shared memory tells.
   virtual void look() {}

@@ -36,6 +36,7 @@ class Suite:
         repeats: repetitions, of which the median counts; they rotate over the contenders.
         least_s: how long a repetition lasts at least, in as many calls as that takes.
         timeout: seconds that a collective may take.
+        nodes: the ranks' nodes, as of `gpucomm.local`; None: one.
     """
 
     collective: str
@@ -49,6 +50,7 @@ class Suite:
     timeout: float
     memory: tuple[str, ...] = ("private",)
     pythons: Mapping[str, str] = field(default_factory=dict)
+    nodes: str | None = None
 
     @property
     def contenders(self) -> list[tuple[str, str]]:
@@ -82,7 +84,7 @@ class Suite:
         # The folder goes last: the ranks may still use it.
         with (
             tempfile.TemporaryDirectory(prefix="gpucomm-bench-") as folder,
-            local(self.ranks, timeout=self.timeout, env=_ENVIRONMENT) as world,
+            local(self.ranks, timeout=self.timeout, env=_ENVIRONMENT, nodes=self.nodes) as world,
         ):
             inside = [name for name in self.peers if not _outside(name)]
             transports = world.run(worker.begin, inside, folder)[0]

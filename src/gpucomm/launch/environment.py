@@ -73,7 +73,8 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
     if transport not in ("shm", "mpi", "c10d"):
         raise InvalidArgumentError(f"GPUCOMM_TRANSPORT={transport!r} must be shm, mpi or c10d")
     nodes = parse_nodes(environ.get("GPUCOMM_NODES", ""), ranks.world)
-    return replace(ranks, links=_links(environ), transport=transport, nodes=nodes)
+    links = _links(environ, ranks.world, nodes)
+    return replace(ranks, links=links, transport=transport, nodes=nodes)
 
 
 def parse_nodes(text: str, world: int) -> tuple[int, ...]:
@@ -122,16 +123,18 @@ def numbered(nodes: Sequence[Hashable]) -> list[int]:
     return [known.setdefault(node, len(known)) for node in nodes]
 
 
-def _links(environ: Environ) -> str:
+def _links(environ: Environ, world: int, nodes: Sequence[int]) -> str:
     text = environ.get("GPUCOMM_LINKS", "").strip()
     if not text:
         return ""
     from gpucomm.links import parse_emulated
 
     try:
-        return parse_emulated(text).canonical
+        spec = parse_emulated(text)
+        spec.check(world, nodes)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"GPUCOMM_LINKS: {error}") from None
+    return spec.canonical
 
 
 def _gpucomm(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:

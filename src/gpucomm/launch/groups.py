@@ -15,6 +15,7 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import fabric
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
+from gpucomm.links import restricted
 
 __all__ = ["forget", "join", "split", "subset"]
 
@@ -91,7 +92,7 @@ def _join(
     if comm._fabric:
         wire_ranks = [comm._wire_ranks[member] for member in members]
         return fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout)
-    how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **comm.emulation}
+    how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **restricted(comm.emulation, members)}
     if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
             region = _regions.setdefault(name, _core.Region(world))

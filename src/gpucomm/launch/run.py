@@ -33,9 +33,12 @@ LOCAL_RANK, LOCAL_WORLD_SIZE and OMP_NUM_THREADS (usable cores / N, at least 1) 
 Only rank 0 reads the standard input. SIGINT and SIGTERM are passed on. When a rank fails the others are
 terminated, and killed 5 s later; the exit code is that of the first failure (128 + signal for a killed one).
 --links, which the ranks find as GPUCOMM_LINKS, is KIND:BANDWIDTH[,SETTING...], as in
-switch:1Gbit,latency=0.5ms,overhead=50us. KIND is switch (each rank has one port in and one out) or chain
-(each neighbour pair has a link). Settings are overhead=TIME (5us; occupies the port, for each message),
-latency=TIME (0), jitter=TIME (0; at most, in addition), seed=N (0; of the jitter) and half (duplex).
+switch:1Gbit,latency=0.5ms,overhead=50us. KIND is switch (each rank has one port in and one out), chain (each
+neighbour pair has a link) or nodes (each node has one port in and one out; of=2x4 or of=3+1 are their ranks).
+Settings are overhead=TIME (5us; occupies the port, for each message), latency=TIME (0), jitter=TIME (0; at
+most, in addition), seed=N (0; of the jitter), half (duplex), rank2=BANDWIDTH (of a chain link0, between ranks
+0 and 1; of nodes node1) for one that has its own, 5s=BANDWIDTH or 5s:rank2=BANDWIDTH for what holds from then
+on, in seconds since the start.
 --nodes, which the ranks find as GPUCOMM_NODES, is NODESxRANKS, as in 2x2, or the node of each rank, as in
 0,0,1. Algorithms then take the ranks for so many nodes; all of them still share memory.
 """
@@ -62,9 +65,12 @@ def main(args: argparse.Namespace) -> int:
     """Run the job and return its exit code."""
     if args.ranks < 1:
         raise InvalidArgumentError(f"-n {args.ranks}: a job has at least one rank")
-    if args.links and (marked := host_bound(parse_emulated(args.links), args.ranks)):
-        print(f"gpucomm run: {marked}", file=sys.stderr, flush=True)
-    parse_nodes(args.nodes, args.ranks)
+    nodes = parse_nodes(args.nodes, args.ranks)
+    if args.links:
+        spec = parse_emulated(args.links)
+        spec.check(args.ranks, nodes)
+        if marked := host_bound(spec, args.ranks):
+            print(f"gpucomm run: {marked}", file=sys.stderr, flush=True)
     if args.no_python:
         command = [args.target]
     elif args.module:

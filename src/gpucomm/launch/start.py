@@ -125,17 +125,17 @@ def check_timeout(timeout: float) -> None:
         raise InvalidArgumentError(f"timeout={timeout!r} must be a positive, finite number of seconds")
 
 
-def emulation(links: str) -> dict[str, Any]:
-    """The keywords with which a communicator emulates the links of this text; none for ""."""
+def emulation(links: str, world: int) -> dict[str, Any]:
+    """The keywords with which so many ranks emulate the links of this text; none for ""."""
     if not links:
         return {}
     from gpucomm.links import parse_emulated
 
-    return parse_emulated(links).arguments()
+    return parse_emulated(links).arguments(world)
 
 
 def _make(ranks: Ranks, timeout: float) -> Communicator:
-    links = emulation(ranks.links)
+    links = emulation(ranks.links, ranks.world)
     if ranks.world == 1:
         return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout, **links)
 

@@ -28,7 +28,8 @@ class ThreadWorld(World):
     def __init__(self, ranks: int, timeout: float, links: str = "", nodes: Sequence[int] = ()) -> None:
         super().__init__(ranks)
         region = _core.Region(ranks)
-        how: dict[str, Any] = {"region": region, "timeout": timeout, "nodes": list(nodes), **emulation(links)}
+        how: dict[str, Any] = {"region": region, "timeout": timeout, "nodes": list(nodes)}
+        how |= emulation(links, ranks)
         self._comms = [frozen_if_asked(Communicator("local", rank, ranks, **how)) for rank in range(ranks)]
 
     def _call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -62,7 +62,7 @@ def _restore(settings: dict[str, Any]) -> None:
 
 def _attach(settings: dict[str, Any], memory: int) -> Communicator:
     rank, world, timeout = settings["rank"], settings["world"], settings["timeout"]
-    how = {"timeout": timeout, "nodes": settings["nodes"], **emulation(settings["links"])}
+    how = {"timeout": timeout, "nodes": settings["nodes"], **emulation(settings["links"], world)}
     if world == 1:
         return Communicator("local", 0, 1, region=_core.Region(1), **how)
     return Communicator("shm", rank, world, fd=memory, **how)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -106,7 +106,9 @@ def local(
         timeout: seconds that the ranks have to start, and the default of their communicators.
         env: variables for the ranks' processes, on top of this process's.
         links: slower links to emulate between the ranks, such as "switch:1Gbit,latency=0.5ms,overhead=50us",
-            "chain:400Mbit,half" or "switch:100Mbit,jitter=50us,seed=1"; None: as fast as they are.
+            "chain:400Mbit,half", "switch:100Mbit,jitter=50us,seed=1", "nodes:1Gbit,of=2x2" or, with rates of
+            single ranks and from later times on, "switch:1Gbit,rank2=100Mbit,5s=200Mbit"; None: as fast as
+            they are.
             A RuntimeWarning says where they are too fast for this machine.
         nodes: takes the ranks as if on several nodes: NODESxRANKS, as in "2x2", or the node of each, as in
             "0,0,1"; None: one node. They still share memory.
@@ -126,10 +128,10 @@ def local(
     check_timeout(timeout)
     if threads and env is not None:
         raise InvalidArgumentError("env= needs processes: threads share the environment of this process")
-    text = _links(links, ranks)
     if nodes is not None and not isinstance(nodes, str):
         raise InvalidArgumentError(f"nodes={nodes!r} must be a text such as '2x2' or '0,0,1'")
     where = parse_nodes(nodes or "", ranks)
+    text = _links(links, ranks, where)
     if threads:
         from gpucomm.launch.thread_world import ThreadWorld
 
@@ -139,7 +141,7 @@ def local(
     return ProcessWorld(ranks, timeout, env or {}, text, where)
 
 
-def _links(links: str | None, ranks: int) -> str:
+def _links(links: str | None, ranks: int, nodes: Sequence[int]) -> str:
     if links is None:
         return ""
     from gpucomm.links import host_bound, parse_emulated
@@ -147,6 +149,7 @@ def _links(links: str | None, ranks: int) -> str:
     if not isinstance(links, str):
         raise InvalidArgumentError(f"links={links!r} must be a text such as 'switch:1Gbit,latency=0.5ms'")
     spec = parse_emulated(links)
+    spec.check(ranks, nodes)
     if marked := host_bound(spec, ranks):
         warnings.warn(marked, RuntimeWarning, stacklevel=3)
     return spec.canonical
