@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpucomm import _core
+from gpucomm import _core, probe
 from gpucomm.bench.suite import Suite
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import local
@@ -19,8 +19,9 @@ from gpucomm.units import format_seconds, format_size, parse_size
 __all__ = ["add_arguments", "candidates", "main"]
 
 _EPILOG = """\
-Without --links the ranks are started here: the links between them are measured as algorithm="auto" does it,
-and every candidate is timed. With --links (as of gpucomm plan) nothing is started: the model alone speaks.
+Without --links the ranks are started here: the links between them are as algorithm="auto" has them (see
+gpucomm probe), and every candidate is timed. With --links (as of gpucomm plan) nothing is started: the model
+alone speaks.
 """
 
 
@@ -84,14 +85,7 @@ def candidates(collective: str, nbytes: int, world: int, links: _core.Links) -> 
 
 def _measured_links(ranks: int) -> _core.Links:
     with local(ranks) as world:
-        figures = world.run(_probe)[0]
-    alpha, beta, latency, gamma = figures
-    return _core.Links("switch", alpha=alpha, beta=beta, lambda_=latency, gamma=gamma)
-
-
-def _probe(comm: _core.Communicator) -> tuple[float, float, float, float]:
-    comm.all_reduce(np.zeros(1, np.float32))
-    return comm.links.alpha, comm.links.beta, comm.links.lambda_, comm.links.gamma
+        return world.run(probe.measure)[0].links
 
 
 def _measure(rows: list[dict[str, Any]], collective: str, nbytes: int, ranks: int) -> None:
