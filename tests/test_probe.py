@@ -377,10 +377,11 @@ def test_emulated_links_are_given(folder, many_cores):
 @pytest.mark.timing
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_figures_of_emulated_links_are_those_that_were_asked_for(world):
-    found = run_ranks(world, lambda comm: probe.measure(comm, fresh=True), links=SLOW)[0]
+    found = [run_ranks(world, lambda comm: probe.measure(comm, fresh=True), links=SLOW)[0] for _ in range(3)]
     apart = ~np.eye(world, dtype=bool)
     for name, value in (("alpha", SLOW.alpha), ("latency", SLOW.lambda_), ("beta", SLOW.beta)):
-        np.testing.assert_allclose(getattr(found, name)[apart], value, rtol=0.1)
+        median = np.median([getattr(one, name) for one in found], axis=0)
+        np.testing.assert_allclose(median[apart], value, rtol=0.1)
 
 
 @pytest.mark.timing
