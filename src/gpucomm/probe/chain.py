@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpucomm import _core
 from gpucomm.comm import Communicator
 
 __all__ = ["LinkFigures", "measure_group"]
@@ -19,7 +18,7 @@ _BURST = 16  # messages one behind the other; what is more has to wait for room 
 _FIRST, _LONGEST = 16 << 10, 1 << 20  # bytes of a long message: the first that is tried, the last
 _SEGMENTED = 256 << 10  # bytes of a segment
 _ENOUGH_S, _GROWN = 2e-3, 1.5  # a message that takes so long, and so many times one of a quarter
-_SPEND_S, _LEAST, _MOST = 6e-3, 3, 5000  # on one figure: seconds, calls
+_SPEND_S, _IN_A_ROW = 6e-3, 4  # on one figure: seconds, and calls between two looks at the clock
 
 
 class LinkFigures(NamedTuple):
@@ -42,8 +41,8 @@ def measure_group(comm: Communicator, gamma: float) -> LinkFigures:
     An all-reduce along a chain of p ranks and back in m segments takes 2(p-2+m)(alpha + b beta) +
     2(p-1) lambda (`gpucomm.cost.linear_pipeline_unfused`): with one segment that is alpha + lambda for each
     hop. Of two ranks, the slope over m tells alpha; of more, what a further peer adds to a one-shot
-    all-reduce, (p-1) alpha + lambda. Beta is such that the model's time of a long direct all-reduce, which
-    fills both directions, is the measured one.
+    all-reduce, (p-1) alpha + lambda. A long direct one, which fills both directions, takes 2(p-1)(m alpha +
+    n/p beta) + 2 lambda + (p-1)n/p gamma: that tells beta.
 
     Args:
         comm: at least two ranks.
@@ -82,18 +81,11 @@ def _beta(comm: Communicator, alpha: float, latency: float, gamma: float) -> flo
         nbytes *= 4
         shorter_s, taken_s = taken_s, min(_seconds(_direct(comm, nbytes), 2))
     taken_s = _typical_s(comm, _direct(comm, nbytes))
-
-    def model_s(beta: float) -> float:
-        links = _core.Links("switch", alpha=alpha, beta=beta, lambda_=latency, gamma=gamma)
-        how = (comm.world, nbytes, links, 0, _segments(nbytes))
-        return float(_core.total_time("all_reduce", "direct", *how))
-
-    least_s = model_s(0.0)
-    moving_s = max(taken_s - least_s, taken_s / 10)  # also where the short ones took unduly long
-    beta = moving_s / nbytes
-    for _ in range(3):  # time is linear in beta but for the order in which ports are taken
-        beta *= moving_s / (model_s(beta) - least_s)
-    return beta
+    others = comm.world - 1
+    share = nbytes * others / comm.world  # goes out, and comes in to be folded
+    besides_s = 2 * others * _segments(nbytes) * alpha + 2 * latency + share * gamma
+    # At least a tenth, also where the short ones took unduly long.
+    return max(taken_s - besides_s, taken_s / 10) / (2 * share)
 
 
 def _direct(comm: Communicator, nbytes: int) -> Callable[[], Any]:
@@ -106,13 +98,15 @@ def _segments(nbytes: int) -> int:
 
 
 def _typical_s(comm: Communicator, call: Callable[[], Any]) -> float:
-    """Seconds of a call that follows its like; how many are tried, rank 0 decides.
+    """Seconds of a call that follows its like; for how long they are made, rank 0 decides.
 
     The lower quartile: what else the machine does only ever adds.
     """
-    once_s = max(min(_seconds(call, 2)), 1e-9)
-    count = int(_agreed(comm, min(max(_SPEND_S / once_s, _LEAST), _MOST)))
-    return float(np.quantile(_seconds(call, count), 0.25))
+    times: list[float] = []
+    end = time.perf_counter() + _SPEND_S
+    while not times or _agreed(comm, time.perf_counter() < end):
+        times += _seconds(call, _IN_A_ROW)
+    return float(np.quantile(times, 0.25))
 
 
 def _seconds(call: Callable[[], Any], count: int) -> list[float]:
