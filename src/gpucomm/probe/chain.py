@@ -100,13 +100,13 @@ def _segments(nbytes: int) -> int:
 def _typical_s(comm: Communicator, call: Callable[[], Any]) -> float:
     """Seconds of a call that follows its like; for how long they are made, rank 0 decides.
 
-    The lower quartile: what else the machine does only ever adds.
+    The lowest decile: what else the machine does only ever adds.
     """
     times: list[float] = []
     end = time.perf_counter() + _SPEND_S
     while not times or _agreed(comm, time.perf_counter() < end):
         times += _seconds(call, _IN_A_ROW)
-    return float(np.quantile(times, 0.25))
+    return float(np.quantile(times, 0.1))
 
 
 def _seconds(call: Callable[[], Any], count: int) -> list[float]:
