@@ -250,7 +250,7 @@ def test_the_second_world_takes_what_the_first_has_measured(folder):
     for different in (both(3)[0], both(2, nodes=[0, 1])[0]):
         assert different.measured_at > first.measured_at
     assert len(files(folder)) == 3
-    assert all(file.name.startswith("links-") for file in files(folder)), "no draft is left"
+    assert all(file.suffix == ".json" for file in files(folder)), "no draft is left"
 
 
 def test_fresh_measures_again_and_puts_it_there():
@@ -268,6 +268,11 @@ def test_auto_takes_it_from_there(folder):
     first = run_ranks(2, job)
     assert len(files(folder)) == 1
     assert run_ranks(2, job) == first == [first[0]] * 2
+
+
+def test_a_machine_that_can_not_be_told_is_never_taken_for_another(monkeypatch, folder):
+    monkeypatch.setattr(survey, "Path", lambda name: folder / "nothing")
+    assert both()[0].measured_at < both()[0].measured_at
 
 
 def test_other_processors_are_other_hosts(monkeypatch):
@@ -305,6 +310,9 @@ def test_what_is_older_than_a_day_is_measured_again_and_removed(folder):
         old = found.measured_at - cache.MAX_AGE_S - 1
         file.write_text(dataclasses.replace(found, measured_at=old).to_json())
         os.utime(file, (old, old))
+    draft = folder / "links-x.draft"  # of a process that was killed
+    draft.touch()
+    os.utime(draft, (old, old))
     assert both()[0].measured_at > first.measured_at
     assert len(files(folder)) == 1, "that of three ranks can not be of use any more"
 

@@ -60,7 +60,8 @@ def load(file: Path | None, transport: str, nodes: tuple[int, ...]) -> Figures |
     if (figures.transport, figures.nodes) != (transport, nodes):
         _log.warning("%s is not used, the links are measured again: it is of other ranks", file)
         return None
-    return figures if 0 <= time.time() - figures.measured_at < MAX_AGE_S else None
+    # Another node's clock may be ahead.
+    return figures if abs(time.time() - figures.measured_at) < MAX_AGE_S else None
 
 
 def store(file: Path | None, figures: Figures) -> None:
@@ -69,7 +70,7 @@ def store(file: Path | None, figures: Figures) -> None:
         return
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=file.parent, prefix=".draft-")
+        handle, draft = tempfile.mkstemp(dir=file.parent, prefix=_PREFIX, suffix=".draft")
         try:
             with open(handle, "w") as out:
                 out.write(figures.to_json())
@@ -77,7 +78,7 @@ def store(file: Path | None, figures: Figures) -> None:
         except BaseException:
             os.unlink(draft)
             raise
-        for old in kept(file.parent):
+        for old in file.parent.glob(f"{_PREFIX}*"):
             if time.time() - old.stat().st_mtime > MAX_AGE_S:
                 old.unlink()
     except OSError as error:
