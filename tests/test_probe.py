@@ -464,6 +464,16 @@ def test_ranks_of_another_version_have_other_figures(monkeypatch, folder):
     assert len(files(folder)) == 2
 
 
+def test_what_is_frozen_stays_so():
+    def job(comm):
+        comm.freeze()
+        before = comm.links.beta
+        assert probe.measure(comm).links.beta > 0
+        return comm.links.beta == before
+
+    assert run_ranks(2, job) == [True, True]
+
+
 def test_a_communicator_stays_usable_after_a_measurement():
     def job(comm: Communicator):
         probe.measure(comm, fresh=True)

@@ -86,8 +86,9 @@ def large(comm, algorithm):
 
 @pytest.mark.parametrize("algorithm", ["auto", "ring", "linear_pipeline", "direct"])
 def test_large_messages_give_the_same_bits_everywhere_and_twice(world, algorithm):
-    digests = {digest for twice in world.run(large, algorithm) for digest in twice}
-    assert len(digests) == 1
+    first, second = (set(digests) for digests in zip(*world.run(large, algorithm), strict=True))
+    assert len(first) == len(second) == 1
+    assert first == second or algorithm == "auto"  # which may try another one meanwhile
 
 
 def many(comm, seed):

@@ -208,6 +208,20 @@ def test_the_destination_may_be_a_source_and_start_anywhere(dtype: str, sources:
         assert_same_bits(wholes[own], expected)
 
 
+@pytest.mark.parametrize(("dtype", "op"), CASES)
+@pytest.mark.parametrize("sources", [1, 2, 4])
+def test_a_second_destination_gets_the_same_and_may_be_a_source(dtype: str, op: str, sources: int) -> None:
+    rng = np.random.default_rng(11)
+    arrays = [sample(dtype, 1037, rng) for _ in range(sources)]
+    divisor = 3 if op == "mean" else 1
+    expected = _core.reduce(dtype, op, arrays, divisor)
+    mine = [array.copy() for array in arrays]
+    twin = mine[-1] if sources > 1 else np.empty_like(mine[0])
+    _core.reduce(dtype, op, mine, divisor, out=mine[0], twin=twin)
+    assert_same_bits(mine[0], expected)
+    assert_same_bits(twin, expected)
+
+
 def test_an_unknown_level_names_the_known(level: str) -> None:
     with pytest.raises(ValueError, match=f"'v9'.*known: {', '.join(_core.simd_levels())}"):
         _core.set_simd_level("v9")

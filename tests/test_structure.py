@@ -34,6 +34,7 @@ PYTHON_LAYERS = {
     "units": {"errors"},
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
+    "codecs": LOWEST | {"arrays"},
     "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
     "comm": LOWEST | {"launch", "object_collectives"},  # late
     "coalesce": LOWEST | {"arrays", "comm"},

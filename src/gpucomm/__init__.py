@@ -15,6 +15,7 @@ __all__ = [
     "Work",
     "__version__",
     "algorithms",
+    "codecs",
     "empty",
     "errors",
     "init",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 _LATE = {
+    "codecs": "codecs",
     "empty": "memory",
     "init": "launch",
     "local": "launch",

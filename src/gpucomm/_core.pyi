@@ -6,10 +6,12 @@ The C++ core of gpucomm; private: use the names of the package gpucomm.
 from __future__ import annotations
 import collections.abc
 import numpy
+import numpy.typing
 import typing
 
 __all__: list[str] = [
     "Block",
+    "Codec",
     "Communicator",
     "Event",
     "Frame",
@@ -29,6 +31,7 @@ __all__: list[str] = [
     "build_plan",
     "build_plans",
     "choose",
+    "codecs",
     "copy_pack",
     "hasten",
     "mpi_wire",
@@ -260,6 +263,53 @@ class Schedule:
     def events(self) -> list[Event]: ...
     @property
     def total_s(self) -> float: ...
+
+class Codec:
+    """
+    Elements to bytes and back.
+    """
+    def __init__(self, spec: str) -> None: ...
+    def add(self, coded: typing.Any, into: typing.Any) -> None: ...
+    def agreed(
+        self,
+        max_abs: typing.SupportsFloat | typing.SupportsIndex,
+        world: typing.SupportsInt | typing.SupportsIndex,
+    ) -> Codec: ...
+    def bound(
+        self,
+        block_max: typing.SupportsFloat | typing.SupportsIndex,
+        dtype: str = "float32",
+    ) -> float: ...
+    def decode(
+        self, coded: typing.Any, out: typing.Any, dtype: str | None = None
+    ) -> None: ...
+    def decode_add(
+        self, coded: typing.Any, accumulator: typing.Any, dtype: str | None = None
+    ) -> None: ...
+    def encode(
+        self, x: typing.Any, dtype: str | None = None
+    ) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        Returns the coded bytes, a uint8 array.
+        """
+    def encode_to(
+        self, x: typing.Any, out: typing.Any, dtype: str | None = None
+    ) -> int:
+        """
+        Returns the bytes written to out.
+        """
+    def error(self, x: typing.Any, dtype: str | None = None) -> tuple[float, float]:
+        """
+        What encode loses of x: the largest error, and the sum of their squares.
+        """
+    def max_bytes(
+        self, count: typing.SupportsInt | typing.SupportsIndex, dtype: str = "float32"
+    ) -> int: ...
+    def takes(self, dtype: str) -> bool: ...
+    @property
+    def spec(self) -> str: ...
+    @property
+    def traits(self) -> dict: ...
 
 class Wire:
     """
@@ -584,6 +634,11 @@ class Communicator:
         The last calls of every rank, a list of dicts: rank, sequence, call, state ("done", "under way"); of
         sends and receives, which count apart, also op ("send", "recv") and peer.
         """
+    def freeze(self) -> None:
+        """
+        From here on "auto" chooses by the model alone, with typical figures unless the links are known by now:
+        the same on every machine and in every run. Every rank must call it at the same point of its calls.
+        """
     def gather(
         self,
         x: typing.Any,
@@ -701,6 +756,20 @@ class Communicator:
         Raises:
             As all_gather.
         """
+    def replay(self, rows: list) -> None:
+        """
+        Lets algorithm="auto" decide as another run did, by the times that its ranks agreed on.
+
+        Forgets what was learnt here. Every rank must call it with the same rows at the same point of its calls, the
+        first of which for the same bits as there. Where the rows end, learning goes on.
+
+        Args:
+            rows: what tuning() returned there.
+
+        Raises:
+            InvalidArgumentError: a row has no candidates, or an unknown collective.
+            KeyError: a row lacks a key.
+        """
     def scatter(
         self,
         x: typing.Any,
@@ -794,6 +863,15 @@ class Communicator:
         """
         Since the start: bytes_sent, bytes_received (payload), messages_sent, calls.
         """
+    def tuning(self) -> list:
+        """
+        What algorithm="auto" has learnt; the same on every rank.
+
+        Returns:
+            A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none): the
+            candidates with their predicted times, the times that the ranks have agreed on (seconds, a list for each
+            agreement, in the order of the candidates at that time), and the algorithm and segments taken now.
+        """
     @property
     def _identity(self) -> int:
         """
@@ -808,6 +886,11 @@ class Communicator:
     def emulation(self) -> dict:
         """
         The keywords that gave it emulated links; empty without.
+        """
+    @property
+    def frozen(self) -> bool:
+        """
+        Whether freeze() was called.
         """
     @property
     def heap(self) -> dict:
@@ -912,6 +995,11 @@ def choose(
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
     """
 
+def codecs() -> dict:
+    """
+    Every codec: summary, usage, examples.
+    """
+
 def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
     """
     Copies arrays into a pack, one behind the other, or out of it again.
@@ -949,6 +1037,7 @@ def reduce(
     sources: collections.abc.Sequence[numpy.ndarray],
     divisor: typing.SupportsInt | typing.SupportsIndex = 1,
     out: numpy.ndarray | None = None,
+    twin: numpy.ndarray | None = None,
 ) -> numpy.ndarray:
     """
     Folds 1-D contiguous arrays in their order; for tests.
@@ -986,7 +1075,7 @@ def shm_create(
 
 def simd_level() -> str:
     """
-    The SIMD level of the host reductions.
+    The SIMD level of reductions and codecs.
     """
 
 def simd_levels() -> list[str]:

@@ -19,6 +19,7 @@ COMMANDS = {
     "explain": ("gpucomm.explain", 'show what "auto" chooses, at what cost, and why'),
     "probe": ("gpucomm.probe.command", "measure the links between ranks and show them"),
     "bench": ("gpucomm.bench.command", "time a collective beside other libraries"),
+    "bench-auto": ("gpucomm.bench.auto_command", 'how close "auto" comes to the best fixed choice'),
     "reproduce": ("gpucomm.reproduce.command", "a paper's claims beside our figures for them"),
     "run": ("gpucomm.launch.run", "start N processes of this node as the ranks of one job"),
     "flight": ("gpucomm.flight", "name the first difference between the ranks' flight logs"),

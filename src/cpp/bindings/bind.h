@@ -10,6 +10,7 @@ void raise(const Error& error);
 void bind_errors(pybind11::module_& m);
 void bind_plans(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
+void bind_codecs(pybind11::module_& m);
 void bind_wires(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
 void bind_hot_path(pybind11::module_& m);

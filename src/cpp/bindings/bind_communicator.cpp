@@ -5,6 +5,7 @@
 #include "bindings/bind_by_rank.h"
 #include "bindings/bind_heap.h"
 #include "bindings/bind_point_to_point.h"
+#include "bindings/bind_tuning.h"
 #include "bindings/coalesced.h"
 #include "bindings/collectives.h"
 #include "bindings/names.h"
@@ -117,7 +118,7 @@ static void bind_choose(py::module_& m) {
         build_plan(algorithm == "auto" ? "direct" : algorithm,
                    {shape.collective, world, 0, root, 1, true, nodes});  // validates
         if (nodes.empty()) nodes.assign(world, 0);
-        const Choice choice = Choices().find(shape, nodes, links);
+        const Choice choice = Choices().find(shape, nodes, links).front();
         return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
       },
       "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
@@ -136,6 +137,7 @@ void bind_communicator(py::module_& m) {
   bind_by_rank(type);
   bind_heap(m, type);
   bind_point_to_point(type);
+  bind_tuning(type);
   type.def("_plan_packs", &PyCommunicator::plan_packs, "xs"_a, "writes"_a, "op"_a, "scale"_a,
            "How a list of arrays travels: (places, elements, digest) of each message, after their checks.")
       .def(
@@ -238,6 +240,13 @@ void bind_communicator(py::module_& m) {
       .def(
           "set_links", [](PyCommunicator& c, const Links& links) { c.core().set_links(links); }, "links"_a,
           "What \"auto\" computes with; must be the same on every rank.")
+      .def(
+          "freeze", [](PyCommunicator& c) { c.core().freeze(); },
+          "From here on \"auto\" chooses by the model alone, with typical figures unless the links are known "
+          "by now:\nthe same on every machine and in every run. Every rank must call it at the same point of "
+          "its calls.")
+      .def_property_readonly(
+          "frozen", [](const PyCommunicator& c) { return c.core().frozen(); }, "Whether freeze() was called.")
       .def_property_readonly(
           "links", [](const PyCommunicator& c) { return c.core().links(); },
           "The model of the links that \"auto\" computes with.")

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/simd.h"
 #include "bindings/bind.h"
 #include "bindings/names.h"
 #include "reduce/reduce.h"
@@ -16,7 +17,7 @@ using namespace py::literals;
 namespace gpucomm {
 
 static py::array fold(const std::string& dtype, const std::string& op, const std::vector<py::array>& sources,
-                      int divisor, std::optional<py::array> out) {
+                      int divisor, std::optional<py::array> out, std::optional<py::array> twin) {
   const Dtype type = parse_dtype(dtype);
   if (bitwise(parse_op(op)) && is_float(type))
     fail(ErrorKind::unsupported_type, "op '", op, "' is not defined for ", dtype, " arrays");
@@ -29,10 +30,11 @@ static py::array fold(const std::string& dtype, const std::string& op, const std
     pointers.push_back(source.data());
   }
   py::array result = out ? *out : py::array(sources[0].dtype(), sources[0].size());
-  if (result.size() != sources[0].size() || result.itemsize() != sources[0].itemsize())
-    fail(ErrorKind::invalid_argument, "out must have the sources' size and element size");
+  for (const py::array& to : {result, twin.value_or(result)})
+    if (to.size() != sources[0].size() || to.itemsize() != sources[0].itemsize())
+      fail(ErrorKind::invalid_argument, "out and twin must have the sources' size and element size");
   reduce(type, parse_op(op), result.mutable_data(), pointers.data(), static_cast<int>(pointers.size()),
-         result.size(), divisor);
+         result.size(), divisor, twin ? twin->mutable_data() : nullptr);
   return result;
 }
 
@@ -45,8 +47,8 @@ static py::array scaled(const std::string& dtype, const py::array& x, double fac
 void bind_reduce(py::module_& m) {
   m.def("scale", &scaled, "dtype"_a, "x"_a, "factor"_a, "A 1-D array times a factor; for tests.");
   m.def("reduce", &fold, "dtype"_a, "op"_a, "sources"_a, "divisor"_a = 1, "out"_a = py::none(),
-        "Folds 1-D contiguous arrays in their order; for tests.");
-  m.def("simd_level", &simd_level, "The SIMD level of the host reductions.");
+        "twin"_a = py::none(), "Folds 1-D contiguous arrays in their order; for tests.");
+  m.def("simd_level", &simd_level, "The SIMD level of reductions and codecs.");
   m.def("simd_levels", &simd_levels, "The SIMD levels that this CPU can run.");
   m.def("set_simd_level", &set_simd_level, "level"_a, "Forces a SIMD level.");
 }

@@ -10,6 +10,9 @@
 
 namespace gpucomm {
 
+// What a call is for: the application's, a barrier, or an agreement on measured times.
+enum class Purpose : uint8_t { call, barrier, agreement };
+
 struct Shape {
   Collective collective = Collective::all_reduce;
   Op op = Op::sum;
@@ -17,8 +20,8 @@ struct Shape {
   size_t count = 0;  // elements of the whole message (all chunks)
   int root = 0;
   bool in_place = true;
-  int segments = 0;       // 0: chosen
-  bool barrier = false;   // an all_reduce of nothing, by name
+  int segments = 0;  // 0: chosen
+  Purpose purpose = Purpose::call;
   std::string algorithm;  // "auto": chosen
   // Elements of each rank's chunk; empty: all alike. Of all_to_all: those sent to and received from each
   // rank, of which the others know only their own part; both are given or none.

@@ -13,36 +13,105 @@ constexpr size_t kMostSteps = 1 << 17;
 // The model does not know caches: of choices this close the finer one, until its segments stay in a core's.
 constexpr double kTie = 1.02;
 constexpr size_t kCachedBytes = 256 << 10;
+// How much dearer than the cheapest a candidate may be predicted to be worth trying. Where bytes move at the
+// memory's speed the model, which knows neither caches nor placement, is off by more.
+constexpr double kDoubt = 1.5, kDoubtInMemory = 4, kMemorySecondsAByte = 1e-9;
+
+// An algorithm's numbers of segments.
+std::vector<Choice> cuts(const std::string& name, const Algorithm& entry, const Shape& shape, size_t bytes,
+                         const std::vector<int>& nodes, const Links& links) {
+  const int world = static_cast<int>(nodes.size()), first = shape.segments ? shape.segments : 1;
+  std::vector<Choice> cuts;
+  for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
+                                     bytes / m >= kLeastSegmentBytes);
+       m *= 2) {
+    const PlanRequest request{shape.collective, world, 0, shape.root, m, true, nodes};
+    if (m > first && build_plan(name, request).steps.size() * world > kMostSteps) break;
+    cuts.push_back({name, m, total_time(name, request, bytes, links)});
+  }
+  return cuts;
+}
+
+size_t best_of(const std::vector<Choice>& all, size_t bytes) {
+  size_t best = 0;
+  double least = all[0].cost_s;
+  for (size_t i = 1; i < all.size(); ++i) {
+    const double c = all[i].cost_s;
+    const bool finer = all[i].segments > all[best].segments && bytes / all[best].segments > kCachedBytes &&
+                       c <= least * kTie;
+    if (!finer && c >= least) continue;
+    best = i, least = finer ? std::min(c, least) : c;
+  }
+  return best;
+}
+
+// The best of all and, of every algorithm, its best and what is cut four times finer and coarser: costs of
+// neighbours differ by less than can be measured.
+std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorithms, size_t bytes,
+                                 const Links& links) {
+  std::vector<Choice> all, tried;
+  for (const auto& cuts : algorithms) all.insert(all.end(), cuts.begin(), cuts.end());
+  const Choice best = all[best_of(all, bytes)];
+  for (const auto& cuts : algorithms) {
+    const size_t own = cuts[0].algorithm == best.algorithm
+                           ? std::bit_width(static_cast<unsigned>(best.segments / cuts[0].segments)) - 1
+                           : best_of(cuts, bytes);
+    for (size_t i = own % 2; i < cuts.size(); i += 2)
+      if (i + 2 >= own && i <= own + 2) tried.push_back(cuts[i]);
+  }
+  const double doubt = links.beta < kMemorySecondsAByte ? kDoubtInMemory : kDoubt;
+  auto is_best = [&](const Choice& c) {
+    return c.algorithm == best.algorithm && c.segments == best.segments;
+  };
+  std::erase_if(tried, [&](const Choice& c) { return is_best(c) || c.cost_s > doubt * best.cost_s; });
+  std::stable_sort(tried.begin(), tried.end(), [](auto& a, auto& b) { return a.cost_s < b.cost_s; });
+  tried.insert(tried.begin(), best);
+  tried.resize(std::min(tried.size(), Choices::kMostTried));
+  return tried;
+}
 
 }  // namespace
 
-const Choice& Choices::find(const Shape& shape, const std::vector<int>& nodes, const Links& links) {
-  // Uneven counts are priced as even ones. Of all_to_all the ranks know different counts, and must choose
-  // alike: as for an empty message.
-  const size_t bytes = shape.out_counts.empty() ? shape.count * size_of(shape.dtype) : 0;
-  const int size = std::bit_width(bytes);
-  const auto key =
-      std::tuple(static_cast<int>(shape.collective), size, shape.algorithm, shape.segments, shape.root);
-  if (auto found = known_.find(key); found != known_.end()) return found->second;
-  const size_t upper = bytes ? (size_t{1} << size) - 1 : 0;
-  const int world = static_cast<int>(nodes.size());
+size_t bytes_known(const Shape& shape) {
+  return shape.out_counts.empty() ? shape.count * size_of(shape.dtype) : 0;
+}
+
+Kind kind_of(const Shape& shape) {
+  // Uneven counts are priced as even ones.
+  const size_t bytes = bytes_known(shape);
+  return {static_cast<int>(shape.collective), std::bit_width(bytes), shape.algorithm, shape.segments,
+          shape.root};
+}
+
+size_t most_bytes(const Kind& kind) {
+  const int width = std::get<1>(kind);
+  return width ? ~size_t{0} >> (64 - width) : 0;
+}
+
+Links typical_links(const std::vector<int>& nodes) {
   const bool several = std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
-  Choice best{.cost_s = -1};
+  Links memory{.alpha = 3e-7, .lambda = 3e-7, .beta = 1.5e-10, .gamma = 1e-10};
+  if (!several) return memory;
+  Links links{
+      .kind = Links::Kind::nodes, .alpha = 2e-5, .lambda = 2e-5, .beta = 8e-10, .gamma = memory.gamma};
+  links.nodes = nodes;
+  links.inner_alpha = memory.alpha, links.inner_lambda = memory.lambda, links.inner_beta = memory.beta;
+  return links;
+}
+
+const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<int>& nodes,
+                                         const Links& links) {
+  const Kind kind = kind_of(shape);
+  if (auto found = known_.find(kind); found != known_.end()) return found->second;
+  const size_t bytes = most_bytes(kind);
+  const bool several = std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
+  std::vector<std::vector<Choice>> algorithms;
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
     if (shape.algorithm == "auto" && entry.across_nodes && !several) continue;
-    const int first = shape.segments ? shape.segments : 1;
-    for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
-                                       upper / m >= kLeastSegmentBytes);
-         m *= 2) {
-      const PlanRequest request{shape.collective, world, 0, shape.root, m, true, nodes};
-      if (m > first && build_plan(name, request).steps.size() * world > kMostSteps) break;
-      const double c = total_time(name, request, upper, links);
-      const bool finer = m > best.segments && upper / best.segments > kCachedBytes && c <= best.cost_s * kTie;
-      if (best.cost_s < 0 || finer || c < best.cost_s) best = {name, m, finer ? std::min(c, best.cost_s) : c};
-    }
+    algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links));
   }
-  return known_[key] = best;
+  return known_[kind] = worth_trying(algorithms, bytes, links);
 }
 
 }  // namespace gpucomm

@@ -1,8 +1,9 @@
-// algorithm="auto" and the number of segments: the cheapest candidate on the model of the links.
+// algorithm="auto" and the number of segments: what the model of the links says of the candidates.
 #pragma once
 #include <map>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "engine/call.h"
 #include "plans/cost.h"
@@ -12,20 +13,35 @@ namespace gpucomm {
 struct Choice {
   std::string algorithm;
   int segments = 1;
-  double cost_s = 0;
+  double cost_s = 0;  // predicted
 };
 
-// Remembers choices per collective, size (in powers of two) and wish; the same on every rank that has the
-// same links, for it computes from nothing else.
+// Calls that are chosen for alike, the same on every rank: collective, size in powers of two (of all_to_all
+// with uneven counts, which the ranks do not know of each other, none), algorithm, segments and root as
+// asked.
+using Kind = std::tuple<int, int, std::string, int, int>;
+Kind kind_of(const Shape& shape);
+// The bytes of a message, as far as all ranks know them.
+size_t bytes_known(const Shape& shape);
+// The largest message of a kind, in bytes.
+size_t most_bytes(const Kind& kind);
+
+// What the model alone computes with where nothing may be measured: typical figures.
+Links typical_links(const std::vector<int>& nodes);
+
+// Remembers the candidates of each kind of call; the same on every rank that has the same links, for they are
+// computed from nothing else.
 class Choices {
  public:
-  // `shape.algorithm` "auto": any that offers the collective. `shape.segments` 0: the best of powers of two.
-  // `nodes`: the node of each rank.
-  const Choice& find(const Shape& shape, const std::vector<int>& nodes, const Links& links);
+  // `shape.algorithm` "auto": any that offers the collective. `shape.segments` 0: powers of two. `nodes`: the
+  // node of each rank. The choice comes first, then by cost what is worth trying, at most kMostTried in all.
+  const std::vector<Choice>& find(const Shape& shape, const std::vector<int>& nodes, const Links& links);
   void clear() { known_.clear(); }
 
+  static constexpr size_t kMostTried = 8;
+
  private:
-  std::map<std::tuple<int, int, std::string, int, int>, Choice> known_;
+  std::map<Kind, std::vector<Choice>> known_;
 };
 
 }  // namespace gpucomm

@@ -10,8 +10,6 @@
 namespace gpucomm {
 namespace {
 
-constexpr size_t kMostPrograms = 512;
-
 std::string list(const std::vector<std::string>& parts) {
   std::string text;
   for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
@@ -29,7 +27,8 @@ Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr
       nodes_(std::move(nodes)),
       rank_(rank),
       world_(static_cast<int>(nodes_.size())),
-      timeout_(timeout) {}
+      timeout_(timeout),
+      programs_(nodes_, rank) {}
 
 Communicator::~Communicator() {
   close();
@@ -37,46 +36,42 @@ Communicator::~Communicator() {
   Progress::instance().forget(messages_);
 }
 
-std::shared_ptr<const Program> Communicator::program(const Shape& wish) {
-  if (last_program_ && wish == last_shape_) return last_program_;
-  const std::string key =
-      concat(static_cast<int>(wish.collective), ' ', static_cast<int>(wish.op), ' ',
-             static_cast<int>(wish.dtype), ' ', wish.count, ' ', wish.root, ' ', wish.in_place, ' ',
-             wish.segments, ' ', wish.barrier, ' ', wish.algorithm, key_of_counts(wish));
-  auto& entry = programs_[key];
-  if (!entry) {
-    Shape shape = wish;
-    if (world_ == 1 && shape.algorithm == "auto") shape.algorithm = "direct";
-    if (shape.algorithm != "auto" && !Registry<Algorithm>::find(shape.algorithm).offers(shape.collective))
-      build_plan(shape.algorithm, {shape.collective});  // throws the sentence
-    if (shape.algorithm == "auto" || !shape.segments) {
-      const Choice& choice = choices_.find(shape, nodes_, links_);
-      shape.algorithm = choice.algorithm, shape.segments = choice.segments;
-    }
-    auto compiled = std::make_shared<const Program>(compile(shape, nodes_, rank_));
-    if (programs_.size() > kMostPrograms) programs_.clear();
-    programs_[key] = compiled;
-    last_program_ = compiled;
-  } else {
-    last_program_ = entry;
-  }
-  last_shape_ = wish;
-  return last_program_;
-}
-
-std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arrays, Seconds timeout) {
-  fate_.check_open();
-  std::lock_guard lock(mutex_);
-  auto compiled = program(shape);
+std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeout) {
   std::shared_ptr<Work> work =
       spare_ && spare_.use_count() == 1 ? std::move(spare_) : std::make_shared<Work>();
-  work->program = std::move(compiled), work->arrays = arrays, work->timeout = timeout;
+  work->arrays = arrays, work->timeout = timeout;
   work->sequence = ++sequence_;
+  work->program.reset(), work->tuning.reset(), work->turn = {};
   work->started = false, work->error.reset(), work->deadline.reset();
   work->done.store(false, std::memory_order_relaxed);
   queue_.push_back(work);
   began();
   return work;
+}
+
+std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arrays, Seconds timeout) {
+  fate_.check_open();
+  std::lock_guard lock(mutex_);
+  const auto tuning = programs_.tuning(shape);
+  const Tuning::Turn turn = tuning ? tuning->issue() : Tuning::Turn{};
+  if (turn.settles) agree(tuning, turn.settles, timeout);
+  // What is learnt from the calls under way may still change this one: it is settled at its start, which
+  // comes in the same order on all ranks.
+  const bool now = !tuning || queue_.empty();
+  auto program = now ? programs_.get(shape, tuning.get(), turn.place) : nullptr;
+  auto work = enqueue(arrays, timeout);
+  work->program = std::move(program), work->turn = turn;
+  if (tuning && (!now || turn.round)) work->shape = shape, work->tuning = tuning;
+  return work;
+}
+
+// A call of our own, before the next one.
+void Communicator::agree(const std::shared_ptr<Tuning>& tuning, int settles, Seconds timeout) {
+  Shape shape{.op = Op::max, .dtype = Dtype::float64, .count = static_cast<size_t>(settles), .segments = 1};
+  shape.purpose = Purpose::agreement, shape.algorithm = "one_shot";
+  auto program = programs_.get(shape, nullptr, 0);
+  auto work = enqueue({}, timeout);
+  work->program = std::move(program), work->tuning = tuning, work->turn.settles = settles;
 }
 
 void Communicator::run(const Shape& shape, const Arrays& arrays, Seconds timeout) {
@@ -94,7 +89,9 @@ std::shared_ptr<Work> Communicator::start(const Shape& shape, const Arrays& arra
   return work;
 }
 
-void Communicator::barrier(Seconds timeout) { run({.barrier = true, .algorithm = "one_shot"}, {}, timeout); }
+void Communicator::barrier(Seconds timeout) {
+  run({.purpose = Purpose::barrier, .algorithm = "one_shot"}, {}, timeout);
+}
 
 bool Communicator::drive_once() {
   std::unique_lock lock(mutex_, std::try_to_lock);
@@ -106,13 +103,7 @@ bool Communicator::advance_front() {
   if (queue_.empty()) return false;
   Work& work = *queue_.front();
   try {
-    if (!work.started) {
-      fate_.check_poison();
-      grow_scratch(work.program->scratch_bytes);
-      work.started = true;
-      work.execution.start(*work.program, *transport_, work.arrays, scratch_.get(), work.sequence);
-      transport_->announce(work.execution.record());
-    }
+    if (!work.started) begin(work);
     const bool moved = work.execution.advance();
     if (!work.execution.done() || !transport_->flush(kEverybody)) return moved;
     if (transport_->read_in_place()) {
@@ -121,6 +112,7 @@ bool Communicator::advance_front() {
       fate_.check_poison();
     }
     transport_->complete(work.sequence);
+    if (work.tuning) learn(work);
     finish_front({});
   } catch (const Error& error) {
     fault(error);
@@ -128,6 +120,29 @@ bool Communicator::advance_front() {
     fault(Error(ErrorKind::unavailable, concat(error.what(), fate_.where())));
   }
   return true;
+}
+
+void Communicator::begin(Work& work) {
+  fate_.check_poison();
+  if (!work.program) work.program = programs_.get(work.shape, work.tuning.get(), work.turn.place);
+  if (work.program->shape.purpose == Purpose::agreement) {
+    work.times = work.tuning->times(work.turn.settles);
+    auto* times = reinterpret_cast<std::byte*>(work.times.data());
+    work.arrays = {times, times};
+  }
+  grow_scratch(work.program->scratch_bytes);
+  work.started = true;
+  if (work.turn.round) work.begun = Clock::now();
+  work.execution.start(*work.program, *transport_, work.arrays, scratch_.get(), work.sequence);
+  transport_->announce(work.execution.record());
+}
+
+void Communicator::learn(Work& work) {
+  const Shape& shape = work.program->shape;
+  if (shape.purpose == Purpose::agreement)
+    work.tuning->settle(std::move(work.times));
+  else if (work.turn.round)
+    work.tuning->record(work.turn, Seconds(Clock::now() - work.begun).count(), bytes_known(shape));
 }
 
 // Once for all calls, on huge pages where the kernel gives them: first touch costs more than the call.
@@ -157,8 +172,8 @@ void Communicator::fault(const Error& error) {
 void Communicator::interrupt() {
   std::lock_guard lock(mutex_);
   if (!queue_.empty())
-    fault(Error(ErrorKind::closed, concat("interrupted by a signal in ",
-                                          describe(queue_.front()->execution.record()), fate_.where())));
+    fault(Error(ErrorKind::closed,
+                concat("interrupted by a signal in ", describe(record_of(*queue_.front())), fate_.where())));
 }
 
 void Communicator::check(const Pending* waited, std::optional<Seconds> expired) {
@@ -177,6 +192,12 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
   } catch (const Error& error) {
     fault(error);
   }
+}
+
+CallRecord Communicator::record_of(const Work& work) const {
+  CallRecord record = work.program ? work.program->record : make_record(work.shape);
+  record.sequence = work.sequence;
+  return record;
 }
 
 void Communicator::check_peers(const Work& work) const {
@@ -208,10 +229,8 @@ void Communicator::time_out(const Work& work, Seconds after) const {
       if (peer != rank_ && transport_->completed(peer) < work.sequence) unfinished.push_back(name);
     }
   }
-  CallRecord record = work.program->record;
-  record.sequence = work.sequence;
-  fail(ErrorKind::timeout, describe(record), " timed out after ", after.count(), " s on rank ", rank_, " of ",
-       world_, "; ranks that came: ", list(came), "; missing: ", list(missing),
+  fail(ErrorKind::timeout, describe(record_of(work)), " timed out after ", after.count(), " s on rank ",
+       rank_, " of ", world_, "; ranks that came: ", list(came), "; missing: ", list(missing),
        missing.empty() ? concat("; not finished: ", list(unfinished)) : "");
 }
 
@@ -252,11 +271,14 @@ Transport::Counters Communicator::transport_counters() const {
 
 void Communicator::set_links(const Links& links) {
   std::lock_guard lock(mutex_);
-  links_ = links;
+  programs_.set_links(links);
   links_known_.store(true, std::memory_order_release);
-  choices_.clear();
-  programs_.clear();
-  last_program_.reset();
+}
+
+void Communicator::freeze() {
+  std::lock_guard lock(mutex_);
+  programs_.freeze(!links_known_);
+  links_known_.store(true, std::memory_order_release);
 }
 
 }  // namespace gpucomm

@@ -10,14 +10,19 @@
 #include <optional>
 #include <string>
 
-#include "engine/choose.h"
 #include "engine/execution.h"
 #include "engine/point_to_point.h"
+#include "engine/programs.h"
 
 namespace gpucomm {
 
 struct Work : Pending {
-  std::shared_ptr<const Program> program;
+  std::shared_ptr<const Program> program;  // null: settled at the start, from what follows
+  Shape shape;
+  std::shared_ptr<Tuning> tuning;
+  Tuning::Turn turn;
+  std::vector<double> times;  // of an agreement
+  Clock::time_point begun;
   Arrays arrays;
   uint64_t sequence = 0;
   Execution execution;
@@ -62,22 +67,39 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     return sequence_;
   }
-  const Links& links() const { return links_; }
+  const Links& links() const { return programs_.links(); }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);
+  // Nothing is measured or learnt from here on: the same calls choose alike on every machine and in every
+  // run.
+  void freeze();
+  bool frozen() const { return programs_.frozen(); }
+  // What was learnt, and the use of what another run learnt.
+  std::map<Kind, Programs::Learnt> learnt() const {
+    std::lock_guard lock(mutex_);
+    return programs_.learnt();
+  }
+  void replay(std::map<Kind, Programs::Learnt> learnt) {
+    std::lock_guard lock(mutex_);
+    programs_.replay(std::move(learnt));
+  }
 
  private:
   struct Free {
     void operator()(std::byte* p) const { std::free(p); }
   };
   void grow_scratch(size_t bytes);
-  std::shared_ptr<const Program> program(const Shape& shape);
   std::shared_ptr<Work> submit(const Shape& shape, const Arrays& arrays, Seconds timeout);
+  std::shared_ptr<Work> enqueue(const Arrays& arrays, Seconds timeout);
+  void agree(const std::shared_ptr<Tuning>& tuning, int settles, Seconds timeout);
+  void begin(Work& work);
+  void learn(Work& work);
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
   void fault(const Error& error);
   bool end(const Error& error);
   void interrupt() override;
+  CallRecord record_of(const Work& work) const;
   void check_peers(const Work& work) const;
   [[noreturn]] void time_out(const Work& work, Seconds after) const;
 
@@ -89,15 +111,11 @@ class Communicator : public Drivable {
   Seconds timeout_;
   mutable std::mutex mutex_;  // guards all below but the atomics
   std::deque<std::shared_ptr<Work>> queue_;
-  std::map<std::string, std::shared_ptr<const Program>> programs_;
-  Shape last_shape_;
-  std::shared_ptr<const Program> last_program_;
+  Programs programs_;
   std::shared_ptr<Work> spare_;
   std::unique_ptr<std::byte[], Free> scratch_;
   size_t scratch_bytes_ = 0;
   uint64_t sequence_ = 0;
-  Links links_;
-  Choices choices_;
   std::atomic<bool> links_known_{false}, left_{false};
 };
 

@@ -197,7 +197,8 @@ void Execution::take(int peer, size_t bytes) {
   transport_->consume(peer);
 }
 
-// Where a source takes the result too, it is written there block by block, while the caches hold both.
+// Where a source takes the result too, it is written there at once; into further ones block by block, while
+// the caches hold both.
 void Execution::fold_and_answer(const Instruction& in, size_t moved, size_t bytes) {
   constexpr size_t kBlockBytes = 4 << 10;  // of 2 to 128 KiB the best, with 2
   std::byte* const result = at(in.target, in.target_offset) + moved;
@@ -209,21 +210,22 @@ void Execution::fold_and_answer(const Instruction& in, size_t moved, size_t byte
     answered_[answers_[i]] = 1;
   }
   sources_.insert(sources_.begin() + in.below, at(in.source, in.source_offset) + moved);
-  const size_t step = homes.empty() ? bytes : kBlockBytes;
+  const size_t step = homes.size() < 2 ? bytes : kBlockBytes;
   for (size_t begin = 0; begin < bytes; begin += step) {
     const size_t n = std::min(step, bytes - begin);
-    fold(in, sources_.data(), static_cast<int>(sources_.size()), moved + begin, n);
-    for (std::byte* home : homes) std::memcpy(home + begin, result + begin, n);
+    std::byte* const twin = homes.empty() ? nullptr : homes[0] + begin;
+    fold(in, sources_.data(), static_cast<int>(sources_.size()), moved + begin, n, twin);
+    for (size_t i = 1; i < homes.size(); ++i) std::memcpy(homes[i] + begin, result + begin, n);
     for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + n;
   }
 }
 
-void Execution::fold(const Instruction& in, const void* const* sources, int count, size_t moved,
-                     size_t bytes) {
+void Execution::fold(const Instruction& in, const void* const* sources, int count, size_t moved, size_t bytes,
+                     std::byte* twin) {
   const Shape& shape = program_->shape;
   const bool mean = shape.op == Op::mean;
   reduce(shape.dtype, mean ? Op::sum : shape.op, at(in.target, in.target_offset) + moved, sources, count,
-         bytes / size_of(shape.dtype), mean && in.final ? program_->world : 1);
+         bytes / size_of(shape.dtype), mean && in.final ? program_->world : 1, twin);
 }
 
 }  // namespace gpucomm

@@ -40,7 +40,8 @@ class Execution {
   Outcome send(const Instruction& in, LaneState& lane);
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
-  void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes);
+  void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes,
+            std::byte* twin = nullptr);
   void take(int peer, size_t bytes);
   bool may_be_told();
   bool ready(const Instruction& in) const;

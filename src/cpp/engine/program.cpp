@@ -19,18 +19,6 @@ uint64_t digest_of_counts(const Shape& shape) {
   return hash;
 }
 
-CallRecord make_record(const Shape& shape) {
-  CallRecord record;
-  record.count = shape.out_counts.empty() ? shape.count : 0;
-  record.counts = digest_of_counts(shape);
-  record.root = shape.root, record.segments = shape.segments;
-  record.collective = static_cast<uint8_t>(shape.collective);
-  record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
-  record.in_use = 1, record.barrier = shape.barrier;
-  std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
-  return record;
-}
-
 uint64_t fingerprint_of(const CallRecord& record) {
   uint64_t words[CallRecord::kWords] = {};
   std::memcpy(words, &record, sizeof record);
@@ -144,6 +132,18 @@ Layout cut_out(const Plan& plan, const Shape& shape) {
 
 }  // namespace
 
+CallRecord make_record(const Shape& shape) {
+  CallRecord record;
+  record.count = shape.out_counts.empty() ? shape.count : 0;
+  record.counts = digest_of_counts(shape);
+  record.root = shape.root, record.segments = shape.segments;
+  record.collective = static_cast<uint8_t>(shape.collective);
+  record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
+  record.in_use = 1, record.purpose = static_cast<uint32_t>(shape.purpose);
+  std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
+  return record;
+}
+
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
   const int world = static_cast<int>(nodes.size());
   const size_t item = size_of(shape.dtype);
@@ -182,7 +182,9 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence) { return mix(fingerprint, sequence); }
 
 std::string describe(const CallRecord& r) {
-  if (r.barrier) return concat("barrier #", r.sequence);
+  const auto purpose = static_cast<Purpose>(r.purpose);
+  if (purpose == Purpose::barrier) return concat("barrier #", r.sequence);
+  if (purpose == Purpose::agreement) return concat("agreement #", r.sequence, " on measured times");
   const auto collective = static_cast<Collective>(r.collective);
   std::string text = concat(name_of(collective), " #", r.sequence, " (");
   if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");

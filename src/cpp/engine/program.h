@@ -46,6 +46,7 @@ struct Program {
 // count until the scratch fits. Throws unavailable for steps that need a codec.
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank);
 
+CallRecord make_record(const Shape& shape);
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
 // "all_reduce #3 (sum of 1000 float32, algorithm ring, 4 segments)".

@@ -1,8 +1,6 @@
 // Reductions on host memory: k sources folded in their order, in one pass, at the best SIMD level.
 #pragma once
 #include <cstddef>
-#include <string_view>
-#include <vector>
 
 #include "base/dtype.h"
 
@@ -17,15 +15,8 @@ namespace gpucomm {
 // payload zero), so that equal inputs give equal bits at every SIMD level and operand order. divisor > 1
 // divides the folded value (mean): floats exactly (in float32 before the rounding for the halves), integers
 // truncating towards zero. `destination` may be one of the sources; sources need no alignment beyond their
-// element's. `sources`
-// >= 1.
+// element's. At least one source. `twin`: a second destination, of the same result; it may be a source too.
 void reduce(Dtype dtype, Op op, void* destination, const void* const* sources, int source_count, size_t count,
-            int divisor);
-
-// The level in use ("v1", "v3", "v4", "generic"), from the CPU or GPUCOMM_SIMD; the levels this CPU can run.
-std::string_view simd_level();
-std::vector<std::string_view> simd_levels();
-// Forces a level (tests); throws invalid_argument naming the known ones.
-void set_simd_level(std::string_view level);
+            int divisor, void* twin = nullptr);
 
 }  // namespace gpucomm

@@ -1,7 +1,7 @@
 #include "reduce/scale.h"
 
 #include "base/error.h"
-#include "reduce/half.h"
+#include "base/half.h"
 
 namespace gpucomm {
 namespace {

@@ -26,7 +26,7 @@ struct CallRecord {
   uint64_t count = 0;     // elements of the whole message
   int32_t root = 0, segments = 0;
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
-  uint32_t barrier = 0;
+  uint32_t purpose = 0;  // 1: a barrier, 2: an agreement on measured times
   std::array<char, 32> algorithm{};
   uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
   // n: the n-th send to rank `root`; -n: the n-th receive from it; 0: a collective.

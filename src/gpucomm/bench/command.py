@@ -19,10 +19,11 @@ from gpucomm.units import parse_names, parse_sizes
 
 __all__ = ["add_arguments", "check_writable", "main"]
 
-DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 _EPILOG = """\
 Sizes are bytes of the whole buffer (K, M, G: 2^10, 2^20, 2^30): of all ranks together for all_gather and
 reduce_scatter. Each library's result is first checked on every rank against the exact one, bit for bit.
+"auto" is called until it has learnt.
 Then repetitions rotate over the libraries and algorithms. One lasts at least 10 ms, in as many calls as
 that takes, in place, on arrays of zeros; it starts at a barrier and counts the slowest rank. Shown are the
 median, least and largest time of a call; algbw, bytes / time; busbw, algbw times the share of the bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpucomm import Communicator
-from gpucomm.bench.peers import Array, Call
+from gpucomm.bench.peers import Array, Call, as_given
 
 __all__ = ["Gpucomm"]
 
@@ -19,7 +19,7 @@ class Gpucomm:
 
     def bind(self, collective: str, algorithm: str, buffer: Array, part: Array) -> Call:
         """A call with this algorithm, its segments chosen by gpucomm."""
-        comm = self._comm
+        comm, buffer, part = self._comm, as_given(buffer), as_given(part)
         calls: dict[str, Call] = {
             "all_reduce": partial(comm.all_reduce, buffer, algorithm=algorithm),
             "reduce": partial(comm.reduce, buffer, 0, algorithm=algorithm),

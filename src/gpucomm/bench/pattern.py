@@ -1,5 +1,7 @@
 """Known whole numbers as the ranks' arrays, and the check of what came out of a collective.
 
+uint16 arrays hold the bits of bfloat16, which NumPy lacks.
+
 Imports nothing of gpucomm: peers with an environment of their own run this file too.
 """
 
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["fill", "holds", "numbers"]
+__all__ = ["fill", "holds", "numbers", "stored"]
 
 Array = npt.NDArray[Any]
 _BLOCK = 1 << 20  # elements at a time, so that the check takes little memory
@@ -30,13 +32,20 @@ def numbers(first: int, count: int, ranks: list[int]) -> Array:
     return total
 
 
+def stored(values: Array, dtype: npt.DTypeLike) -> Array:
+    """Whole numbers up to 256 as they lie in an array of this dtype."""
+    if dtype == np.uint16:
+        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(dtype)
+
+
 def fill(collective: str, buffer: Array, part: Array, rank: int) -> None:
     """Gives this rank's numbers to what it contributes; the rest of the buffer is 0."""
     buffer.fill(0)
     first, given = (rank * part.size, part) if collective == "all_gather" else (0, buffer)
     for start in range(0, given.size, _BLOCK):
         block = given[start : start + _BLOCK]
-        block[...] = numbers(first + start, block.size, [rank])
+        block[...] = stored(numbers(first + start, block.size, [rank]), block.dtype)
 
 
 def holds(collective: str, buffer: Array, part: Array, rank: int, ranks: int) -> bool:
@@ -59,7 +68,7 @@ def _equal(result: Array, first: int, ranks: list[int]) -> bool:
     """Whether the result, which starts at this index, has the bits of the sum of these ranks' numbers."""
     for start in range(0, result.size, _BLOCK):
         block = result[start : start + _BLOCK]
-        expected = numbers(first + start, block.size, ranks).astype(block.dtype)
+        expected = stored(numbers(first + start, block.size, ranks), block.dtype)
         if not np.array_equal(block.view(np.uint8), expected.view(np.uint8)):
             return False
     return True

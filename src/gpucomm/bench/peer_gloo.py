@@ -11,12 +11,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from gpucomm.bench.peers import Array, Call
+from gpucomm.bench.peers import Array, Call, as_given
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 
 __all__ = ["check", "join"]
 
-_DTYPES = ("float64", "float32", "float16", "int64", "int32", "int8", "uint8")
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8")
 
 
 def check(dtype: str) -> None:
@@ -56,7 +56,7 @@ class Gloo:
         import torch
         import torch.distributed as dist
 
-        whole, own = torch.from_numpy(buffer), torch.from_numpy(part)
+        whole, own = (torch.as_tensor(as_given(array)) for array in (buffer, part))
         # Newer versions of torch have other names for the calls on one tensor.
         gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["Call", "Library", "known_peers", "peer"]
+__all__ = ["Call", "Library", "aligned_zeros", "as_given", "known_peers", "peer", "storage_of"]
 
 Array = npt.NDArray[Any]
 Call = Callable[[], object]
@@ -68,11 +68,25 @@ def peer(name: str) -> ModuleType:
     return importlib.import_module(f"gpucomm.bench.peer_{name}")
 
 
+def storage_of(dtype: str) -> np.dtype[Any]:
+    """What NumPy arrays hold the bits of this dtype: bfloat16, which it lacks, is in uint16."""
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
+
+
+def as_given(array: Array) -> Any:
+    """The array as a library gets it: where it holds bfloat16, a torch tensor on its memory."""
+    if array.dtype != np.uint16:
+        return array
+    import torch
+
+    return torch.from_numpy(array).view(torch.bfloat16)
+
+
 def aligned_zeros(count: int, dtype: str) -> Array:
     """A touched array of zeros on a 64-byte border, as torch would give it."""
-    itemsize = np.dtype(dtype).itemsize
-    raw = np.empty(count * itemsize + 64, np.uint8)
+    stored = storage_of(dtype)
+    raw = np.empty(count * stored.itemsize + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    array = raw[start : start + count * itemsize].view(dtype)
+    array = raw[start : start + count * stored.itemsize].view(stored)
     array.fill(0)
     return array

@@ -7,12 +7,10 @@ import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gpucomm.bench import worker
 from gpucomm.bench.metrics import OURS, SHARED, Result, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome
-from gpucomm.bench.peers import peer
+from gpucomm.bench.peers import peer, storage_of
 from gpucomm.launch import World, local
 
 __all__ = ["Suite"]
@@ -99,7 +97,7 @@ class Suite:
     def _size(
         self, world: World, nbytes: int, transports: dict[str, str], jobs: dict[str, Mpi]
     ) -> Iterator[Result | None]:
-        itemsize = np.dtype(self.dtype).itemsize
+        itemsize = storage_of(self.dtype).itemsize
         count = elements_of(self.collective, nbytes, itemsize, self.ranks)
         world.run(worker.prepare, self.collective, self.contenders, count, self.dtype)
         inside = range(len(self.contenders))
@@ -109,6 +107,8 @@ class Suite:
         calls: list[int] = []
         for index in inside:
             correct[index] = all(world.run(worker.verify, self.collective, index))
+            if everyone[index][1] == "auto" and self.ranks > 1:
+                world.run(worker.settle, self.collective, index)
             calls.append(self._calls(world, index))
             yield None
         for _ in range(self.repeats):

@@ -10,13 +10,14 @@ import time
 from dataclasses import dataclass, field
 
 from gpucomm import Communicator
+from gpucomm.bench.learning import learn
 from gpucomm.bench.metrics import BY_RANK, SHARED
 from gpucomm.bench.ours import Gpucomm
 from gpucomm.bench.pattern import fill, holds
-from gpucomm.bench.peers import Array, Call, Library, aligned_zeros, peer
+from gpucomm.bench.peers import Array, Call, Library, aligned_zeros, peer, storage_of
 from gpucomm.memory import empty
 
-__all__ = ["begin", "end", "measure", "prepare", "verify"]
+__all__ = ["begin", "end", "measure", "prepare", "settle", "verify"]
 
 
 @dataclass
@@ -48,7 +49,9 @@ def prepare(
     for library, algorithm in contenders:
         shared = library == SHARED
         if shared not in buffers:
-            buffers[shared] = empty(count, dtype, comm=comm) if shared else aligned_zeros(count, dtype)
+            buffers[shared] = (
+                empty(count, storage_of(dtype), comm=comm) if shared else aligned_zeros(count, dtype)
+            )
             buffers[shared].fill(0)
         buffer, share = buffers[shared], count // comm.world
         part = buffer[comm.rank * share : (comm.rank + 1) * share] if collective in BY_RANK else buffer
@@ -64,6 +67,12 @@ def verify(comm: Communicator, collective: str, contender: int) -> bool:
     right = holds(collective, buffer, part, comm.rank, comm.world)
     buffer.fill(0)  # while it is timed, sums of sums must not overflow
     return right
+
+
+def settle(comm: Communicator, collective: str, contender: int) -> None:
+    """Lets "auto" learn."""
+    call, buffer, _ = _session.calls[contender]
+    learn(comm, collective, buffer.nbytes, call)
 
 
 def measure(comm: Communicator, contender: int, calls: int) -> float:

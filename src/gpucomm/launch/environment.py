@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["Ranks", "detect", "numbered", "parse_nodes"]
+__all__ = ["Ranks", "detect", "deterministic", "numbered", "parse_nodes"]
 
 Environ = Mapping[str, str]
 
@@ -102,6 +102,18 @@ def parse_nodes(text: str, world: int) -> tuple[int, ...]:
             " as in 0,0,1"
         )
     return tuple(numbered(nodes))
+
+
+def deterministic(environ: Environ) -> bool:
+    """Whether GPUCOMM_DETERMINISTIC asks for communicators that measure and learn nothing.
+
+    Raises:
+        InvalidArgumentError: it is neither 0 nor 1.
+    """
+    value = environ.get("GPUCOMM_DETERMINISTIC", "").strip() or "0"
+    if value not in ("0", "1"):
+        raise InvalidArgumentError(f"GPUCOMM_DETERMINISTIC={value!r} must be 0 or 1")
+    return value == "1"
 
 
 def numbered(nodes: Sequence[Hashable]) -> list[int]:

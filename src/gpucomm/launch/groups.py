@@ -72,11 +72,20 @@ def join(
         context: between nodes, a number that no communicator of these ranks has had.
 
     Returns:
-        The group's communicator, with the timeout and the emulated links of `comm`.
+        The group's communicator, with the timeout and the emulated links of `comm`, frozen where that is.
 
     Raises:
         Error: as `init`.
     """
+    made = _join(comm, members, name, timeout, context)
+    if comm.frozen:
+        made.freeze()
+    return made
+
+
+def _join(
+    comm: Communicator, members: Sequence[int], name: str, timeout: float, context: int
+) -> Communicator:
     rank, world = list(members).index(comm.rank), len(members)
     nodes = [comm.nodes[member] for member in members]
     if comm._fabric:

@@ -15,12 +15,13 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
 from gpucomm.launch.environment import Ranks, detect
+from gpucomm.launch.environment import deterministic as asked_deterministic
 from gpucomm.launch.rendezvous import meet
 
 if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
 
-__all__ = ["adopt", "bound", "check_timeout", "emulation", "init", "replace"]
+__all__ = ["adopt", "bound", "check_timeout", "emulation", "frozen_if_asked", "init", "replace"]
 
 
 _log = logging.getLogger("gpucomm")
@@ -39,7 +40,7 @@ class _Process:
 _thread = threading.local()
 
 
-def init(timeout: float = 60.0) -> Communicator:
+def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communicator:
     """The communicator of this process and all others of its job.
 
     The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun,
@@ -51,6 +52,8 @@ def init(timeout: float = 60.0) -> Communicator:
 
     Args:
         timeout: seconds that all ranks have to come, and the communicator's default for its calls.
+        deterministic: whether algorithm="auto" measures and learns nothing, so that the same calls give the
+            same bits in every run; the same on all ranks. None: as GPUCOMM_DETERMINISTIC says, 0 or 1.
 
     Returns:
         An open communicator; it is closed at the end of the process.
@@ -75,13 +78,20 @@ def init(timeout: float = 60.0) -> Communicator:
                 )
             return comm
         ranks = detect(os.environ)
-        comm = _make(ranks, timeout)
+        comm = frozen_if_asked(_make(ranks, timeout), deterministic)
         _log.info(
             "rank %d of %d: started by %s, transport %s, nodes %s",
             *(comm.rank, comm.world, ranks.source, comm.transport, list(comm.nodes)),
         )
         _remember(comm)
         return comm
+
+
+def frozen_if_asked(comm: Communicator, asked: bool | None = None) -> Communicator:
+    """The communicator, which learns nothing if that is asked for, here or by the environment."""
+    if asked_deterministic(os.environ) if asked is None else asked:
+        comm.freeze()
+    return comm
 
 
 def adopt(comm: Communicator) -> None:

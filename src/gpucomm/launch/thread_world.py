@@ -13,7 +13,7 @@ from typing import Any
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import Error, RankFailedError
-from gpucomm.launch.start import bound, emulation
+from gpucomm.launch.start import bound, emulation, frozen_if_asked
 from gpucomm.launch.worlds import World
 
 __all__ = ["ThreadWorld"]
@@ -29,7 +29,7 @@ class ThreadWorld(World):
         super().__init__(ranks)
         region = _core.Region(ranks)
         how: dict[str, Any] = {"region": region, "timeout": timeout, "nodes": list(nodes), **emulation(links)}
-        self._comms = [Communicator("local", rank, ranks, **how) for rank in range(ranks)]
+        self._comms = [frozen_if_asked(Communicator("local", rank, ranks, **how)) for rank in range(ranks)]
 
     def _call(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         outcomes: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()

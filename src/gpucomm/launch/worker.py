@@ -16,7 +16,7 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.launch import channel
 from gpucomm.launch.child import die_with
-from gpucomm.launch.start import adopt, emulation
+from gpucomm.launch.start import adopt, emulation, frozen_if_asked
 
 __all__ = ["main"]
 
@@ -33,7 +33,7 @@ def main() -> None:
     settings = pickle.loads(channel.receive(control) or sys.exit(1))
     die_with(settings["parent"])
     _restore(settings)
-    comm = _attach(settings, memory)
+    comm = frozen_if_asked(_attach(settings, memory))
     if memory >= 0:
         os.close(memory)
     adopt(comm)

@@ -39,7 +39,7 @@ def measure(comm: Communicator, timeout: float | None = None, *, fresh: bool = F
     ranks it takes about 0.2 s in shared memory, 0.6 s on links of 1 Gbit/s.
 
     Emulated links are given: their figures are returned and neither measured nor kept, nor does a
-    measurement (`fresh`) change what `comm` computes with.
+    measurement (`fresh`) change what `comm` computes with. Nor does one of a frozen communicator.
 
     Args:
         comm: a communicator of at least two ranks.
@@ -66,7 +66,8 @@ def measure(comm: Communicator, timeout: float | None = None, *, fresh: bool = F
     if figures is None:
         figures = _surveyed(comm, together)
         cache.store(file, figures)
-    comm.set_links(figures.links)
+    if not comm.frozen:
+        comm.set_links(figures.links)
     return figures
 
 

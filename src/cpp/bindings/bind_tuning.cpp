@@ -1,0 +1,76 @@
+// What algorithm="auto" has learnt, as plain lists and dicts.
+#include "bindings/bind_tuning.h"
+
+#include <pybind11/stl.h>
+
+#include "bindings/names.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace gpucomm {
+namespace {
+
+py::list rows_of(const std::map<Kind, Programs::Learnt>& learnt) {
+  py::list rows;
+  for (const auto& [kind, what] : learnt) {
+    const auto& [collective, width, algorithm, segments, root] = kind;
+    py::list candidates;
+    for (const Choice& c : what.candidates)
+      candidates.append(
+          py::dict("algorithm"_a = c.algorithm, "segments"_a = c.segments, "predicted_s"_a = c.cost_s));
+    rows.append(py::dict("collective"_a = name_of(static_cast<Collective>(collective)),
+                         "most_bytes"_a = most_bytes(kind), "width"_a = width, "segments_asked"_a = segments,
+                         "root"_a = root, "candidates"_a = candidates, "agreements"_a = what.agreements,
+                         "algorithm"_a = what.taken.algorithm, "segments"_a = what.taken.segments));
+  }
+  return rows;
+}
+
+std::map<Kind, Programs::Learnt> learnt_of(const py::list& rows) {
+  std::map<Kind, Programs::Learnt> learnt;
+  for (const py::handle row : rows) {
+    Programs::Learnt what;
+    const auto collective =
+        parse<Collective>("collective", row["collective"].cast<std::string>(), kCollectiveNames);
+    for (const py::handle c : row["candidates"]) {
+      what.candidates.push_back(
+          {c["algorithm"].cast<std::string>(), c["segments"].cast<int>(), c["predicted_s"].cast<double>()});
+      build_plan(what.candidates.back().algorithm, PlanRequest{collective});  // throws what is wrong with it
+    }
+    if (what.candidates.empty()) fail(ErrorKind::invalid_argument, "a row of the log has no candidates");
+    what.agreements = row["agreements"].cast<Tuning::Agreements>();
+    learnt[Kind{static_cast<int>(collective), row["width"].cast<int>(), "auto",
+                row["segments_asked"].cast<int>(), row["root"].cast<int>()}] = std::move(what);
+  }
+  return learnt;
+}
+
+}  // namespace
+
+void bind_tuning(py::class_<PyCommunicator>& type) {
+  type.def(
+          "tuning", [](PyCommunicator& c) { return rows_of(c.core().learnt()); },
+          R"(What algorithm="auto" has learnt; the same on every rank.
+
+Returns:
+    A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none): the
+    candidates with their predicted times, the times that the ranks have agreed on (seconds, a list for each
+    agreement, in the order of the candidates at that time), and the algorithm and segments taken now.)")
+      .def(
+          "replay", [](PyCommunicator& c, const py::list& rows) { c.core().replay(learnt_of(rows)); },
+          "rows"_a,
+          R"(Lets algorithm="auto" decide as another run did, by the times that its ranks agreed on.
+
+Forgets what was learnt here. Every rank must call it with the same rows at the same point of its calls, the
+first of which for the same bits as there. Where the rows end, learning goes on.
+
+Args:
+    rows: what tuning() returned there.
+
+Raises:
+    InvalidArgumentError: a row has no candidates, or an unknown collective.
+    KeyError: a row lacks a key.)");
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,22 @@
+#include "codecs/codec.h"
+
+namespace gpucomm {
+
+void Codec::add(const std::byte*, size_t, std::byte*) const {
+  fail(ErrorKind::invalid_argument, "codec ", spec(),
+       " is not additive: what it coded must be decoded to be added");
+}
+
+std::shared_ptr<const Codec> Codec::agreed(double, int) const {
+  fail(ErrorKind::invalid_argument, "codec ", spec(), " needs no agreed maximum: it can encode as it is");
+}
+
+std::shared_ptr<const Codec> parse_codec(std::string_view spec) {
+  const size_t colon = spec.find(':');
+  const CodecEntry& entry = Registry<CodecEntry>::find(spec.substr(0, colon));
+  const std::string_view argument = colon == spec.npos ? std::string_view() : spec.substr(colon + 1);
+  if (std::shared_ptr<const Codec> codec = entry.make(argument)) return codec;
+  fail(ErrorKind::invalid_argument, "codec '", spec, "' has a wrong argument; write ", entry.usage);
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,209 @@
+// fixed:EPS: integers times one step for all elements; additive: coded sums are integer sums.
+// The step is the greatest power of two up to 2 EPS, so that coding is exact arithmetic and the error at most
+// step / 2 <= EPS. The width (8, 16 or 32 bits) follows from the largest magnitude of all ranks, with
+// headroom for the sum of `world` messages; the concrete spec is fixed:EPS:WIDTH:WORLD. Source: the idea of
+// hZCCL (Huang et al. 2024, arXiv:2408.07422): quantise once, add coded.
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "codecs/blocks/portable.h"
+#include "codecs/float_codec.h"
+#include "codecs/levels.h"
+
+namespace gpucomm {
+namespace {
+
+using blocks::bits_of;
+
+template <class T>
+using Unaligned = T __attribute__((aligned(1), may_alias));
+
+// To the nearest integer, ties to even, of any magnitude: from 2^23 on every float is one.
+GPUCOMM_BLOCK float nearest_of_any(float value) {
+  constexpr uint32_t kTwo23 = 0x4b000000;
+  const uint32_t sign = bits_of(value) & ~blocks::kMagnitudeBits;
+  const float two23 = blocks::float_of(sign | kTwo23);
+  const float rounded = (value + two23) - two23;
+  const bool small = (bits_of(value) & blocks::kMagnitudeBits) < kTwo23;
+  return blocks::float_of(blocks::choose(small, bits_of(rounded), bits_of(value)));
+}
+
+// Stops before the run of elements in which one, in steps, is above `limit` (bits of a float), or no number.
+template <class T>
+size_t encode_kernel(const float* in, size_t count, float inverse, int32_t limit, Unaligned<T>* out) {
+  constexpr size_t kSome = 256;
+  for (size_t begin = 0; begin < count; begin += kSome) {
+    const size_t end = begin + kSome < count ? begin + kSome : count;
+    int32_t beyond = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const uint32_t q = bits_of(nearest_of_any(in[i] * inverse));
+      const bool fits = static_cast<int32_t>(q & blocks::kMagnitudeBits) <= limit;
+      beyond |= -static_cast<int32_t>(!fits);
+      out[i] = static_cast<T>(static_cast<int32_t>(blocks::float_of(blocks::choose(fits, q, 0))));
+    }
+    if (beyond) return begin;
+  }
+  return count;
+}
+
+template <class T>
+void decode_kernel(const Unaligned<T>* in, size_t count, float step, float* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]) * step;
+}
+
+template <class T>
+void add_kernel(const Unaligned<T>* in, size_t count, Unaligned<T>* into) {
+  for (size_t i = 0; i < count; ++i)
+    into[i] = static_cast<T>(static_cast<uint32_t>(into[i]) + static_cast<uint32_t>(in[i]));
+}
+
+struct Setting {
+  double eps;
+  int width = 0, world = 0;  // 0: not agreed yet
+};
+
+constexpr int kWidths[] = {8, 16, 32};
+
+// The largest magnitude, in steps, of which `world` summands fit; a float.
+float limit_of(int width, int world) {
+  const int64_t limit = ((int64_t{1} << (width - 1)) - 1) / world;
+  const auto nearest = static_cast<float>(limit);
+  return nearest > static_cast<double>(limit) ? std::nextafter(nearest, 0.0f) : nearest;
+}
+
+class Fixed final : public FloatCodec {
+ public:
+  explicit Fixed(Setting setting) : setting_(setting) {
+    traits_.needs_maximum = setting.width == 0;
+    int exponent;
+    std::frexp(2 * setting.eps, &exponent);  // 2^(exponent - 1) <= 2 eps
+    step_ = std::ldexp(1.0f, exponent - 1);
+    if (setting.width) limit_ = limit_of(setting.width, setting.world);
+  }
+
+  const CodecTraits& traits() const override { return traits_; }
+  std::string spec() const override {
+    char eps[32];
+    const std::string text =
+        "fixed:" + std::string(eps, std::to_chars(eps, eps + sizeof eps, setting_.eps).ptr);
+    return setting_.width ? concat(text, ":", setting_.width, ":", setting_.world) : text;
+  }
+
+  void add(const std::byte* in, size_t bytes, std::byte* into) const override {
+    switch (setting_.width) {
+      case 8:
+        return add_as<uint8_t>(in, bytes, into);
+      case 16:
+        return add_as<uint16_t>(in, bytes, into);
+      default:
+        return add_as<uint32_t>(in, bytes, into);
+    }
+  }
+
+  std::shared_ptr<const Codec> agreed(double max_abs, int world) const override {
+    if (setting_.width) return FloatCodec::agreed(max_abs, world);
+    if (!std::isfinite(max_abs) || max_abs < 0 || world < 1)
+      fail(ErrorKind::invalid_argument, "codec ", spec(), " cannot agree on a largest magnitude of ", max_abs,
+           " for ", world, " ranks: the magnitude must be finite");
+    for (const int width : kWidths)
+      if (std::nearbyint(max_abs / step_) <= limit_of(width, world))
+        return std::make_shared<Fixed>(Setting{setting_.eps, width, world});
+    fail(ErrorKind::invalid_argument, "codec ", spec(), " has no width for magnitudes of ", max_abs,
+         " summed over ", world, " ranks: in steps of ", step_,
+         " they need more than 32 bits; use a larger EPS");
+  }
+
+ protected:
+  size_t coded_bytes(size_t count) const override { return count * setting_.width / 8; }
+  size_t encode_run(const float* in, Run run, std::byte* out) const override {
+    switch (setting_.width) {
+      case 8:
+        return encode_as<int8_t>(in, run, out);
+      case 16:
+        return encode_as<int16_t>(in, run, out);
+      default:
+        return encode_as<int32_t>(in, run, out);
+    }
+  }
+  size_t decode_run(const std::byte* in, Run run, float* out) const override {
+    switch (setting_.width) {
+      case 8:
+        return decode_as<int8_t>(in, run, out);
+      case 16:
+        return decode_as<int16_t>(in, run, out);
+      default:
+        return decode_as<int32_t>(in, run, out);
+    }
+  }
+  double lost(double) const override { return step_ / 2.0; }
+  const char* refusal(float value) const override {
+    if (const char* reason = FloatCodec::refusal(value)) return reason;
+    return nearest_of_any(std::abs(value) / step_) > limit_ ? "it is beyond the agreed largest magnitude"
+                                                            : nullptr;
+  }
+
+ private:
+  template <class T>
+  size_t encode_as(const float* in, Run run, std::byte* out) const {
+    auto* target = reinterpret_cast<Unaligned<T>*>(out) + run.begin;
+    return Leveled<encode_kernel<T>>::run(in, run.count, 1 / step_, static_cast<int32_t>(bits_of(limit_)),
+                                          target);
+  }
+  template <class T>
+  size_t decode_as(const std::byte* in, Run run, float* out) const {
+    Leveled<decode_kernel<T>>::run(reinterpret_cast<const Unaligned<T>*>(in) + run.begin, run.count, step_,
+                                   out);
+    return run.count;
+  }
+  template <class T>
+  void add_as(const std::byte* in, size_t bytes, std::byte* into) const {
+    auto* target = reinterpret_cast<Unaligned<T>*>(into);
+    Leveled<add_kernel<T>>::run(reinterpret_cast<const Unaligned<T>*>(in), bytes / sizeof(T), target);
+  }
+
+  CodecTraits traits_ = {.lossy = true,
+                         .additive = true,
+                         .fixed_size = true,
+                         .bound = Bound::absolute,
+                         .block = 1,
+                         .needs_maximum = true,
+                         .keeps_nan = false,
+                         .keeps_infinity = false};
+  Setting setting_;
+  float step_;
+  float limit_ = 0;
+};
+
+// Reads a number, and the colon behind it unless the text ends; false if there is none.
+template <class T>
+bool take(std::string_view& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return false;
+  text.remove_prefix(end - text.data());
+  if (text.empty()) return true;
+  const bool more = text.front() == ':' && text.size() > 1;
+  text.remove_prefix(1);
+  return more;
+}
+
+std::shared_ptr<const Codec> make(std::string_view argument) {
+  Setting setting{0};
+  if (!take(argument, setting.eps) || !(setting.eps >= 0x1p-127 && setting.eps < 0x1p96)) return nullptr;
+  if (argument.empty()) return std::make_shared<Fixed>(setting);
+  if (!take(argument, setting.width) || !take(argument, setting.world) || !argument.empty()) return nullptr;
+  const bool known = setting.width == 8 || setting.width == 16 || setting.width == 32;
+  return known && setting.world >= 1 ? std::make_shared<Fixed>(setting) : nullptr;
+}
+
+const Registry<CodecEntry>::Add fixed{
+    "fixed",
+    {"Integers of one step for all, of a width that holds the sum of all ranks: coded messages are added as "
+     "they are.",
+     "fixed:EPS, where EPS, from 2^-127 to 2^96, is the largest error of an element",
+     {"fixed:0.001", "fixed:1e-05", "fixed:0.25"},
+     make}};
+
+}  // namespace
+}  // namespace gpucomm

@@ -1,0 +1,166 @@
+#include "codecs/floats.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/half.h"
+#include "codecs/blocks/portable.h"
+#include "codecs/levels.h"
+
+#ifdef GPUCOMM_X86_LEVELS
+#include <immintrin.h>
+#endif
+
+namespace gpucomm {
+namespace {
+
+using blocks::bits_of;
+using blocks::float_of;
+
+constexpr uint32_t kNanBits = 0x7fc00000;  // the canonical NaN of float32
+
+// Elements at any address.
+using Half = uint16_t __attribute__((aligned(1), may_alias));
+using Single = float __attribute__((aligned(1), may_alias));
+
+float canonical(float value) { return float_of(choose_bits(value != value, kNanBits, bits_of(value))); }
+
+template <float (*load)(uint16_t)>
+void widen_kernel(const Half* in, size_t count, float* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = canonical(load(in[i]));
+}
+
+template <uint16_t (*store)(float)>
+void narrow_kernel(const float* in, size_t count, Half* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = store(in[i]);
+}
+
+void add_kernel(const float* values, size_t count, Single* accumulator) {
+  for (size_t i = 0; i < count; ++i) accumulator[i] = canonical(accumulator[i] + values[i]);
+}
+
+void saturate_kernel(float* values, size_t count, uint32_t largest) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bits = bits_of(values[i]), magnitude = bits & blocks::kMagnitudeBits;
+    const bool beyond = magnitude > largest && magnitude < blocks::kInfinityBits;
+    values[i] = float_of(choose_bits(beyond, largest | (bits & ~blocks::kMagnitudeBits), bits));
+  }
+}
+
+// float16 by the processor's conversions, which compilers do not find in a loop. The bits are those of
+// half.h.
+#ifdef GPUCOMM_X86_LEVELS
+[[gnu::target("arch=x86-64-v4")]] void widen_float16_v4(const Half* in, size_t count, float* out) {
+  constexpr __mmask16 kAll = 0xffff;  // GCC 12 warns of an uninitialised value inside its own unmasked forms
+  for (size_t i = 0; i + 16 <= count; i += 16) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i));
+    const __m512 value = _mm512_maskz_cvtph_ps(kAll, halves);
+    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    _mm512_storeu_ps(out + i,
+                     _mm512_mask_blend_ps(nan, value, _mm512_castsi512_ps(_mm512_set1_epi32(kNanBits))));
+  }
+}
+
+[[gnu::target("arch=x86-64-v4")]] void narrow_float16_v4(const float* in, size_t count, Half* out) {
+  constexpr __mmask16 kAll = 0xffff;
+  for (size_t i = 0; i + 16 <= count; i += 16) {
+    const __m512 value = _mm512_loadu_ps(in + i);
+    const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    const __m256i halves = _mm512_maskz_cvtps_ph(kAll, value, _MM_FROUND_TO_NEAREST_INT);
+    const __m256i result = _mm256_mask_blend_epi16(nan, halves, _mm256_set1_epi16(kFloat16Nan));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), result);
+  }
+}
+
+[[gnu::target("arch=x86-64-v3")]] inline __m256 canonical_v3(__m256 value) {
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kNanBits));
+  return _mm256_blendv_ps(value, nan, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+}
+
+[[gnu::target("arch=x86-64-v3")]] void widen_float16_v3(const Half* in, size_t count, float* out) {
+  for (size_t i = 0; i + 8 <= count; i += 8) {
+    const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
+    _mm256_storeu_ps(out + i, canonical_v3(_mm256_cvtph_ps(halves)));
+  }
+}
+
+[[gnu::target("arch=x86-64-v3")]] void narrow_float16_v3(const float* in, size_t count, Half* out) {
+  for (size_t i = 0; i + 8 <= count; i += 8) {
+    const __m256 value = canonical_v3(_mm256_loadu_ps(in + i));
+    const __m128i halves = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), halves);
+  }
+}
+#endif
+
+// How many elements the processor's conversions do; loops do the rest.
+size_t in_vectors([[maybe_unused]] size_t count) {
+#ifdef GPUCOMM_X86_LEVELS
+  if (simd() == Simd::v4) return count / 16 * 16;
+  if (simd() == Simd::v3) return count / 8 * 8;
+#endif
+  return 0;
+}
+
+void widen_float16(const Half* in, size_t count, float* out) {
+  const size_t done = in_vectors(count);
+#ifdef GPUCOMM_X86_LEVELS
+  if (done) (simd() == Simd::v4 ? widen_float16_v4 : widen_float16_v3)(in, done, out);
+#endif
+  Leveled<widen_kernel<float16_to_float>>::run(in + done, count - done, out + done);
+}
+
+void narrow_float16(const float* in, size_t count, Half* out) {
+  const size_t done = in_vectors(count);
+#ifdef GPUCOMM_X86_LEVELS
+  if (done) (simd() == Simd::v4 ? narrow_float16_v4 : narrow_float16_v3)(in, done, out);
+#endif
+  Leveled<narrow_kernel<float_to_float16>>::run(in + done, count - done, out + done);
+}
+
+}  // namespace
+
+void widen(Dtype dtype, const std::byte* in, size_t count, float* out) {
+  const auto* halves = reinterpret_cast<const Half*>(in);
+  if (dtype == Dtype::float16) return widen_float16(halves, count, out);
+  if (dtype == Dtype::bfloat16) return Leveled<widen_kernel<bfloat16_to_float>>::run(halves, count, out);
+  std::memcpy(out, in, 4 * count);
+}
+
+void narrow(Dtype dtype, const float* in, size_t count, std::byte* out) {
+  auto* halves = reinterpret_cast<Half*>(out);
+  if (dtype == Dtype::float16) return narrow_float16(in, count, halves);
+  if (dtype == Dtype::bfloat16) return Leveled<narrow_kernel<float_to_bfloat16>>::run(in, count, halves);
+  std::memcpy(out, in, 4 * count);
+}
+
+void saturate(Dtype dtype, float* values, size_t count) {
+  Leveled<saturate_kernel>::run(values, count, bits_of(static_cast<float>(largest(dtype))));
+}
+
+void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accumulator) {
+  if (dtype == Dtype::float32)
+    return Leveled<add_kernel>::run(values, count, reinterpret_cast<Single*>(accumulator));
+  constexpr size_t kRun = 512;
+  float wide[kRun];
+  for (size_t begin = 0; begin < count; begin += kRun) {
+    const size_t some = std::min(kRun, count - begin);
+    std::byte* at = accumulator + begin * size_of(dtype);
+    widen(dtype, at, some, wide);
+    Leveled<add_kernel>::run(values + begin, some, wide);
+    narrow(dtype, wide, some, at);
+  }
+}
+
+double rounding(Dtype dtype, double max_abs) {
+  if (dtype == Dtype::float16) return max_abs * 0x1p-11 + 0x1p-25;
+  if (dtype == Dtype::bfloat16) return max_abs * 0x1p-8 + 0x1p-134;
+  return 0;
+}
+
+double largest(Dtype dtype) {
+  if (dtype == Dtype::float16) return 65504;
+  return dtype == Dtype::bfloat16 ? 0x1.fep127 : 0x1.fffffep127;
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,26 @@
+// float32 and the 16-bit floats: runs of them widened, narrowed and added, at the best SIMD level. Elements
+// in bytes need no alignment. NaNs come out canonical, but where float32 is only copied.
+#pragma once
+#include <cstddef>
+
+#include "base/dtype.h"
+
+namespace gpucomm {
+
+inline bool is_float_up_to_32(Dtype dtype) {
+  return dtype == Dtype::float32 || dtype == Dtype::float16 || dtype == Dtype::bfloat16;
+}
+
+void widen(Dtype dtype, const std::byte* in, size_t count, float* out);
+// Rounds to nearest, ties to even; beyond the largest number, to Inf.
+void narrow(Dtype dtype, const float* in, size_t count, std::byte* out);
+// Makes finite values beyond the largest number of the dtype that number.
+void saturate(Dtype dtype, float* values, size_t count);
+// accumulator[i] += values[i], in float32, rounded once.
+void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accumulator);
+
+// Of one rounding to the dtype, for magnitudes up to `max_abs`.
+double rounding(Dtype dtype, double max_abs);
+double largest(Dtype dtype);
+
+}  // namespace gpucomm

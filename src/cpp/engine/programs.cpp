@@ -1,0 +1,94 @@
+#include "engine/programs.h"
+
+namespace gpucomm {
+namespace {
+
+constexpr size_t kMostPrograms = 512;
+
+std::string key_of(const Shape& s) {
+  return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
+                ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
+                ' ', s.algorithm, key_of_counts(s));
+}
+
+}  // namespace
+
+void Programs::check(const Shape& wish) const {
+  if (wish.algorithm != "auto" && !Registry<Algorithm>::find(wish.algorithm).offers(wish.collective))
+    build_plan(wish.algorithm, {wish.collective});  // throws the sentence
+}
+
+const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
+  if (last_program_ && wish == last_wish_) return last_tuning_;
+  check(wish);
+  last_wish_ = wish;
+  last_program_.reset(), last_tuning_.reset();
+  if (wish.algorithm != "auto" || nodes_.size() == 1 || frozen_) return last_tuning_;
+  const Kind kind = kind_of(wish);
+  auto& tuning = tunings_[kind];
+  if (!tuning) {
+    const auto replayed = replayed_.find(kind);
+    const bool known = replayed != replayed_.end();
+    tuning = std::make_shared<Tuning>(
+        known ? replayed->second.candidates : choices_.find(wish, nodes_, links_), most_bytes(kind));
+    if (known) tuning->replay(replayed->second.agreements);
+  }
+  return last_tuning_ = tuning;
+}
+
+std::shared_ptr<const Program> Programs::get(const Shape& wish, const Tuning* tuning, int place) {
+  const bool last = wish == last_wish_ && tuning == last_tuning_.get();
+  const uint64_t version = tuning ? tuning->version() : 0;
+  if (last && last_program_ && version == last_version_ && place == last_place_) return last_program_;
+  Shape shape = wish;
+  if (tuning) {
+    shape.algorithm = tuning->at(place).algorithm, shape.segments = tuning->at(place).segments;
+  } else if (shape.algorithm == "auto" && nodes_.size() == 1) {
+    shape.algorithm = "direct";
+  }
+  auto program = compiled(shape);
+  if (last) last_program_ = program, last_version_ = version, last_place_ = place;
+  return program;
+}
+
+std::shared_ptr<const Program> Programs::compiled(Shape shape) {
+  const std::string key = key_of(shape);
+  if (const auto found = programs_.find(key); found != programs_.end()) return found->second;
+  if (shape.algorithm == "auto" || !shape.segments) {
+    const Choice& choice = choices_.find(shape, nodes_, links_).front();
+    shape.algorithm = choice.algorithm, shape.segments = choice.segments;
+  }
+  auto program = std::make_shared<const Program>(compile(shape, nodes_, rank_));
+  if (programs_.size() > kMostPrograms) programs_.clear();
+  return programs_[key] = program;
+}
+
+void Programs::forget() {
+  choices_.clear(), programs_.clear(), tunings_.clear();
+  last_program_.reset(), last_tuning_.reset();
+}
+
+void Programs::set_links(const Links& links) {
+  links_ = links;
+  forget();
+}
+
+void Programs::freeze(bool typical) {
+  frozen_ = true;
+  if (typical) links_ = typical_links(nodes_);
+  forget();
+}
+
+std::map<Kind, Programs::Learnt> Programs::learnt() const {
+  std::map<Kind, Learnt> all;
+  for (const auto& [kind, tuning] : tunings_)
+    all[kind] = {tuning->candidates(), tuning->agreements(), tuning->at(0)};
+  return all;
+}
+
+void Programs::replay(std::map<Kind, Learnt> learnt) {
+  replayed_ = std::move(learnt);
+  forget();
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,60 @@
+// Which program a call runs: chosen by the model and by what was learnt, compiled once, and remembered.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/program.h"
+#include "engine/tuning.h"
+
+namespace gpucomm {
+
+class Programs {
+ public:
+  Programs(std::vector<int> nodes, int rank) : nodes_(std::move(nodes)), rank_(rank) {}
+
+  // What is learnt of calls like this one; null where all of it is asked for or learning is off. Throws what
+  // is wrong with the wish.
+  const std::shared_ptr<Tuning>& tuning(const Shape& wish);
+  // `tuning`, `place`: whose candidate is taken; without, what the wish asks for.
+  std::shared_ptr<const Program> get(const Shape& wish, const Tuning* tuning, int place);
+
+  const Links& links() const { return links_; }
+  // Forgets what was learnt.
+  void set_links(const Links& links);
+  // From here on the model alone chooses, by typical figures unless links are given.
+  void freeze(bool typical);
+  bool frozen() const { return frozen_; }
+
+  struct Learnt {
+    std::vector<Choice> candidates;
+    Tuning::Agreements agreements;
+    Choice taken;
+  };
+  std::map<Kind, Learnt> learnt() const;
+  // Decides as another run did, where it says so.
+  void replay(std::map<Kind, Learnt> learnt);
+
+ private:
+  void forget();
+  void check(const Shape& wish) const;
+  std::shared_ptr<const Program> compiled(Shape shape);
+
+  std::vector<int> nodes_;
+  int rank_;
+  Links links_;
+  bool frozen_ = false;
+  Choices choices_;
+  std::map<Kind, std::shared_ptr<Tuning>> tunings_;
+  std::map<Kind, Learnt> replayed_;
+  std::map<std::string, std::shared_ptr<const Program>> programs_;
+  // The same call again costs one comparison.
+  Shape last_wish_;
+  std::shared_ptr<Tuning> last_tuning_;
+  std::shared_ptr<const Program> last_program_;
+  uint64_t last_version_ = 0;
+  int last_place_ = 0;
+};
+
+}  // namespace gpucomm

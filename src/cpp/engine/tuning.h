@@ -1,0 +1,65 @@
+// The model's choice corrected by measured times. The first calls of a kind try the candidates in turn; then
+// the ranks agree on the largest time of each, the slower half drops out, and so on until one is left. After
+// a long rest the first ones meet again, for conditions change.
+// Everything is decided by the count of calls and by agreed times: all ranks decide alike.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "engine/choose.h"
+
+namespace gpucomm {
+
+class Tuning {
+ public:
+  // The `candidates` of a kind, the model's choice first.
+  Tuning(std::vector<Choice> candidates, size_t most_bytes);
+
+  struct Turn {
+    int place = 0;       // in the order of candidates as it is when the call starts
+    int settles = 0;     // so many candidates' times are agreed on before this call
+    uint32_t round = 0;  // above 0: the call is timed, and belongs to this round
+  };
+  // At the issue of a call, which may be long before its start.
+  Turn issue();
+
+  // From here on in the order of the calls' starts.
+  const Choice& at(int place) const { return trials_[place].choice; }
+  void record(const Turn& turn, double seconds, size_t bytes);
+  // This rank's times of the first `settles` candidates, to be agreed on.
+  std::vector<double> times(int settles) const;
+  // Orders these candidates by the agreed times.
+  void settle(std::vector<double> agreed);
+  // Changes when the order does.
+  uint64_t version() const { return agreements_.size(); }
+
+  using Agreements = std::vector<std::vector<double>>;
+  // The candidates as they were at first, and all times agreed on since: what replay() needs.
+  const std::vector<Choice>& candidates() const { return candidates_; }
+  const Agreements& agreements() const { return agreements_; }
+  // Decides by these instead of by what is measured, as long as there are any.
+  void replay(const Agreements& agreements) { replayed_.assign(agreements.begin(), agreements.end()); }
+
+ private:
+  struct Trial {
+    Choice choice;
+    uint32_t round = 0;  // of the samples
+    std::vector<double> samples;
+  };
+  int shuffled(int call) const;
+
+  std::vector<Choice> candidates_;
+  size_t most_bytes_;
+  // As calls are issued.
+  int rivals_, repeats_, warmups_, issued_ = 0;
+  uint32_t round_ = 1;
+  int64_t resting_ = 0, spent_ = 0;
+  // As they start.
+  std::vector<Trial> trials_;
+  Agreements agreements_;
+  std::deque<std::vector<double>> replayed_;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,119 @@
+"""One cell of `gpucomm bench-auto` as every rank runs it: "auto", once it has learnt, and fixed choices."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gpucomm import Communicator, _core
+from gpucomm.bench.learning import learn, learnt
+from gpucomm.bench.metrics import elements_of
+from gpucomm.bench.peers import Array, aligned_zeros
+
+__all__ = ["OFFERED", "measure"]
+
+# A collective with one algorithm (all_to_all) leaves nothing to choose.
+OFFERED = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter")
+_ROOTED_BY_RANK = ("gather", "scatter")
+_MOST_CALLS = 20_000
+_HOPELESS = 1.5  # a fixed choice that takes so many times the fastest's time is not measured in earnest
+_FEW = 6  # nor are more than so many
+
+Choice = tuple[str, int | None]
+Call = Callable[[], object]
+
+
+def measure(comm: Communicator, collective: str, nbytes: int, repeats: int, least_s: float) -> dict[str, Any]:
+    """Times "auto" and the best fixed choices, in turns.
+
+    Fixed choices are all algorithms with 1, 4, 16, 64, ... segments of at least 64 KiB; each is tried, the
+    slow ones are left out, and the fastest take turns with "auto".
+
+    Args:
+        comm: every rank calls this alike.
+        collective: one of OFFERED.
+        nbytes: of the whole message, float32.
+        repeats: how often each is timed.
+        least_s: seconds that a repetition lasts at least, in as many calls as that takes.
+
+    Returns:
+        taken (algorithm, segments), auto_s and fixed (rows of algorithm, segments, times): seconds a call of
+        each repetition, the slowest rank's; and learnt_in, the calls until one candidate was left.
+    """
+    count = elements_of("all_gather" if collective in _ROOTED_BY_RANK else collective, nbytes, 4, comm.world)
+    call_of = _calls(comm, collective, count)
+    gc.disable()
+    try:
+        auto = call_of(("auto", None))
+        learnt_in = learn(comm, collective, count * 4, auto)
+        row = learnt(comm, collective, count * 4)
+        tried = {choice: _spent(comm, call_of(choice)) for choice in _fixed(collective, count * 4)}
+        least = min(tried.values())
+        kept = sorted((c for c in tried if tried[c] <= _HOPELESS * least), key=lambda c: tried[c])[:_FEW]
+        calls = min(_MOST_CALLS, math.ceil(least_s / least))
+        times: dict[Choice, list[float]] = {choice: [] for choice in [("auto", None), *kept]}
+        for _ in range(repeats):
+            for choice in times:
+                times[choice].append(_time(comm, call_of(choice), calls))
+    finally:
+        gc.enable()
+    return {
+        "taken": (row["algorithm"], row["segments"]),
+        "learnt_in": learnt_in,
+        "auto_s": times.pop(("auto", None)),
+        "fixed": [{"algorithm": a, "segments": m, "times_s": t} for (a, m), t in times.items()],
+    }
+
+
+def _calls(comm: Communicator, collective: str, count: int) -> Callable[[Choice], Call]:
+    whole: Array = aligned_zeros(count, "float32")
+    share = count // comm.world
+    part: Array = whole[comm.rank * share : (comm.rank + 1) * share]
+    if collective in _ROOTED_BY_RANK:
+        part = aligned_zeros(share, "float32")
+    method = getattr(comm, collective)
+    root = comm.rank == 0
+
+    def of(choice: Choice) -> Call:
+        how: dict[str, Any] = {"algorithm": choice[0], "segments": choice[1]}
+        if collective == "all_gather":
+            return lambda: method(part, out=whole, **how)
+        if collective == "reduce_scatter":
+            return lambda: method(whole, out=part, **how)
+        if collective == "gather":
+            return lambda: method(part, 0, out=whole if root else None, **how)
+        if collective == "scatter":
+            return lambda: method(whole if root else None, 0, out=part, **how)
+        return lambda: method(whole, **how)
+
+    return of
+
+
+def _fixed(collective: str, nbytes: int) -> Iterator[Choice]:
+    for name, about in _core.algorithms().items():
+        if collective not in about["collectives"] or about["across_nodes"]:
+            continue
+        segments = 1
+        while segments == 1 or (about["segmented"] and segments <= 256 and nbytes // segments >= 1 << 16):
+            yield name, segments
+            segments *= 4
+
+
+def _spent(comm: Communicator, call: Call) -> float:
+    return min(_time(comm, call, 1) for _ in range(3))
+
+
+def _time(comm: Communicator, call: Call, calls: int) -> float:
+    """Seconds a call, the slowest rank's."""
+    comm.barrier()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    spent = np.array([(time.perf_counter() - start) / calls])
+    comm.all_reduce(spent, op="max", algorithm="one_shot", segments=1)
+    return float(spent[0])

@@ -1,0 +1,28 @@
+"""Calls of "auto" until it has learnt: what is timed then is what long runs see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpucomm import Communicator
+from gpucomm.bench.peers import Call
+
+__all__ = ["learn", "learnt"]
+
+_MOST_CALLS = 20_000
+
+
+def learnt(comm: Communicator, collective: str, nbytes: int) -> dict[str, Any]:
+    """The row of `Communicator.tuning` for calls of so many bytes that were made before."""
+    kinds = (row for row in comm.tuning() if row["collective"] == collective)
+    return next(row for row in kinds if row["most_bytes"].bit_length() == nbytes.bit_length())
+
+
+def learn(comm: Communicator, collective: str, nbytes: int, call: Call) -> int:
+    """Makes calls until one candidate is left; every rank does so alike. Returns how many it took."""
+    for calls in range(1, _MOST_CALLS):
+        call()
+        row = learnt(comm, collective, nbytes)
+        if len(row["candidates"]) == 1 or (row["agreements"] and len(row["agreements"][-1]) == 2):
+            return calls
+    raise AssertionError(f"{collective} of {nbytes} bytes has learnt nothing in {_MOST_CALLS} calls")

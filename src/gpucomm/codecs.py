@@ -1,0 +1,74 @@
+"""Codecs: arrays to fewer bytes and back. Collectives use them; here they can be tried alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpucomm import _core
+from gpucomm.arrays import empty_like
+
+__all__ = ["agreed", "decode", "encode", "names"]
+
+
+def names() -> dict[str, dict[str, Any]]:
+    """Returns every codec by name: its summary, how its spec is written (usage), and examples of specs."""
+    return _core.codecs()
+
+
+def agreed(codec: str, max_abs: float, world: int) -> str:
+    """Makes a spec concrete whose codec must know the largest magnitude first ("fixed:EPS").
+
+    Args:
+        codec: the spec.
+        max_abs: the largest magnitude of all elements to be coded, on all ranks.
+        world: how many coded messages may be added.
+
+    Returns:
+        A spec for `encode` and `decode`; the same where the codec needs to know nothing.
+
+    Raises:
+        InvalidArgumentError: the codec is unknown, or no width holds such sums.
+    """
+    made = _core.Codec(codec)
+    return made.agreed(max_abs, world).spec if made.traits["needs_maximum"] else made.spec
+
+
+def encode(x: Any, codec: str) -> NDArray[np.uint8]:
+    """Codes an array.
+
+    Args:
+        x: a contiguous array in host memory that speaks DLPack, of any shape and of a dtype that the codec
+            takes: float32, float16 or bfloat16; "mpc" float32 or float64; "identity" any.
+        codec: a spec such as "int8" or "zfp:8"; `names()` lists them.
+
+    Returns:
+        The coded bytes, shape [size_bytes]. They hold neither shape nor dtype.
+
+    Raises:
+        InvalidArgumentError: the codec is unknown, or cannot carry an element (which the text names).
+        UnsupportedTypeError: it does not take the dtype.
+    """
+    return _core.Codec(codec).encode(x)
+
+
+def decode(coded: NDArray[np.uint8], like: Any, codec: str) -> Any:
+    """Decodes what `encode` gave.
+
+    Args:
+        coded: the bytes.
+        like: an array of the shape, dtype and library of the result; its elements do not matter.
+        codec: the spec that they were coded with.
+
+    Returns:
+        A new array like `like`.
+
+    Raises:
+        InvalidArgumentError: the bytes cannot come from that codec and shape.
+        UnsupportedTypeError: the codec does not take the dtype.
+    """
+    out = empty_like(like, like.shape)
+    _core.Codec(codec).decode(coded, out)
+    return out

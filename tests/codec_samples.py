@@ -1,0 +1,49 @@
+"""Codecs of the registry, and elements for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpucomm import _core
+
+__all__ = ["CODECS", "FLOATS", "codec_for", "narrow", "storage", "usable", "widen"]
+
+Array = NDArray[Any]
+
+CODECS = [spec for about in _core.codecs().values() for spec in about["examples"]]
+FLOATS = ["float64", "float32", "float16", "bfloat16"]
+WORLD = 4  # for codecs that agree on a maximum
+
+
+def usable(spec: str, max_abs: float = 8.0) -> _core.Codec:
+    """The codec, with its maximum agreed where it needs one."""
+    codec = _core.Codec(spec)
+    return codec.agreed(max_abs, WORLD) if codec.traits["needs_maximum"] else codec
+
+
+def codec_for(spec: str, x: Array, dtype: str) -> _core.Codec:
+    """The codec that can carry x, which is finite."""
+    return usable(spec, float(np.abs(widen(dtype, x)).max(initial=0.0)))
+
+
+def storage(dtype: str) -> np.dtype[Any]:
+    """The NumPy dtype that carries `dtype`: raw bits for bfloat16."""
+    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
+
+
+def widen(dtype: str, x: Array) -> Array:
+    """As float64, exactly."""
+    if dtype == "bfloat16":
+        return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return x.astype(np.float64)
+
+
+def narrow(dtype: str, x: Array) -> Array:
+    """Rounds finite numbers to `dtype`, to nearest and ties to even."""
+    if dtype != "bfloat16":
+        return x.astype(dtype)
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)

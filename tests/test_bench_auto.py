@@ -1,0 +1,47 @@
+"""`gpucomm bench-auto`: its arithmetic, and a small real run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpucomm import cli
+from gpucomm.bench.auto_command import Cell, summary
+
+
+def cell(ratio: float, links: str = "shm", ranks: int = 2) -> Cell:
+    return Cell(links, ranks, "all_reduce", 1024, ("ring", 1), ("direct", 2), ratio * 1e-3, 1e-3, 50)
+
+
+def test_summary_has_percentiles_of_every_group_and_the_worst_cells() -> None:
+    lines = summary([cell(1 + i / 100) for i in range(20)] + [cell(3.0, "switch:1Gbit", 4)]).splitlines()
+    groups = {tuple(line.split()[:2]): line.split()[2:] for line in lines[1:4]}
+    assert groups["shm", "2"] == ["20", "1.095", "1.180", "1.190"]
+    assert groups["switch:1Gbit", "4"] == ["1", "3.000", "3.000", "3.000"]
+    assert groups["all", "21"] == ["1.100", "1.190", "3.000"]
+    assert lines[6].split()[0] == "3.00"
+    assert "all_reduce 1 KiB, 4 ranks, switch:1Gbit: ring 1 (3 ms), best direct 2 (1 ms)" in lines[6]
+
+
+def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cells.json"
+    arguments = ["--ranks", "2", "--sizes", "1K", "--links", "shm", "--repeats", "1", "--least", "0.0001"]
+    code = cli.main(["bench-auto", *arguments, "--collectives", "all_reduce,gather", "--json", str(file)])
+    assert code in (0, 1)  # a single repetition shows nothing
+    rows = json.loads(file.read_text())
+    assert [row["collective"] for row in rows] == ["all_reduce", "gather"]
+    for row in rows:
+        assert row["ratio"] == row["auto_s"] / row["best_s"] > 0
+        assert row["learnt_in"] >= 1
+    assert "the worst:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [(["--ranks", "1"], "at least 2"), (["--collectives", "barrier"], "none of all_reduce")],
+)
+def test_bad_arguments(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench-auto", *arguments]) == 2
+    assert sentence in capsys.readouterr().err

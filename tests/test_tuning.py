@@ -1,0 +1,211 @@
+"""What algorithm="auto" learns: alike on all ranks, from agreed times, to be replayed or switched off."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import outcomes_of, run_ranks
+
+from gpucomm import Communicator, _core, local
+from gpucomm.errors import InvalidArgumentError, MismatchError
+
+WORLD = 3
+MODEL = _core.Links("switch", alpha=2e-4, beta=1e-10)  # calls count as no short ones: few repeats
+ENOUGH = 70  # calls of one kind until one candidate is left
+
+
+def reduce_often(comm: Communicator, calls: int = ENOUGH, elements: int = 1000) -> list[bytes]:
+    """The bits of each result; every rank adds other fractions, so that the order of the sum shows."""
+    results = []
+    for call in range(calls):
+        x = np.random.default_rng(100 * comm.rank + call).standard_normal(elements).astype(np.float32)
+        comm.all_reduce(x)
+        results.append(x.tobytes())
+    return results
+
+
+def algorithms(comm: Communicator) -> list[str]:
+    """What the last calls of this rank were."""
+    return [row["call"] for row in comm.flight_log() if row["rank"] == comm.rank]
+
+
+def learnt(comm: Communicator) -> Any:
+    comm.set_links(MODEL)
+    return reduce_often(comm), comm.tuning(), algorithms(comm)
+
+
+def test_all_ranks_learn_the_same_and_half_of_the_candidates_drop_out_at_each_agreement() -> None:
+    outcomes = run_ranks(WORLD, learnt)
+    bits, (row,), _ = outcomes[0]
+    for other in outcomes[1:]:
+        assert other[0] == bits
+        assert other[1] == [row]
+    tried = len(row["candidates"])
+    assert tried > 4
+    assert [len(times) for times in row["agreements"]] == [tried, (tried + 1) // 2, (tried + 3) // 4]
+    assert all(time > 0 for times in row["agreements"] for time in times)
+    assert row["algorithm"] in {candidate["algorithm"] for candidate in row["candidates"]}
+
+
+def test_the_one_with_the_least_agreed_time_is_taken() -> None:
+    _, (row,), _ = run_ranks(WORLD, learnt)[0]
+    names = [(candidate["algorithm"], candidate["segments"]) for candidate in row["candidates"]]
+    for times in row["agreements"]:
+        names = [names[i] for i in np.argsort(times, kind="stable")][: (len(times) + 1) // 2]
+    assert names == [(row["algorithm"], row["segments"])]
+
+
+def test_every_candidate_is_tried_and_the_agreement_is_in_the_flight_log() -> None:
+    def first_calls(comm: Communicator) -> Any:
+        comm.set_links(MODEL)
+        reduce_often(comm, 12)
+        return algorithms(comm), comm.tuning()[0]["candidates"]
+
+    calls, candidates = run_ranks(WORLD, first_calls)[0]
+    for candidate in candidates:
+        assert any(f"algorithm {candidate['algorithm']}," in call for call in calls)
+    agreements = [call for call in run_ranks(WORLD, learnt)[0][2] if call.startswith("agreement #")]
+    assert agreements
+    assert agreements[0].endswith("on measured times")
+
+
+def test_what_another_run_learnt_is_replayed_call_by_call() -> None:
+    bits, rows, calls = run_ranks(WORLD, learnt)[0]
+    rows = json.loads(json.dumps(rows))
+    # the slowest wins in this log: what is measured here would not decide so
+    rows[0]["agreements"] = [[1.0 / (i + 1) for i in range(len(t))] for t in rows[0]["agreements"]]
+
+    def again(comm: Communicator) -> Any:
+        comm.set_links(MODEL)
+        comm.replay(rows)
+        return reduce_often(comm), comm.tuning(), algorithms(comm)
+
+    first, second = run_ranks(WORLD, again), run_ranks(WORLD, again)
+    assert first[0][0] == second[0][0]
+    assert first[0][1][0]["agreements"] == rows[0]["agreements"]
+    assert first[0][2] == second[0][2]
+    assert (first[0][0], first[0][2]) != (bits, calls)
+
+
+def test_a_log_of_other_calls_is_refused_on_every_rank() -> None:
+    _, rows, _ = run_ranks(WORLD, learnt)[0]
+    rows[0]["agreements"][0].append(1.0)
+
+    def again(comm: Communicator) -> None:
+        comm.set_links(MODEL)
+        comm.replay(rows)
+        reduce_often(comm)
+
+    for outcome in outcomes_of(WORLD, again):
+        assert isinstance(outcome, MismatchError)
+        assert "belongs to other calls" in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"candidates": []}, "no candidates"), ({"collective": "sing"}, "collective")],
+)
+def test_a_damaged_log_is_refused(change: dict[str, Any], sentence: str) -> None:
+    _, rows, _ = run_ranks(2, learnt)[0]
+
+    def again(comm: Communicator) -> None:
+        with pytest.raises(InvalidArgumentError, match=sentence):
+            comm.replay([{**rows[0], **change}])
+
+    run_ranks(2, again)
+
+
+def test_a_frozen_communicator_learns_and_measures_nothing() -> None:
+    def frozen(comm: Communicator) -> Any:
+        comm.freeze()
+        bits = reduce_often(comm)
+        kinds = {call.partition("(")[2] for call in algorithms(comm)}
+        return bits, kinds, comm.tuning(), comm.frozen, comm.stats()["calls"]
+
+    bits, kinds, rows, is_frozen, calls = run_ranks(WORLD, frozen)[0]
+    assert (len(kinds), rows, is_frozen, calls) == (1, [], True, ENOUGH)
+    assert run_ranks(WORLD, frozen)[0][0] == bits
+
+
+def test_many_calls_in_flight_are_settled_in_their_order() -> None:
+    def flood(comm: Communicator) -> Any:
+        comm.set_links(MODEL)
+        arrays = [np.full(1000, comm.rank + call, np.float32) for call in range(ENOUGH)]
+        works = [comm.all_reduce(x, async_op=True) for x in arrays]
+        for work in works:
+            work.wait()
+        return [float(x[0]) for x in arrays], comm.tuning()
+
+    outcomes = run_ranks(WORLD, flood)
+    assert outcomes[0][0] == [sum(rank + call for rank in range(WORLD)) for call in range(ENOUGH)]
+    assert [len(t) for t in outcomes[0][1][0]["agreements"]]
+    assert outcomes[1:] == outcomes[:-1]
+
+
+def test_after_a_rest_the_first_ones_meet_again() -> None:
+    def long(comm: Communicator) -> Any:
+        comm.set_links(MODEL)
+        first = reduce_often(comm, ENOUGH) and comm.tuning()[0]["agreements"]
+        x = np.zeros(1000, np.float32)
+        for _ in range(66 * ENOUGH):
+            comm.all_reduce(x)
+        return first, comm.tuning()
+
+    first, rows = run_ranks(2, long)[0]
+    agreements = rows[0]["agreements"]
+    assert [len(times) for times in agreements[len(first) :][:2]] == [4, 2]
+
+
+def test_a_wrong_model_is_corrected() -> None:
+    """The model says that messages are dear and bytes are free; on the emulated links it is the contrary."""
+
+    def corrected(comm: Communicator) -> Any:
+        comm.set_links(_core.Links("switch", alpha=1e-2, beta=1e-11))
+        x = np.zeros(1 << 14, np.float32)
+        for _ in range(ENOUGH):
+            comm.all_reduce(x)
+        (row,) = comm.tuning()
+        return row["candidates"][0]["algorithm"], row["algorithm"], row["agreements"][0]
+
+    links = {"links": _core.Links("switch", alpha=1e-6, beta=2e-7)}
+    first, taken, times = run_ranks(4, corrected, timeout=60.0, **links)[0]
+    assert first == "one_shot"  # sends 3 messages of 64 KiB, 40 ms, where half of that is enough
+    assert taken != first
+    assert times[0] > 1.3 * min(times)
+
+
+def test_asking_for_an_algorithm_leaves_nothing_to_learn() -> None:
+    def asked(comm: Communicator) -> Any:
+        x = np.zeros(1000, np.float32)
+        for _ in range(ENOUGH):
+            comm.all_reduce(x, algorithm="ring")
+        return comm.tuning(), comm.stats()["calls"]
+
+    assert run_ranks(2, asked)[0] == ([], ENOUGH)
+
+
+def test_the_environment_can_ask_for_frozen_communicators(monkeypatch: pytest.MonkeyPatch) -> None:
+    def frozen(comm: Communicator) -> tuple[bool, bool]:
+        group = comm.split(0)
+        assert group is not None
+        with group:
+            return comm.frozen, group.frozen
+
+    for value, expected in (("1", (True, True)), ("0", (False, False))):
+        monkeypatch.setenv("GPUCOMM_DETERMINISTIC", value)
+        with local(2, threads=True) as world:
+            assert world.run(frozen) == [expected] * 2
+    monkeypatch.setenv("GPUCOMM_DETERMINISTIC", "yes")
+    with pytest.raises(InvalidArgumentError, match="GPUCOMM_DETERMINISTIC='yes' must be 0 or 1"):
+        local(2, threads=True)
+
+
+def test_init_can_ask_for_a_frozen_communicator() -> None:
+    program = "import gpucomm; print(gpucomm.init(deterministic=True).frozen)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "True\n"
