@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,17 @@ from numpy.typing import NDArray
 
 from gpucomm import _core
 
-__all__ = ["CODECS", "FLOATS", "codec_for", "narrow", "storage", "usable", "widen"]
+__all__ = [
+    "CODECS",
+    "FLOATS",
+    "codec_for",
+    "golden_elements",
+    "golden_path",
+    "narrow",
+    "storage",
+    "usable",
+    "widen",
+]
 
 Array = NDArray[Any]
 
@@ -47,3 +58,15 @@ def narrow(dtype: str, x: Array) -> Array:
         return x.astype(dtype)
     bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def golden_elements() -> Array:
+    """300 float32 of many sizes up to 4, by integer arithmetic: the same bits everywhere."""
+    i = np.arange(300, dtype=np.uint64)
+    whole = (i * 2654435761 % (1 << 24)).astype(np.int64) - (1 << 23)
+    return np.ldexp(whole, -21 - (i // 8 % 5 * 4).astype(np.int32)).astype(np.float32)
+
+
+def golden_path(spec: str) -> Path:
+    """Where the coded bytes of a spec lie."""
+    return Path(__file__).parent / "golden" / "codecs" / f"{spec.replace(':', '_')}.bin"

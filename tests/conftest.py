@@ -14,13 +14,13 @@ ALGORITHMS = _core.algorithms()
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
-def pairs(*collectives: str) -> list[tuple[str, str]]:
-    """Every (collective, algorithm) that is on offer."""
+def pairs(*collectives: str, coded: bool = False) -> list[tuple[str, str]]:
+    """Every (collective, algorithm) that is on offer, without a codec or with one."""
     return [
         (c, name)
         for name, a in ALGORITHMS.items()
         for c in a["collectives"]
-        if not collectives or c in collectives
+        if a["coded"] == coded and (not collectives or c in collectives)
     ]
 
 

@@ -83,6 +83,8 @@ def public_entries():
     from gpucomm.optim import DistributedOptimizer, LayerwiseBSP
 
     entries = {name: getattr(gpucomm, name) for name in gpucomm.__all__ if name != "__version__"}
+    module = entries.pop("codecs")
+    entries |= {name: getattr(module, name) for name in module.__all__}
     for kind in (gpucomm.Communicator, gpucomm.Work, gpucomm.Plan, World, DistributedOptimizer, LayerwiseBSP):
         entries[kind.__name__] = kind
         own = {name for base in kind.__mro__ if base.__module__.startswith("gpucomm") for name in vars(base)}

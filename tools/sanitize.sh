@@ -5,16 +5,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=(tests/test_plans.py tests/test_collectives.py tests/test_uneven.py tests/test_arguments.py tests/test_reduce.py
   tests/test_links.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_shrink.py tests/test_heap.py)
+codecs=(tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
 
 for kind in "$@"; do
   venv=.venv-$kind
   test -x $venv/bin/python || python3 -m venv $venv
-  $venv/bin/python -m pip install --quiet scikit-build-core pybind11 cmake ninja numpy pytest pytest-timeout hypothesis
+  $venv/bin/python -m pip install --quiet scikit-build-core pybind11 cmake ninja numpy pytest pytest-timeout hypothesis zfpy
   GPUCOMM_SANITIZE=$kind $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
     -C build-dir=build/$kind -C cmake.build-type=RelWithDebInfo -C install.strip=false .
   preload="" slow=1
   [ "$kind" = address ] && preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
   [ "$kind" = thread ] && preload="$(g++ -print-file-name=libtsan.so)"
+  chosen=("${tests[@]}")
+  [ "$kind" = thread ] || chosen+=("${codecs[@]}")
   # A real interpreter binary: a sanitizer preloaded into a shell shim stops there. The forking test is left
   # out: neither runtime supports more after fork than exec.
   python=$($venv/bin/python -c 'import os, sys; print(os.path.realpath(sys.executable))')
@@ -23,5 +26,5 @@ for kind in "$@"; do
   LD_PRELOAD="$preload" PYTHONPATH="$site:tests" PYTHONMALLOC=malloc HYPOTHESIS_STORAGE_DIRECTORY=build/hypothesis \
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
     TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
-    timeout 900 "$python" -m pytest -s -x -k "not fork" -m "not processes and not timing" -W ignore "${tests[@]}"
+    timeout 900 "$python" -m pytest -s -x -k "not fork" -m "not processes and not timing" -W ignore "${chosen[@]}"
 done

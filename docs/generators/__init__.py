@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from generators.algorithms import algorithms, effort, predictions
 from generators.choices import exchanges, merges
+from generators.codecs import codec_errors, codec_speeds, codec_traits, codecs
 from generators.errors import error
 from generators.reference import reference
 from generators.reproduced import claim
@@ -19,6 +20,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "effort": effort,
     "predictions": predictions,
     "transports": transports,
+    "codecs": codecs,
+    "codec_traits": codec_traits,
+    "codec_errors": codec_errors,
+    "codec_speeds": codec_speeds,
     "merges": merges,
     "exchanges": exchanges,
     "training": training_results,

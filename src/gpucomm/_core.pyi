@@ -194,6 +194,8 @@ class Verified:
     What the verifier found of a valid set of plans.
     """
     @property
+    def encode_errors(self) -> int: ...
+    @property
     def lossy_passes(self) -> int: ...
     @property
     def messages(self) -> int: ...
@@ -465,6 +467,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        codec: str | None = None,
     ) -> typing.Any:
         """
         A call on a pack with this digest.
@@ -502,6 +505,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        codec: str | None = None,
     ) -> typing.Any:
         """
         Concatenates every rank's x along the first dimension, in rank order, on all ranks.
@@ -531,6 +535,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        codec: str | None = None,
     ) -> typing.Any:
         """
         Reduces x over all ranks; every rank gets the result, the same bits everywhere.
@@ -736,6 +741,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        codec: str | None = None,
     ) -> typing.Any:
         """
         Reduces x over all ranks and leaves the rank-th part of the result on each.
@@ -861,7 +867,7 @@ class Communicator:
         """
     def stats(self) -> dict:
         """
-        Since the start: bytes_sent, bytes_received (payload), messages_sent, calls.
+        Since the start: bytes_sent, bytes_received (payload), messages_sent, calls; of pieces: encodes, decodes.
         """
     def tuning(self) -> list:
         """
@@ -952,7 +958,7 @@ class Block:
 
 def algorithms() -> dict:
     """
-    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes.
+    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded.
     """
 
 def build_plan(
@@ -964,9 +970,10 @@ def build_plan(
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
     in_place: bool = True,
     nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+    additive: bool = False,
 ) -> Plan:
     """
-    One rank's plan; `nodes`: the node of each rank, numbered from 0.
+    One rank's plan; `nodes`: the node of each rank, numbered from 0; `additive`: of coded plans, the codec adds coded pieces.
     """
 
 def build_plans(
@@ -977,6 +984,7 @@ def build_plans(
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
     in_place: bool = True,
     nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+    additive: bool = False,
 ) -> list[Plan]:
     """
     Every rank's plan of the same call.

@@ -75,7 +75,9 @@ def candidates(collective: str, nbytes: int, world: int, links: _core.Links) -> 
     taken = _core.choose(collective, nbytes, world, links)
     rows = []
     for name, about in _core.algorithms().items():
-        if collective in about["collectives"] and (links.nodes or not about["across_nodes"]):
+        if about["coded"] or (about["across_nodes"] and not links.nodes):
+            continue
+        if collective in about["collectives"]:
             _, segments, cost_s = _core.choose(collective, nbytes, world, links, algorithm=name)
             rows.append(
                 {"algorithm": name, "segments": segments, "predicted_s": cost_s, "taken": name == taken[0]}

@@ -103,27 +103,31 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
   type.def(
           "all_gather",
           [](PyCommunicator& c, Object x, Object out, const Counts& counts, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op) {
+             std::optional<int> segments, Maybe timeout, bool async_op, std::optional<std::string> codec) {
             if (several(x))
               return coalesced(c, "all_gather", x, "out"_a = out, "counts"_a = counts,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op);
-            return c.located(
-                [&] { return c.all_gather(x, out, counts, {algorithm, segments, timeout, async_op}); });
+                               "async_op"_a = async_op, "codec"_a = codec);
+            return c.located([&] {
+              return c.all_gather(x, out, counts, {algorithm, segments, timeout, async_op, 0, codec});
+            });
           },
           "x"_a, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kAllGather)
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, "codec"_a = py::none(),
+          kAllGather)
       .def(
           "reduce_scatter",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Counts& counts,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op,
+             std::optional<std::string> codec) {
             return c.located([&] {
-              return c.reduce_scatter(x, op, out, scale, counts, {algorithm, segments, timeout, async_op});
+              return c.reduce_scatter(x, op, out, scale, counts,
+                                      {algorithm, segments, timeout, async_op, 0, codec});
             });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
           "counts"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
-          "timeout"_a = py::none(), "async_op"_a = false, kReduceScatter)
+          "timeout"_a = py::none(), "async_op"_a = false, "codec"_a = py::none(), kReduceScatter)
       .def(
           "gather",
           [](PyCommunicator& c, Object x, int root, Object out, const Counts& counts, Text algorithm,

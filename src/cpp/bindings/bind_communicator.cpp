@@ -143,8 +143,9 @@ void bind_communicator(py::module_& m) {
       .def(
           "_packed",
           [](PyCommunicator& c, Text collective, Object x, uint64_t pack, Text op, int root, Maybe scale,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
-            const Options options{algorithm, segments, timeout, async_op, pack};
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op,
+             std::optional<std::string> codec) {
+            const Options options{algorithm, segments, timeout, async_op, pack, codec};
             return c.located([&] {
               if (collective == "all_reduce") return c.all_reduce(x, op, py::none(), scale, options);
               if (collective == "all_gather") return c.all_gather(x, py::none(), {}, options);
@@ -154,7 +155,7 @@ void bind_communicator(py::module_& m) {
           },
           "collective"_a, "x"_a, "pack"_a, py::kw_only(), "op"_a = "sum", "root"_a = 0,
           "scale"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(),
-          "async_op"_a = false, "A call on a pack with this digest.");
+          "async_op"_a = false, "codec"_a = py::none(), "A call on a pack with this digest.");
   type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
                        const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,
@@ -175,17 +176,18 @@ void bind_communicator(py::module_& m) {
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op) {
+             std::optional<int> segments, Maybe timeout, bool async_op, std::optional<std::string> codec) {
             if (several(x))
               return coalesced(c, "all_reduce", x, "op"_a = op, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op);
-            return c.located(
-                [&] { return c.all_reduce(x, op, out, scale, {algorithm, segments, timeout, async_op}); });
+                               "async_op"_a = async_op, "codec"_a = codec);
+            return c.located([&] {
+              return c.all_reduce(x, op, out, scale, {algorithm, segments, timeout, async_op, 0, codec});
+            });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
           "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
-          kAllReduce)
+          "codec"_a = py::none(), kAllReduce)
       .def(
           "reduce",
           [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,
@@ -232,7 +234,8 @@ void bind_communicator(py::module_& m) {
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,
-           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls.")
+           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls; of pieces: encodes, "
+           "decodes.")
       .def(
           "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
           "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "

@@ -108,6 +108,7 @@ static void bind_verify(py::module_& m) {
       .def_readonly("messages", &Verified::messages)
       .def_readonly("rounds", &Verified::rounds)
       .def_readonly("lossy_passes", &Verified::lossy_passes)
+      .def_readonly("encode_errors", &Verified::encode_errors)
       .def_readonly("scratch_slots", &Verified::scratch_slots)
       .def_readonly("sent", &Verified::sent);
   m.def("verify", &verify, "plans"_a,
@@ -191,27 +192,34 @@ void bind_plans(py::module_& m) {
           for (Collective c : a.collectives) collectives.append(name_of(c));
           table[py::str(name)] =
               py::dict("summary"_a = a.summary, "source"_a = a.source, "collectives"_a = collectives,
-                       "segmented"_a = a.segmented, "across_nodes"_a = a.across_nodes);
+                       "segmented"_a = a.segmented, "across_nodes"_a = a.across_nodes, "coded"_a = a.coded);
         }
         return table;
       },
-      "The registered algorithms: name -> summary, source, collectives, segmented, across_nodes.");
+      "The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded.");
   m.def(
       "build_plan",
       [](const std::string& collective, const std::string& algorithm, int world, int rank, int root,
-         int segments, bool in_place, const std::vector<int>& nodes) {
-        return build_plan(algorithm, request(collective, world, rank, root, segments, in_place, nodes));
+         int segments, bool in_place, const std::vector<int>& nodes, bool additive) {
+        PlanRequest asked = request(collective, world, rank, root, segments, in_place, nodes);
+        asked.additive = additive;
+        return build_plan(algorithm, asked);
       },
       "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
-      "nodes"_a = std::vector<int>{}, "One rank's plan; `nodes`: the node of each rank, numbered from 0.");
+      "nodes"_a = std::vector<int>{}, "additive"_a = false,
+      "One rank's plan; `nodes`: the node of each rank, numbered from 0; `additive`: of coded plans, the "
+      "codec "
+      "adds coded pieces.");
   m.def(
       "build_plans",
       [](const std::string& collective, const std::string& algorithm, int world, int root, int segments,
-         bool in_place, const std::vector<int>& nodes) {
-        return build_plans(algorithm, request(collective, world, 0, root, segments, in_place, nodes));
+         bool in_place, const std::vector<int>& nodes, bool additive) {
+        PlanRequest asked = request(collective, world, 0, root, segments, in_place, nodes);
+        asked.additive = additive;
+        return build_plans(algorithm, asked);
       },
       "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
-      "nodes"_a = std::vector<int>{}, "Every rank's plan of the same call.");
+      "nodes"_a = std::vector<int>{}, "additive"_a = false, "Every rank's plan of the same call.");
 }
 
 }  // namespace gpucomm

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "bindings/names.h"
+#include "codecs/floats.h"
 #include "reduce/scale.h"
 #include "transports/emulated.h"
 #include "transports/wire.h"
@@ -210,6 +211,8 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
 py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x, py::object result,
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
+  if (options.codec)
+    shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x").count(), limit);
   if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links(limit);
   release_done();
   if (!options.async_op) {
@@ -223,6 +226,27 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
   }
   kept_.push_back({work, std::move(x), result});
   return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
+}
+
+// The codec of a call. One that needs the largest magnitude of all ranks first gets it, in a small call of
+// its own that is waited for.
+std::shared_ptr<const Codec> PyCommunicator::codec_for(const Shape& call, const std::string& spec,
+                                                       const std::byte* input, size_t count, Seconds limit) {
+  const auto codec = parse_codec(spec);
+  if (!codec->takes(call.dtype))
+    fail(ErrorKind::unsupported_type, "codec ", codec->spec(), " does not take ", name_of(call.dtype),
+         " arrays");
+  const bool sums = call.op == Op::sum || call.op == Op::mean || call.op == Op::premul_sum;
+  if (reduces(call.collective) && !sums)
+    fail(ErrorKind::invalid_argument, "codec ", codec->spec(), " can not carry op '", name_of(call.op),
+         "': what is coded can only be summed (sum, mean, premul_sum)");
+  if (!codec->traits().needs_maximum) return codec;
+  double most = max_abs(call.dtype, input, count);
+  Shape agreement{.op = Op::max, .dtype = Dtype::float64, .count = 1, .segments = 1};
+  agreement.algorithm = "one_shot";
+  auto* bytes = reinterpret_cast<std::byte*>(&most);
+  blocking(*core_, [&] { core_->run(agreement, {bytes, bytes}, limit); });
+  return codec->agreed(most, core_->world());
 }
 
 void PyCommunicator::release_done() {
@@ -322,8 +346,11 @@ void PyCommunicator::close() {
 py::dict PyCommunicator::stats() const {
   const Transport::Counters c = core_->transport_counters();
   py::dict table;
+  uint64_t encodes, decodes;
   table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
   table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls();
+  std::tie(encodes, decodes) = core_->codings();
+  table["encodes"] = encodes, table["decodes"] = decodes;
   return table;
 }
 

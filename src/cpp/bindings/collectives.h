@@ -29,6 +29,7 @@ struct Options {
   std::optional<double> timeout_s;
   bool async_op = false;
   uint64_t pack = 0;  // as in Shape
+  std::optional<std::string> codec{};
 };
 
 // Links to emulate: the model, and what is beyond it.
@@ -131,6 +132,8 @@ class PyCommunicator {
                          const Options& options);
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
+  std::shared_ptr<const Codec> codec_for(const Shape& call, const std::string& spec, const std::byte* input,
+                                         size_t count, Seconds limit);
   void check_root(int root) const;
   void check_reducible(const Array& x, const std::string& name, Factor scale) const;
   void multiply(const Array& x, const Array& target, Factor factor) const;

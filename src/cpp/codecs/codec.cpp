@@ -15,7 +15,8 @@ std::shared_ptr<const Codec> parse_codec(std::string_view spec) {
   const size_t colon = spec.find(':');
   const CodecEntry& entry = Registry<CodecEntry>::find(spec.substr(0, colon));
   const std::string_view argument = colon == spec.npos ? std::string_view() : spec.substr(colon + 1);
-  if (std::shared_ptr<const Codec> codec = entry.make(argument)) return codec;
+  const bool missing = colon != spec.npos && argument.empty();
+  if (const std::shared_ptr<const Codec> codec = missing ? nullptr : entry.make(argument)) return codec;
   fail(ErrorKind::invalid_argument, "codec '", spec, "' has a wrong argument; write ", entry.usage);
 }
 

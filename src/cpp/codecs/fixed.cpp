@@ -11,14 +11,12 @@
 #include "codecs/blocks/portable.h"
 #include "codecs/float_codec.h"
 #include "codecs/levels.h"
+#include "codecs/unaligned.h"
 
 namespace gpucomm {
 namespace {
 
 using blocks::bits_of;
-
-template <class T>
-using Unaligned = T __attribute__((aligned(1), may_alias));
 
 // To the nearest integer, ties to even, of any magnitude: from 2^23 on every float is one.
 GPUCOMM_BLOCK float nearest_of_any(float value) {
@@ -41,7 +39,7 @@ size_t encode_kernel(const float* in, size_t count, float inverse, int32_t limit
       const uint32_t q = bits_of(nearest_of_any(in[i] * inverse));
       const bool fits = static_cast<int32_t>(q & blocks::kMagnitudeBits) <= limit;
       beyond |= -static_cast<int32_t>(!fits);
-      out[i] = static_cast<T>(static_cast<int32_t>(blocks::float_of(blocks::choose(fits, q, 0))));
+      out[i].value = static_cast<T>(static_cast<int32_t>(blocks::float_of(blocks::choose(fits, q, 0))));
     }
     if (beyond) return begin;
   }
@@ -50,13 +48,13 @@ size_t encode_kernel(const float* in, size_t count, float inverse, int32_t limit
 
 template <class T>
 void decode_kernel(const Unaligned<T>* in, size_t count, float step, float* out) {
-  for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]) * step;
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i].value) * step;
 }
 
 template <class T>
 void add_kernel(const Unaligned<T>* in, size_t count, Unaligned<T>* into) {
   for (size_t i = 0; i < count; ++i)
-    into[i] = static_cast<T>(static_cast<uint32_t>(into[i]) + static_cast<uint32_t>(in[i]));
+    into[i].value = static_cast<T>(static_cast<uint32_t>(into[i].value) + static_cast<uint32_t>(in[i].value));
 }
 
 struct Setting {
@@ -116,7 +114,10 @@ class Fixed final : public FloatCodec {
   }
 
  protected:
-  size_t coded_bytes(size_t count) const override { return count * setting_.width / 8; }
+  size_t coded_bytes(size_t count) const override {
+    return count *
+           (setting_.width ? setting_.width / 8 : sizeof(int32_t));  // the most, before the width is known
+  }
   size_t encode_run(const float* in, Run run, std::byte* out) const override {
     switch (setting_.width) {
       case 8:

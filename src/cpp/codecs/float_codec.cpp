@@ -2,22 +2,54 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "codecs/blocks/portable.h"
 #include "codecs/floats.h"
+#include "codecs/levels.h"
 
 namespace gpucomm {
+
+// Every eighth element has sums of its own: the same bits at every SIMD level.
+constexpr size_t kSums = 8;
+using Eight = double __attribute__((vector_size(kSums * sizeof(double))));
+struct FloatCodec::Sums {
+  Eight max_abs = {}, sum_sq = {};
+};
+
 namespace {
 
 bool aligned(const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0; }
 
-// What decoding gives of `lost`, against `given`.
-void measure(const float* given, const float* lost, size_t count, CodecError& error) {
+// What `given` became, against what it was; NaN and Inf do not count. `count` is a multiple of kSums, up to
+// kMost.
+template <size_t kMost, class Sums>
+void measure_kernel(const float* given, const float* became, size_t count, Sums& sums) {
+  double differences[kMost];
   for (size_t i = 0; i < count; ++i) {
-    if (!std::isfinite(given[i])) continue;
-    const double difference = std::abs(static_cast<double>(lost[i]) - given[i]);
-    error.max_abs = std::max(error.max_abs, difference);
-    error.sum_sq += difference * difference;
+    const uint32_t was = blocks::bits_of(given[i]), is = blocks::bits_of(became[i]);
+    const bool counts = (was & blocks::kMagnitudeBits) < blocks::kInfinityBits;
+    const double known = blocks::float_of(blocks::choose(counts, was, 0));
+    differences[i] = __builtin_fabs(blocks::float_of(blocks::choose(counts, is, 0)) - known);
   }
+  Sums own = sums;
+  for (size_t i = 0; i < count; i += kSums) {
+    Eight some;
+    std::memcpy(&some, differences + i, sizeof some);
+    own.max_abs = some > own.max_abs ? some : own.max_abs;
+    own.sum_sq += some * some;
+  }
+  sums = own;
+}
+
+template <class Sums>
+CodecError total(const Sums& sums) {
+  CodecError error;
+  for (size_t i = 0; i < kSums; ++i) {
+    error.max_abs = std::max(error.max_abs, sums.max_abs[i]);
+    error.sum_sq += sums.sum_sq[i];
+  }
+  return error;
 }
 
 }  // namespace
@@ -33,21 +65,16 @@ size_t FloatCodec::encode(const std::byte* in, size_t count, Dtype dtype, std::b
     if (done < count) refuse(floats + done, done, count - done);
     return coded_bytes(count);
   }
-  float given[kRun], lost[kRun];
-  if (error) *error = {};
+  float given[kRun];
+  Sums sums;
   for (size_t begin = 0; begin < count; begin += kRun) {
     const Run run = {begin, std::min(kRun, count - begin), count};
     widen(dtype, in + begin * size_of(dtype), run.count, given);
     const size_t done = encode_run(given, run, out);
     if (done < run.count) refuse(given + done, begin + done, run.count - done);
-    if (!error) continue;
-    decode_checked(out, run, lost);
-    std::byte rounded[kRun * sizeof(float)];
-    saturate(dtype, lost, run.count);
-    narrow(dtype, lost, run.count, rounded);
-    widen(dtype, rounded, run.count, lost);
-    measure(given, lost, run.count, *error);
+    if (error) measure(given, run, dtype, out, sums);
   }
+  if (error) *error = total(sums);
   return coded_bytes(count);
 }
 
@@ -107,6 +134,19 @@ void FloatCodec::decode_checked(const std::byte* in, Run run, float* out) const 
   if (done < run.count)
     fail(ErrorKind::invalid_argument, "the bytes that codec ", spec(),
          " shall decode are damaged near element ", run.begin + done);
+}
+
+void FloatCodec::measure(float* given, Run run, Dtype dtype, const std::byte* coded, Sums& sums) const {
+  float became[kRun];
+  decode_checked(coded, run, became);
+  if (dtype != Dtype::float32) {
+    std::byte rounded[kRun * 2];
+    saturate(dtype, became, run.count);
+    narrow(dtype, became, run.count, rounded);
+    widen(dtype, rounded, run.count, became);
+  }
+  for (size_t i = run.count; i % kSums; ++i) given[i] = became[i] = 0;
+  Leveled<measure_kernel<kRun, Sums>>::run(given, became, (run.count + kSums - 1) / kSums * kSums, sums);
 }
 
 void FloatCodec::refuse(const float* in, size_t begin, size_t count) const {

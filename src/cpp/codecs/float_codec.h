@@ -36,9 +36,13 @@ class FloatCodec : public Codec {
   virtual const char* refusal(float value) const;   // why the element cannot be carried; null: it can
 
  private:
+  struct Sums;
+
   void check(Dtype dtype) const;
   void check_size(size_t bytes, size_t count) const;
   void decode_checked(const std::byte* in, Run run, float* out) const;
+  // Adds the errors of the run; fills `given` up.
+  void measure(float* given, Run run, Dtype dtype, const std::byte* coded, Sums& sums) const;
   [[noreturn]] void refuse(const float* in, size_t begin, size_t count) const;
 };
 

@@ -1,6 +1,7 @@
 #include "codecs/floats.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/half.h"
@@ -37,6 +38,13 @@ void narrow_kernel(const float* in, size_t count, Half* out) {
 
 void add_kernel(const float* values, size_t count, Single* accumulator) {
   for (size_t i = 0; i < count; ++i) accumulator[i] = canonical(accumulator[i] + values[i]);
+}
+
+int32_t magnitude_kernel(const float* values, size_t count) {
+  int32_t most = 0;
+  for (size_t i = 0; i < count; ++i)
+    most = std::max(most, static_cast<int32_t>(bits_of(values[i]) & blocks::kMagnitudeBits));
+  return most;
 }
 
 void saturate_kernel(float* values, size_t count, uint32_t largest) {
@@ -150,6 +158,18 @@ void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accum
     Leveled<add_kernel>::run(values + begin, some, wide);
     narrow(dtype, wide, some, at);
   }
+}
+
+double max_abs(Dtype dtype, const std::byte* in, size_t count) {
+  constexpr size_t kRun = 512;
+  float wide[kRun];
+  int32_t most = 0;
+  for (size_t begin = 0; begin < count; begin += kRun) {
+    const size_t some = std::min(kRun, count - begin);
+    widen(dtype, in + begin * size_of(dtype), some, wide);
+    most = std::max(most, Leveled<magnitude_kernel>::run(wide, some));
+  }
+  return std::bit_cast<float>(most);
 }
 
 double rounding(Dtype dtype, double max_abs) {

@@ -19,6 +19,9 @@ void saturate(Dtype dtype, float* values, size_t count);
 // accumulator[i] += values[i], in float32, rounded once.
 void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accumulator);
 
+// The largest magnitude; NaN where one is.
+double max_abs(Dtype dtype, const std::byte* in, size_t count);
+
 // Of one rounding to the dtype, for magnitudes up to `max_abs`.
 double rounding(Dtype dtype, double max_abs);
 double largest(Dtype dtype);

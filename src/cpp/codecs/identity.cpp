@@ -5,21 +5,21 @@
 
 #include "codecs/codec.h"
 #include "codecs/floats.h"
+#include "codecs/unaligned.h"
 
 namespace gpucomm {
 namespace {
 
 template <class T>
 void add_plain(const std::byte* in, size_t count, std::byte* accumulator) {
-  using Any = T __attribute__((aligned(1), may_alias));
-  const auto* from = reinterpret_cast<const Any*>(in);
-  auto* to = reinterpret_cast<Any*>(accumulator);
+  const auto* from = reinterpret_cast<const Unaligned<T>*>(in);
+  auto* to = reinterpret_cast<Unaligned<T>*>(accumulator);
   for (size_t i = 0; i < count; ++i) {
     if constexpr (std::is_integral_v<T>) {  // they wrap
-      to[i] = static_cast<T>(static_cast<uint64_t>(to[i]) + static_cast<uint64_t>(from[i]));
+      to[i].value = static_cast<T>(static_cast<uint64_t>(to[i].value) + static_cast<uint64_t>(from[i].value));
     } else {
-      const T sum = to[i] + from[i];
-      to[i] = sum != sum ? std::numeric_limits<T>::quiet_NaN() : sum;
+      const T sum = to[i].value + from[i].value;
+      to[i].value = sum != sum ? std::numeric_limits<T>::quiet_NaN() : sum;
     }
   }
 }

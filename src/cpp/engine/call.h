@@ -2,10 +2,12 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
+#include "codecs/codec.h"
 #include "plans/plan.h"
 
 namespace gpucomm {
@@ -26,6 +28,7 @@ struct Shape {
   // Elements of each rank's chunk; empty: all alike. Of all_to_all: those sent to and received from each
   // rank, of which the others know only their own part; both are given or none.
   std::vector<size_t> counts, out_counts;
+  std::shared_ptr<const Codec> codec;  // null: elements travel as they are
   uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
   bool operator==(const Shape&) const = default;
 };

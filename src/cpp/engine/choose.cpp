@@ -79,8 +79,12 @@ size_t bytes_known(const Shape& shape) {
 Kind kind_of(const Shape& shape) {
   // Uneven counts are priced as even ones.
   const size_t bytes = bytes_known(shape);
-  return {static_cast<int>(shape.collective), std::bit_width(bytes), shape.algorithm, shape.segments,
-          shape.root};
+  return {static_cast<int>(shape.collective),
+          std::bit_width(bytes),
+          shape.algorithm,
+          shape.segments,
+          shape.root,
+          shape.codec ? shape.codec->spec() : ""};
 }
 
 size_t most_bytes(const Kind& kind) {
@@ -109,6 +113,7 @@ const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<i
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
     if (shape.algorithm == "auto" && entry.across_nodes && !several) continue;
+    if (entry.coded != (shape.codec != nullptr)) continue;
     algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links));
   }
   return known_[kind] = worth_trying(algorithms, bytes, links);

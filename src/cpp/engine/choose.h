@@ -17,9 +17,9 @@ struct Choice {
 };
 
 // Calls that are chosen for alike, the same on every rank: collective, size in powers of two (of all_to_all
-// with uneven counts, which the ranks do not know of each other, none), algorithm, segments and root as
-// asked.
-using Kind = std::tuple<int, int, std::string, int, int>;
+// with uneven counts, which the ranks do not know of each other, none), algorithm, segments, root and codec
+// as asked.
+using Kind = std::tuple<int, int, std::string, int, int, std::string>;
 Kind kind_of(const Shape& shape);
 // The bytes of a message, as far as all ranks know them.
 size_t bytes_known(const Shape& shape);

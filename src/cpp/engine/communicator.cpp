@@ -113,6 +113,7 @@ bool Communicator::advance_front() {
     }
     transport_->complete(work.sequence);
     if (work.tuning) learn(work);
+    encodes_ += work.execution.encodes(), decodes_ += work.execution.decodes();
     finish_front({});
   } catch (const Error& error) {
     fault(error);

@@ -56,6 +56,11 @@ class Communicator : public Drivable {
   bool drive_once() override;
   void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) override;
   Transport::Counters transport_counters() const;
+  // Encodings and decodings of pieces by this rank.
+  std::pair<uint64_t, uint64_t> codings() const {
+    std::lock_guard lock(mutex_);
+    return {encodes_, decodes_};
+  }
   PointToPoint& messages() { return messages_; }
 
   int rank() const { return rank_; }
@@ -115,7 +120,7 @@ class Communicator : public Drivable {
   std::shared_ptr<Work> spare_;
   std::unique_ptr<std::byte[], Free> scratch_;
   size_t scratch_bytes_ = 0;
-  uint64_t sequence_ = 0;
+  uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0;
   std::atomic<bool> links_known_{false}, left_{false};
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/coding.h"
 #include "reduce/reduce.h"
 
 namespace gpucomm {
@@ -19,6 +20,7 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   spaces_[static_cast<int>(Space::input)] = shifted(arrays.input, program.input_shift);
   spaces_[static_cast<int>(Space::output)] = shifted(arrays.output, program.output_shift);
   spaces_[static_cast<int>(Space::scratch)] = scratch;
+  spaces_[static_cast<int>(Space::coded)] = scratch + program.coded_begin;
   if (program.shape.in_place) {
     // Builders call the one array "output". All of it is there, whichever part the caller passed.
     std::byte* whole = scatters(program.shape.collective) ? spaces_[static_cast<int>(Space::input)]
@@ -34,6 +36,7 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   answered_.assign(program.instructions.size(), 0);
   in_doubt_since_.reset();
   remaining_ = program.instructions.size();
+  encodes_ = decodes_ = 0;
 }
 
 bool Execution::advance() {
@@ -86,9 +89,10 @@ std::byte* Execution::at(const Place& place, size_t offset) const {
 }
 
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
-  if (in.kind == StepKind::recv) return receive(in, lane);
+  if (in.kind == StepKind::recv) return in.coded ? receive_coded(in, lane) : receive(in, lane);
   if (in.kind == StepKind::recv_reduce) return receive_and_reduce(in, lane);
   if (in.kind == StepKind::send) return send(in, lane);
+  if (in.coded || in.kind == StepKind::encode) return code(in), Outcome::finished;
   std::byte* target = at(in.target, in.target_offset);
   const std::byte* source = at(in.source, in.source_offset);
   if (in.kind == StepKind::reduce) {
@@ -107,8 +111,9 @@ Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
   progress.answer = in.answer, progress.plain = in.plain;
   progress.answered = answered_[&in - program_->instructions.data()];
   const uint64_t tag = record_.tag + in.salt;
-  if (transport_->send(in.peers[0], tag, at(in.source, in.source_offset), in.bytes, progress))
-    return Outcome::finished;
+  const std::byte* source = at(in.source, in.source_offset);
+  const size_t bytes = in.coded ? kCodedHeader + coded_size(source) : in.bytes;
+  if (transport_->send(in.peers[0], tag, source, bytes, progress)) return Outcome::finished;
   return progress.moved > before ? Outcome::moved : Outcome::waiting;
 }
 
@@ -163,6 +168,47 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
     outcome = Outcome::moved;
   }
   return Outcome::finished;
+}
+
+// How long it is the message says itself, in its first chunk.
+Execution::Outcome Execution::receive_coded(const Instruction& in, LaneState& lane) {
+  if (in.peers.empty()) return Outcome::finished;
+  SendProgress& progress = lane.progress;
+  std::byte* const slot = at(in.target, in.target_offset);
+  Outcome outcome = Outcome::waiting;
+  while (!progress.begun || progress.moved < kCodedHeader + coded_size(slot)) {
+    const Chunk* chunk = expect(in.peers[0], in);
+    if (!chunk) return outcome;
+    if (chunk->bytes > program_->coded_slot_bytes - progress.moved ||
+        (!progress.begun && chunk->bytes < kCodedHeader))
+      fail(ErrorKind::mismatch, "a coded message of rank ", in.peers[0], " is damaged: ", chunk->bytes,
+           " bytes more where ", program_->coded_slot_bytes - progress.moved, " can be, in ",
+           describe(record_));
+    if (chunk->remote && !transport_->fetch(in.peers[0], slot + progress.moved)) return outcome;
+    if (chunk->data) std::memcpy(slot + progress.moved, chunk->data, chunk->bytes);
+    progress.moved += chunk->bytes, progress.begun = true;
+    transport_->consume(in.peers[0]);
+    outcome = Outcome::moved;
+  }
+  return Outcome::finished;
+}
+
+void Execution::code(const Instruction& in) {
+  if (!in.bytes && in.kind != StepKind::encode) return;  // an empty piece does not travel
+  const Shape& shape = program_->shape;
+  const Coding coding{*shape.codec, shape.dtype, in.bytes / size_of(shape.dtype),
+                      program_->coded_slot_bytes - kCodedHeader};
+  const std::byte* source = at(in.source, in.source_offset);
+  std::byte* target = at(in.target, in.target_offset);
+  if (in.kind == StepKind::encode)
+    coding.encode(source, target), ++encodes_;
+  else if (in.kind == StepKind::reduce)
+    coding.add(source, target);
+  else
+    coding.decode(source, target, in.kind == StepKind::decode_reduce), ++decodes_;
+  if (!in.final || shape.op != Op::mean || target == nullptr) return;
+  const void* sums[] = {target};
+  reduce(shape.dtype, Op::sum, target, sums, 1, coding.count, program_->world);
 }
 
 // As far as all sources are there; they may be cut into different chunks.

@@ -21,6 +21,8 @@ class Execution {
   bool advance();
   bool done() const { return remaining_ == 0; }
   const CallRecord& record() const { return record_; }
+  uint64_t encodes() const { return encodes_; }
+  uint64_t decodes() const { return decodes_; }
 
  private:
   enum class Outcome { waiting, moved, finished };
@@ -39,6 +41,8 @@ class Execution {
   Outcome run(const Instruction& in, LaneState& lane);
   Outcome send(const Instruction& in, LaneState& lane);
   Outcome receive(const Instruction& in, LaneState& lane);
+  Outcome receive_coded(const Instruction& in, LaneState& lane);
+  void code(const Instruction& in);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes,
             std::byte* twin = nullptr);
@@ -64,6 +68,7 @@ class Execution {
       taken_;  // of the chunk at hand from each peer, by a fold whose sources are cut otherwise
   std::optional<std::chrono::steady_clock::time_point> in_doubt_since_;
   size_t remaining_ = 0;
+  uint64_t encodes_ = 0, decodes_ = 0;  // of this call, codings of anything
 };
 
 }  // namespace gpucomm

@@ -72,6 +72,7 @@ class Compiler {
 
   size_t offset(const Place& place, const Step& step) const {
     const Layout& layout = layout_of(place);
+    if (place.space == Space::coded) return place.slot * program_.coded_slot_bytes;
     if (place.space != Space::scratch) return layout.begin(step.piece) * item_;
     const int base = place.base < 0 ? step.piece : place.base;
     return place.slot * program_.scratch_slot_bytes + (layout.begin(step.piece) - layout.begin(base)) * item_;
@@ -84,12 +85,9 @@ class Compiler {
   }
 
   void add(const Step& step) {
-    const bool known = step.kind == StepKind::send || step.kind == StepKind::recv ||
-                       step.kind == StepKind::recv_reduce || step.kind == StepKind::reduce ||
-                       step.kind == StepKind::copy;
-    if (!known)
-      fail(ErrorKind::unavailable, "a plan with '", name_of(step.kind),
-           "' steps needs a codec or engine that this version does not have");
+    if (step.kind == StepKind::native)
+      fail(ErrorKind::unavailable,
+           "a plan with 'native' steps needs an engine that this version does not have");
     const Layout& layout = layout_of(step.kind == StepKind::send ? step.source : step.target);
     Instruction in{step.kind,
                    step.final,
@@ -110,6 +108,7 @@ class Compiler {
       in.below += peer < plan_.rank;
     }
     in.plain = plain_[program_.instructions.size()];
+    in.coded = (step.kind == StepKind::recv ? step.target : step.source).space == Space::coded;
     program_.lanes = std::max(program_.lanes, step.lane + 1);
     program_.instructions.push_back(std::move(in));
   }
@@ -122,12 +121,28 @@ class Compiler {
   std::vector<bool> sent_, received_;
 };
 
-size_t align_of(size_t item) { return std::max<size_t>(1, 64 / item); }
+// Cuts fall on cache lines, and on the codec's blocks: both are powers of two.
+size_t align_of(const Shape& shape) {
+  return std::max<size_t>({1, 64 / size_of(shape.dtype), shape.codec ? shape.codec->traits().block : 1});
+}
 
 // The output of an all_to_all with uneven counts is cut otherwise than its input.
 Layout cut_out(const Plan& plan, const Shape& shape) {
   const size_t count = std::accumulate(shape.out_counts.begin(), shape.out_counts.end(), size_t{0});
-  return cut(plan, count, align_of(size_of(shape.dtype)), shape.out_counts);
+  return cut(plan, count, align_of(shape), shape.out_counts);
+}
+
+size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+size_t coded_slot(const Plan& plan, const Layout& layout, const Shape& shape) {
+  if (!plan.coded_slots) return 0;
+  return padded(kCodedHeader +
+                shape.codec->max_bytes(slot_elements(plan, layout, Space::coded), shape.dtype));
+}
+
+size_t scratch_of(const Plan& plan, const Layout& layout, const Shape& shape) {
+  return padded(slot_elements(plan, layout, Space::scratch) * size_of(shape.dtype)) * plan.scratch_slots +
+         coded_slot(plan, layout, shape) * plan.coded_slots;
 }
 
 }  // namespace
@@ -141,6 +156,7 @@ CallRecord make_record(const Shape& shape) {
   record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
   record.in_use = 1, record.purpose = static_cast<uint32_t>(shape.purpose);
   std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
+  if (shape.codec) std::strncpy(record.codec.data(), shape.codec->spec().c_str(), record.codec.size() - 1);
   return record;
 }
 
@@ -148,24 +164,24 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
   const int world = static_cast<int>(nodes.size());
   const size_t item = size_of(shape.dtype);
   PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place, nodes};
+  request.additive = shape.codec && shape.codec->traits().additive;
   Program program;
   program.shape = shape, program.world = world, program.rank = rank;
   for (;; request.segments *= 2) {
     const Plan plan = build_plan(shape.algorithm, request);
-    const Layout layout = cut(plan, shape.count, align_of(item), shape.counts);
+    const Layout layout = cut(plan, shape.count, align_of(shape), shape.counts);
     const Layout out_layout = shape.out_counts.empty() ? layout : cut_out(plan, shape);
-    const size_t slot = slot_elements(plan, layout, Space::scratch) * item;
+    program.scratch_slot_bytes = padded(slot_elements(plan, layout, Space::scratch) * item);
+    program.coded_slot_bytes = coded_slot(plan, layout, shape);
+    program.coded_begin = program.scratch_slot_bytes * plan.scratch_slots;
+    program.scratch_bytes = scratch_of(plan, layout, shape);
     // All ranks must cut alike, but only some may need scratch: all look at the neediest, in place.
     size_t neediest = 0;
     PlanRequest any = request;
     any.in_place = shape.out_counts.empty();
     const std::vector<Plan> all = build_plans(shape.algorithm, any);
-    for (const Plan& other : all)
-      neediest =
-          std::max(neediest, slot_elements(other, layout, Space::scratch) * item * other.scratch_slots);
+    for (const Plan& other : all) neediest = std::max(neediest, scratch_of(other, layout, shape));
     if (neediest > kMaxScratchBytes && Registry<Algorithm>::find(shape.algorithm).segmented) continue;
-    program.scratch_slot_bytes = (slot + 63) / 64 * 64;
-    program.scratch_bytes = program.scratch_slot_bytes * plan.scratch_slots;
     const size_t own = world > 1 && by_rank(shape.collective) ? layout.begin(plan.piece(rank, 0)) * item : 0;
     program.input_shift = gathers(shape.collective) ? own : 0;
     program.output_shift = scatters(shape.collective) ? own : 0;
@@ -195,6 +211,7 @@ std::string describe(const CallRecord& r) {
     text += concat(by_rank(collective) ? " in uneven counts of digest " : " packed of arrays of digest ",
                    std::hex, r.counts >> 32, std::dec);
   if (rooted(collective)) text += concat(", root ", r.root);
+  if (r.codec[0]) text += concat(", codec ", r.codec.data());
   return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
                        r.segments == 1 ? " segment)" : " segments)");
 }

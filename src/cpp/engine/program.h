@@ -27,6 +27,7 @@ struct Instruction {
   uint32_t answer = 0;
   std::vector<int> answers;
   bool plain = false;   // send: its receiver only stores it
+  bool coded = false;   // send, recv, reduce: of a coded piece
   uint32_t number = 0;  // send: of this message among ours to that peer
 };
 
@@ -36,14 +37,17 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> lane_steps;
   size_t input_shift = 0, output_shift = 0;  // bytes from the message's start to the array given
-  size_t scratch_slot_bytes = 0, scratch_bytes = 0;
-  CallRecord record;  // all but sequence and tag
+  size_t scratch_slot_bytes = 0, coded_slot_bytes = 0;
+  size_t coded_begin = 0, scratch_bytes = 0;  // coded slots follow those of scratch
+  CallRecord record;                          // all but sequence and tag
   uint64_t fingerprint = 0;
 };
 
 // Builds the plan of `shape` (algorithm and segments given) for this rank and fills it in. `nodes`: the node
 // of each rank. Raises the segment
 // count until the scratch fits. Throws unavailable for steps that need a codec.
+inline constexpr size_t kCodedHeader = 8;  // a coded piece in a slot: its size in bytes, then these
+
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank);
 
 CallRecord make_record(const Shape& shape);

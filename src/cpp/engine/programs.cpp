@@ -5,10 +5,21 @@ namespace {
 
 constexpr size_t kMostPrograms = 512;
 
+void check_coding(const Shape& wish) {
+  const bool coded = wish.codec != nullptr;
+  const std::string fitting = offering(wish.collective, coded);
+  if (fitting.empty())
+    fail(ErrorKind::invalid_argument, "no algorithm for ", name_of(wish.collective), " takes a codec, got ",
+         wish.codec->spec());
+  if (wish.algorithm != "auto" && Registry<Algorithm>::find(wish.algorithm).coded != coded)
+    fail(ErrorKind::invalid_argument, "algorithm '", wish.algorithm, coded ? "' takes no" : "' needs a",
+         " codec for ", name_of(wish.collective), "; those that ", coded ? "do: " : "need none: ", fitting);
+}
+
 std::string key_of(const Shape& s) {
   return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
                 ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
-                ' ', s.algorithm, key_of_counts(s));
+                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", key_of_counts(s));
 }
 
 }  // namespace
@@ -16,6 +27,7 @@ std::string key_of(const Shape& s) {
 void Programs::check(const Shape& wish) const {
   if (wish.algorithm != "auto" && !Registry<Algorithm>::find(wish.algorithm).offers(wish.collective))
     build_plan(wish.algorithm, {wish.collective});  // throws the sentence
+  check_coding(wish);
 }
 
 const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {

@@ -35,10 +35,10 @@ static void check_request(const PlanRequest& request) {
   check_nodes(request.nodes, request.world);
 }
 
-static std::string offering(Collective collective) {
+std::string offering(Collective collective, bool coded) {
   std::string names;
   for (const auto& [name, entry] : Registry<Algorithm>::all())
-    if (entry.offers(collective)) names += (names.empty() ? "" : ", ") + name;
+    if (entry.coded == coded && entry.offers(collective)) names += (names.empty() ? "" : ", ") + name;
   return names;
 }
 
@@ -53,7 +53,7 @@ Plan build_plan(std::string_view algorithm, const PlanRequest& request) {
   check_request(request);
   if (!entry.offers(request.collective))
     fail(ErrorKind::invalid_argument, "algorithm '", algorithm, "' does not offer ",
-         name_of(request.collective), "; those that do: ", offering(request.collective));
+         name_of(request.collective), "; those that do: ", offering(request.collective, entry.coded));
   Plan plan;
   plan.collective = request.collective;
   plan.algorithm = algorithm;

@@ -114,9 +114,10 @@ struct PlanRequest {
   int world = 1, rank = 0, root = 0, segments = 1;
   bool in_place = true;
   std::vector<int> nodes;  // the node of each rank, numbered from 0 in order of first ranks; empty: one
+  bool additive = false;   // of coded plans: the codec adds coded pieces
 };
 
-// An algorithm: one file that builds plans. `lossless` builders only; codecs join as traits later.
+// An algorithm: one file that builds plans.
 struct Algorithm {
   static constexpr const char* kKind = "algorithm";
   std::string summary;                  // one line, for tables
@@ -125,9 +126,13 @@ struct Algorithm {
   bool segmented;                       // whether cutting finer than its chunks can pay
   void (*build)(const PlanRequest&, Plan&);
   bool across_nodes = false;  // only of use where there are several
+  bool coded = false;  // sends pieces in coded form: only for calls with a codec, and those take no other
 
   bool offers(Collective c) const;
 };
+
+// The names of the algorithms that offer a collective, without a codec or with one.
+std::string offering(Collective collective, bool coded);
 
 // Throws invalid_argument unless these are the nodes of so many ranks, in the order of their first ranks.
 void check_nodes(const std::vector<int>& nodes, int world);

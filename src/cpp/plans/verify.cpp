@@ -12,6 +12,7 @@ using Clock = std::vector<int>;  // per lane of every rank: how many of its step
 struct Value {
   std::vector<int> times;   // per rank: how often its contribution is in here; empty: nothing here yet
   std::vector<int> passes;  // per rank: lossy passes on that contribution's way
+  int errors = 0;           // encodings whose errors add up in here
   int piece = 0;            // of the contributions, where they began
   bool coded = false, final = false;
 };
@@ -117,7 +118,7 @@ class Machine {
             plan.collective == Collective::broadcast || plan.collective == Collective::scatter;
         if (from_root && r != plan.root) continue;
         if (gathers(plan.collective) && plan.chunk_of(piece) != r) continue;
-        Value value{std::vector<int>(world_), std::vector<int>(world_), piece};
+        Value value{std::vector<int>(world_), std::vector<int>(world_), 0, piece};
         value.times[r] = 1;
         cell(r, {Space::input}, piece).value = value;
       }
@@ -199,7 +200,7 @@ class Machine {
     for (auto& [peer, values] : arriving) add(rank, index, value, values[i]);
     if (step.kind == StepKind::encode) {
       for (size_t r = 0; r < value.times.size(); ++r) value.passes[r] += value.times[r] > 0;
-      value.coded = true;
+      ++value.errors, value.coded = true;
     }
     if (step.kind == StepKind::decode || step.kind == StepKind::decode_reduce) value.coded = false;
     if (step.kind == StepKind::reduce || step.kind == StepKind::decode_reduce)
@@ -213,6 +214,7 @@ class Machine {
     if (value.coded != more.coded) fault(rank, index, "folds coded with dense data");
     if (value.piece != more.piece)
       fault(rank, index, "folds piece ", value.piece, " with piece ", more.piece);
+    value.errors += more.errors;
     for (int r = 0; r < world_; ++r) {
       value.times[r] += more.times[r];
       value.passes[r] = std::max(value.passes[r], more.passes[r]);
@@ -278,6 +280,7 @@ class Machine {
                " of the input, not ", want.piece);
         if (world_ > 1 && got.final != want.final)
           fail(ErrorKind::mismatch, label(r), ": piece ", piece, " of the result was never marked final");
+        report_.encode_errors = std::max(report_.encode_errors, got.errors);
         for (int p : got.passes) report_.lossy_passes = std::max(report_.lossy_passes, p);
       }
   }

@@ -20,7 +20,7 @@ inline constexpr int kRememberedCalls = 32;  // of each rank: the flight log
 
 // What a rank calls, as the others can read it. Words, so that a record can be shared without locks.
 struct CallRecord {
-  static constexpr int kWords = 12;
+  static constexpr int kWords = 14;
   uint64_t sequence = 0;  // 1 for the first call
   uint64_t tag = 0;       // fingerprint of all below and the sequence; rides in every message of the call
   uint64_t count = 0;     // elements of the whole message
@@ -28,6 +28,7 @@ struct CallRecord {
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
   uint32_t purpose = 0;  // 1: a barrier, 2: an agreement on measured times
   std::array<char, 32> algorithm{};
+  std::array<char, 24> codec{};
   uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
   // n: the n-th send to rank `root`; -n: the n-th receive from it; 0: a collective.
   int64_t message = 0;

@@ -96,7 +96,7 @@ def _calls(comm: Communicator, collective: str, count: int) -> Callable[[Choice]
 
 def _fixed(collective: str, nbytes: int) -> Iterator[Choice]:
     for name, about in _core.algorithms().items():
-        if collective not in about["collectives"] or about["across_nodes"]:
+        if collective not in about["collectives"] or about["across_nodes"] or about["coded"]:
             continue
         segments = 1
         while segments == 1 or (about["segmented"] and segments <= 256 and nbytes // segments >= 1 << 16):

@@ -114,7 +114,8 @@ def _named_path(text: str, peers: list[str]) -> tuple[str, str]:
 def _algorithms(text: str, collective: str, ranks: int) -> list[str]:
     names = parse_names(text)
     if names == ["all"]:
-        names = [name for name, about in _core.algorithms().items() if collective in about["collectives"]]
+        known = _core.algorithms().items()
+        names = [n for n, about in known if collective in about["collectives"] and not about["coded"]]
     if not names:
         raise InvalidArgumentError(f"--algorithms {text!r} must name at least one, such as auto,ring")
     for name in names:

@@ -1,0 +1,12 @@
+// An element at any address.
+#pragma once
+
+namespace gpucomm {
+
+// A struct, for GCC drops such attributes from an alias of a template's parameter.
+template <class T>
+struct __attribute__((packed, may_alias)) Unaligned {
+  T value;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,44 @@
+// A coded piece in its slot: the size of its bytes, then the bytes.
+#pragma once
+#include <cstring>
+
+#include "codecs/codec.h"
+#include "engine/program.h"
+
+namespace gpucomm {
+
+inline uint64_t coded_size(const std::byte* slot) {
+  uint64_t size;
+  std::memcpy(&size, slot, sizeof size);
+  return size;
+}
+
+struct Coding {
+  const Codec& codec;
+  Dtype dtype;
+  size_t count;  // elements of the piece
+  size_t room;   // bytes in a slot
+
+  void encode(const std::byte* dense, std::byte* slot) const {
+    const uint64_t size = codec.encode(dense, count, dtype, slot + kCodedHeader);
+    std::memcpy(slot, &size, sizeof size);
+  }
+  void decode(const std::byte* slot, std::byte* dense, bool adds) const {
+    (codec.*(adds ? &Codec::decode_add : &Codec::decode))(slot + kCodedHeader, checked(slot), count, dtype,
+                                                          dense);
+  }
+  void add(const std::byte* from, std::byte* into) const {
+    codec.add(from + kCodedHeader, checked(from), into + kCodedHeader);
+  }
+
+ private:
+  size_t checked(const std::byte* slot) const {
+    const uint64_t size = coded_size(slot);
+    if (size > room)
+      fail(ErrorKind::mismatch, "a coded message says that it has ", size, " bytes where at most ", room,
+           " fit");
+    return size;
+  }
+};
+
+}  // namespace gpucomm

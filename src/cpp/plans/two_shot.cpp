@@ -1,0 +1,82 @@
+// two_shot: every rank sends each chunk, coded, to the rank that folds it, which sends the sum, coded again,
+// to all: two lossy passes whatever the world. Source: ours, as direct.
+// Cost: all_reduce 2(p-1)(alpha + n/p c beta), c the codec's share of the bytes.
+#include "plans/coded.h"
+
+namespace gpucomm {
+namespace {
+
+using At = CodedSteps::At;
+using Slots = CodedSteps::Slots;
+
+class TwoShot {
+ public:
+  TwoShot(const PlanRequest& request, Plan& plan)
+      : plan_(plan),
+        steps_(plan),
+        world_(request.world),
+        rank_(request.rank),
+        own_{{plan.in_place ? Space::output : Space::input}},
+        encoded_(steps_.slots(Space::coded, world_)),
+        received_(steps_.slots(Space::coded, world_)) {}
+
+  void run() {
+    const bool folds = reduces(plan_.collective), gathers = !scatters(plan_.collective);
+    int round = 0;
+    for (int k = 0; k < plan_.segments; ++k) {
+      At sum = own_;
+      if (folds) sum = fold(k, round++);
+      if (gathers) gather(k, sum, round++);
+    }
+  }
+
+ private:
+  int peer(int offset) const { return ((rank_ + offset) % world_ + world_) % world_; }
+
+  At fold(int k, int round) {
+    const int mine = plan_.piece(rank_, k);
+    for (int i = 1; i < world_; ++i) {
+      const int piece = plan_.piece(peer(i), k);
+      steps_.send(steps_.encode(own_, piece, encoded_), piece, peer(i), round);
+    }
+    At sum = plan_.in_place ? own_ : steps_.copy_out(own_, mine);
+    for (int i = 1; i < world_; ++i)
+      sum = steps_.fold(steps_.receive(mine, peer(-i), round, received_), sum, mine, i == world_ - 1);
+    return sum;
+  }
+
+  void gather(int k, const At& from, int round) {
+    const int mine = plan_.piece(rank_, k);
+    const At coded = steps_.encode(from, mine, encoded_);
+    for (int i = 1; i < world_; ++i) steps_.send(coded, mine, peer(i), round);
+    steps_.decode(coded, mine, false);
+    for (int i = 1; i < world_; ++i) {
+      const int piece = plan_.piece(peer(-i), k);
+      steps_.decode(steps_.receive(piece, peer(-i), round, received_), piece, false);
+    }
+  }
+
+  Plan& plan_;
+  CodedSteps steps_;
+  int world_, rank_;
+  At own_;
+  Slots encoded_, received_;
+};
+
+void build(const PlanRequest& request, Plan& plan) {
+  plan.chunks = request.world;
+  TwoShot(request, plan).run();
+}
+
+const Registry<Algorithm>::Add add{
+    "two_shot",
+    {"coded chunks go straight to the rank that folds them, coded sums to all: two lossy passes",
+     "ours",
+     {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter},
+     true,
+     build,
+     false,
+     true}};
+
+}  // namespace
+}  // namespace gpucomm
