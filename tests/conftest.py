@@ -24,6 +24,14 @@ def pairs(*collectives: str, coded: bool = False) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is measured here is of a busy machine: nothing for the user's cache, nor is that read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUCOMM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def ranks() -> Iterator[list[subprocess.Popen[str]]]:
     """For the processes that a test starts: they are ended with it."""

@@ -81,6 +81,7 @@ def find(name: str) -> Launcher:
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment without what a launcher set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    kept["GPUCOMM_CACHE"] = os.environ["GPUCOMM_CACHE"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
     return {k: v for k, v in kept.items() if k not in ("RANK", "WORLD_SIZE")} | root | extra
 

@@ -62,6 +62,39 @@ def test_a_list_gives_what_single_calls_give(world, async_op, collective, how):
     run_ranks(world, body)
 
 
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_list_is_gathered_as_single_arrays_are(world, async_op):
+    def body(comm):
+        xs, before = mixed(comm.rank), mixed(comm.rank)
+        single = [comm.all_gather(x) for x in xs]
+        for kind in (list, tuple):
+            got = comm.all_gather(kind(xs), async_op=async_op)
+            if async_op:
+                assert isinstance(got, CoalescedWork)
+                assert got.wait(timeout=20) is got.result
+                got = got.result
+            assert isinstance(got, list)
+            same(got, single)
+            same(xs, before)
+
+    run_ranks(world, body)
+
+
+def test_gathered_lists_share_messages_and_may_be_read_only():
+    frozen = np.ones(5)
+    frozen.flags.writeable = False
+
+    def body(comm):
+        before = comm.stats()["calls"]
+        got = comm.all_gather([frozen, frozen, np.full(3, comm.rank)], algorithm="ring", segments=1)
+        assert got[2].tolist() == [0, 0, 0, 1, 1, 1] and got[0].shape == (10,)
+        assert comm.all_gather([]) == []
+        return comm.stats()["calls"] - before
+
+    assert run_ranks(2, body) == [2, 2]  # of two dtypes
+
+
 def messages_of(comm, xs, **how):
     before = comm.stats()["calls"]
     comm.all_reduce(xs, algorithm="ring", segments=1, **how)
@@ -120,7 +153,14 @@ def test_bad_lists_are_sentences_before_anything_is_sent():
             (lambda: comm.all_reduce([x, frozen]), UnsupportedTypeError, r"x\[1\] is read-only .rank"),
             (lambda: comm.all_reduce([x, x.astype(complex)]), UnsupportedTypeError, "can not be reduced"),
             (lambda: comm.all_reduce([x[:5], x[4:]]), InvalidArgumentError, r"x\[0\] and x\[1\] overlap"),
-            (lambda: comm.all_reduce([x], out=[x]), InvalidArgumentError, "out is for one array"),
+            (lambda: comm.all_reduce([x], out=[x]), InvalidArgumentError, "out is for one array, not for a"),
+            (lambda: comm.all_gather([x], out=[x]), InvalidArgumentError, "out is for one array, not for a"),
+            (lambda: comm.all_gather([x], counts=[8, 8]), InvalidArgumentError, "counts is for one array"),
+            (
+                lambda: comm.all_gather([x, 1.0]),
+                UnsupportedTypeError,
+                r"x\[1\] must be an array .* got float",
+            ),
             (lambda: comm.all_reduce([x, x[:0]], op="mena"), InvalidArgumentError, "unknown op 'mena'"),
             (lambda: comm.broadcast([x, x.copy()], root=9), InvalidArgumentError, "root must be in"),
         ]:

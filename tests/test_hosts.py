@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -13,65 +12,31 @@ from pathlib import Path
 import jobs
 import pytest
 
+from gpucomm.errors import UnavailableError
+from gpucomm.reproduce import cluster as clusters
+
 pytestmark = pytest.mark.processes
 
-SCRIPT = str(Path(__file__).parent / "cluster.sh")
 HOSTS = 4
-NET = "10.78.0.0/24"
-
-
-class Cluster:
-    """The hosts, while they are up."""
-
-    def __init__(self, folder: Path) -> None:
-        self._env = {**os.environ, "CLUSTER": str(folder)}
-        self.agent = str(folder / "agent")
-
-    def call(self, *words: str) -> str:
-        done = subprocess.run([SCRIPT, *words], env=self._env, capture_output=True, text=True, timeout=30)
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        return done.stdout
-
-    def on(self, host: int, *command: str) -> list[str]:
-        return ["env", f"CLUSTER={self._env['CLUSTER']}", SCRIPT, "exec", str(host), *command]
-
-    def mpiexec(self, launcher: jobs.Launcher, hosts: int, each: int) -> list[str]:
-        """What starts ranks on the first hosts, so many on each."""
-        names = ",".join(f"host{i + 1}:{each}" for i in range(hosts))
-        command = [str(Path(launcher.python).parent / "mpiexec"), "-n", str(hosts * each)]
-        if launcher.name == "mpich":
-            told = ["MPIR_CVAR_CH4_NETMOD=ofi", "FI_PROVIDER=tcp", "FI_TCP_IFACE=eth0"]
-            command += ["-launcher", "rsh", "-launcher-exec", self.agent, "-iface", "eth0", "-hosts", names]
-            return self.on(1, "env", *told, *command, launcher.python)
-        command += ["--host", names, "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-        command += ["--prtemca", "plm_ssh_agent", self.agent, "--prtemca", "prte_if_include", NET]
-        command += ["--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", NET]
-        return self.on(1, *command, launcher.python)
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    if missing := [tool for tool in ("ip", "tc", "unshare", "nsenter") if not shutil.which(tool)]:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    # not below pytest's folder: its name is part of the namespaces' names
-    folder = Path("/run") / f"gpucomm-test-{os.getpid()}"
-    cluster = Cluster(folder)
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            cluster.call("up", str(HOSTS), "1gbit")
-        except RuntimeError as error:
-            pytest.skip(f"no network namespaces here: {error}")
-        yield cluster
-    finally:
-        cluster.call("down")
-        folder.rmdir()
+            made = stack.enter_context(clusters.cluster(HOSTS, "1gbit"))
+        except UnavailableError as error:
+            pytest.skip(str(error))
+        yield made
+
+
+def mpiexec(cluster, launcher: jobs.Launcher, hosts: int, each: int) -> list[str]:
+    mpi = clusters.Mpi(launcher.name, str(Path(launcher.python).parent / "mpiexec"), launcher.python)
+    return cluster.mpiexec(mpi, hosts, each)
 
 
 def run(cluster, name, hosts, each, folder, *checks):
-    command = [*cluster.mpiexec(jobs.find(name), hosts, each), jobs.PROGRAM, str(folder), *checks]
+    command = [*mpiexec(cluster, jobs.find(name), hosts, each), jobs.PROGRAM, str(folder), *checks]
     code, output, seconds = jobs.wait_for(command, jobs.environment(), 60)
     return jobs.Ended(code, output, jobs.reports(folder, hosts * each), seconds)
 
@@ -140,7 +105,7 @@ def test_torchrun(cluster, tmp_path):
 
 def test_a_host_that_drops_off_is_a_sentence_on_every_rank(cluster, tmp_path):
     launcher = jobs.find("mpich")
-    command = [*cluster.mpiexec(launcher, 4, 1), jobs.PROGRAM, str(tmp_path), "cut_off"]
+    command = [*mpiexec(cluster, launcher, 4, 1), jobs.PROGRAM, str(tmp_path), "cut_off"]
     job = subprocess.Popen(command, env=jobs.environment(), stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         for rank, report in enumerate(all_reports(tmp_path, 4, 30)):

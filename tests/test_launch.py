@@ -40,6 +40,7 @@ SLURM = {
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment without what a launcher set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    kept["GPUCOMM_CACHE"] = os.environ["GPUCOMM_CACHE"]
     return {k: v for k, v in kept.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")} | extra
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
 
+import jobs
 import pytest
 
 import gpucomm
-from gpucomm import cli, cost
+from gpucomm import _core, cli, cost
+from gpucomm.errors import UnavailableError
 from gpucomm.reproduce import command
 from gpucomm.reproduce.claims import HOW, RELATIONS, Row, holds, setting
-from gpucomm.reproduce.linear_pipelining import cells, fusing, segments
+from gpucomm.reproduce.cluster import Mpi
+from gpucomm.reproduce.linear_pipelining import between_hosts, cells, fusing, segments
 from gpucomm.reproduce.papers import PAPERS, find
 from gpucomm.reproduce.pictures import draw
 from gpucomm.reproduce.run import Call, Cell, Run
@@ -212,3 +216,66 @@ def test_simulated_rows_reach_2048_ranks():
     assert max(row["setting"]["ranks"] for row in rows) == 2048
     assert [row["holds"] for row in rows] == [True, True, None, True]
     assert cost.best_segments(2048, 1 << 20, Cell("switch", 1 << 20, 1200, 1e-4).model) == 1567
+
+
+ROWS_BETWEEN_HOSTS = ["lp_invariant", "lp_invariant", "mst_log_p", "lp_vs_be_broadcast"]
+ROWS_BETWEEN_HOSTS += ["switch_auto_not_fused", "switch_auto_not_fused"]
+
+
+def rows_between_hosts(run: Run) -> list[Row]:
+    of = between_hosts
+    return of.pipeline_rows(run) + of.tree_rows(run) + of.exchange_rows(run) + of.fusing_rows(run)
+
+
+def test_what_can_not_be_between_hosts_is_said_once(monkeypatch):
+    def none():
+        raise UnavailableError("there is no mpiexec")
+
+    monkeypatch.setattr(between_hosts, "find_mpi", none)
+    run = Run()
+    assert rows_between_hosts(run) == []
+    assert run.left_out == ["rows between hosts: there is no mpiexec"]
+    quick = Run(quick=True)
+    assert rows_between_hosts(quick) == [] and quick.left_out == []
+
+
+def test_rows_between_hosts_say_what_was_measured(monkeypatch):
+    """On links whose times are the model's, every goal is reached."""
+    model, nbytes = _core.Links("switch", alpha=50e-6, beta=8e-9), between_hosts._NBYTES
+
+    def job(cluster, mpi, hosts):
+        times = {}
+        for call in between_hosts._CALLS:
+            how = {"world": hosts, "nbytes": nbytes, "links": model, "segments": call.segments}
+            times[call] = [cost.cost(call.collective, call.algorithm, **how)] * 4
+        return times, nbytes * model.beta / model.alpha
+
+    monkeypatch.setattr(between_hosts, "_job", job)
+    monkeypatch.setattr(between_hosts, "find_mpi", lambda: Mpi("mpich", "mpiexec", sys.executable))
+    monkeypatch.setattr(between_hosts, "cluster", lambda hosts, rate: contextlib.nullcontext())
+    found = rows_between_hosts(Run())
+    rows = [row.as_json("source") for row in found]
+    check(rows)
+    assert [row["claim"] for row in rows] == ROWS_BETWEEN_HOSTS
+    assert {row["how"] for row in rows} == {"measured"}
+    assert [row["holds"] for row in rows] == [True, True, True, None, True, True]
+    assert rows[0]["ours"] == pytest.approx(1.031, abs=0.01)
+    assert rows[3]["ours"] == pytest.approx(1.5, abs=0.1)
+
+
+@pytest.mark.processes
+def test_calls_are_measured_between_hosts(monkeypatch):
+    monkeypatch.setattr(between_hosts, "_HOSTS", (2, 3))
+    monkeypatch.setattr(between_hosts, "_NBYTES", 1 << 18)
+    monkeypatch.setattr(between_hosts, "_REPEATS", 1)
+    jobs.find("mpich")  # or skipped
+    run = Run()
+    found = rows_between_hosts(run)
+    if run.left_out and ("root" in run.left_out[0] or "not installed" in run.left_out[0]):
+        pytest.skip(run.left_out[0])
+    assert run.left_out == []
+    assert [row.claim for row in found] == ROWS_BETWEEN_HOSTS
+    check([json.loads(json.dumps(row.as_json("source"))) for row in found])
+    for row in found:
+        for times in row.samples.values():
+            assert len(times) == 1 and 0 < times[0] < 10

@@ -41,7 +41,7 @@ PYTHON_LAYERS = {
     "objects": LOWEST,
     "object_collectives": LOWEST | {"comm", "objects"},
     "cost": BASE,
-    "probe": BASE,
+    "probe": BASE | {"launch"},
     "launch": BASE,
     "merge": MIDDLE,
     "exchange": MIDDLE,

@@ -524,14 +524,15 @@ class Communicator:
         Concatenates every rank's x along the first dimension, in rank order, on all ranks.
 
         Args:
-            x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,).
+            x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,). Or a
+                list or tuple of such arrays, of which small ones travel together, as in all_reduce.
             out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
                 None: a new array of x's library.
             counts: the first extent of every rank's x where these differ, alike on all ranks.
             algorithm, segments, timeout, async_op, codec: as in all_reduce.
 
         Returns:
-            An array of shape (world * n, ...), or (sum(counts), ...); a Work if async_op.
+            An array of shape (world * n, ...), or (sum(counts), ...), of a list a list of those; a Work if async_op.
 
         Raises:
             As all_reduce; MismatchError also where the ranks give other counts.

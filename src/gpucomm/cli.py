@@ -17,6 +17,7 @@ __all__ = ["main"]
 COMMANDS = {
     "plan": ("gpucomm.plan_command", "draw or list the plan of a collective, verified"),
     "explain": ("gpucomm.explain", 'show what "auto" chooses, at what cost, and why'),
+    "probe": ("gpucomm.probe.command", "measure the links between ranks and show them"),
     "bench": ("gpucomm.bench.command", "time a collective beside other libraries"),
     "bench-auto": ("gpucomm.bench.auto_command", 'how close "auto" comes to the best fixed choice'),
     "reproduce": ("gpucomm.reproduce.command", "a paper's claims beside our figures for them"),

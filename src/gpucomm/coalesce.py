@@ -19,8 +19,8 @@ __all__ = ["CoalescedWork", "run"]
 class CoalescedWork:
     """The handle of an asynchronous collective on a list of arrays."""
 
-    def __init__(self, xs: Sequence[Any], messages: list[_Message]) -> None:
-        self._xs, self._messages = xs, messages
+    def __init__(self, result: Sequence[Any], messages: list[_Message]) -> None:
+        self._result, self._messages = result, messages
 
     def wait(self, timeout: float | None = None) -> Any:
         """Waits for the end, puts the results in place and returns the list; as `Work.wait`.
@@ -29,7 +29,7 @@ class CoalescedWork:
             timeout: seconds from now for all messages together.
 
         Returns:
-            The list or tuple that was given.
+            The list or tuple that was given; of all_gather a list of new arrays.
 
         Raises:
             Error: as the collective.
@@ -37,7 +37,7 @@ class CoalescedWork:
         end = None if timeout is None else time.monotonic() + timeout
         for message in self._messages:
             message.finish(end)
-        return self._xs
+        return self._result
 
     def done(self) -> bool:
         """Whether all messages have ended, well or not; the results are in place after `wait`."""
@@ -58,6 +58,7 @@ class _Message:
         self._comm, self._arrays = comm, arrays
         self._pack: Any = None
         self._buffer: Any = None
+        self._result: Any = None
         self._work: _core.Work | None = None
         if len(arrays) > 1:
             self._take_buffer(count)
@@ -66,19 +67,21 @@ class _Message:
         """Issues the call; a blocking one ends here."""
         self._writes = writes
         if self._pack is None:
-            self._work = getattr(self._comm, collective)(self._arrays[0], **how)
+            issued = getattr(self._comm, collective)(self._arrays[0], **how)
         else:
             if reads:
                 _core.copy_pack(self._arrays, self._pack, True)
-            self._work = self._comm._packed(collective, self._pack, digest, **how)
-        if not how["async_op"]:
-            self._work = None
+            issued = self._comm._packed(collective, self._pack, digest, **how)
+        if how["async_op"]:
+            self._work = issued
+        else:
+            self._result = issued
             self._unpack()
 
     def finish(self, end: float | None) -> None:
         """Waits until the clock says `end` and unpacks, the first time."""
         if self._work is not None:
-            self._work.wait(None if end is None else max(0.001, end - time.monotonic()))
+            self._result = self._work.wait(None if end is None else max(0.001, end - time.monotonic()))
             self._work = None
             self._unpack()
 
@@ -90,6 +93,9 @@ class _Message:
             return
         if self._writes:
             _core.copy_pack(self._arrays, self._pack, False)
+        self._give_back()
+
+    def _give_back(self) -> None:
         _buffers(self._comm)[self._key] = self._buffer
         self._pack = self._buffer = None
 
@@ -103,37 +109,76 @@ class _Message:
         self._pack = self._buffer[:count]
 
 
+class _Gathering(_Message):
+    """A message of all_gather: its results are new arrays, which come into a list."""
+
+    def __init__(
+        self, comm: Communicator, arrays: list[Any], count: int, places: Sequence[int], results: list[Any]
+    ) -> None:
+        super().__init__(comm, arrays, count)
+        self._places, self._results = places, results
+
+    def _unpack(self) -> None:
+        if self._pack is None:
+            self._results[self._places[0]] = self._result
+            return
+        shapes = [tuple(x.shape) or (1,) for x in self._arrays]
+        world, count = self._comm.world, len(self._pack)
+        outs = [empty_like(x, (world * s[0], *s[1:])) for x, s in zip(self._arrays, shapes, strict=True)]
+        for rank in range(world):
+            parts = [out[rank * s[0] : (rank + 1) * s[0]] for out, s in zip(outs, shapes, strict=True)]
+            _core.copy_pack(parts, self._result[rank * count : (rank + 1) * count], False)
+        for place, out in zip(self._places, outs, strict=True):
+            self._results[place] = out
+        self._give_back()
+
+
 def _buffers(comm: Communicator) -> dict[Any, Any]:
     buffers: dict[Any, Any] = vars(comm).setdefault("_pack_buffers", {})
     return buffers
 
 
-def run(comm: Communicator, collective: str, xs: Sequence[Any], *, out: Any = None, **how: Any) -> Any:
-    """Runs all_reduce, reduce or broadcast on a list or tuple of arrays, which the communicator passes on.
+def run(
+    comm: Communicator, collective: str, xs: Sequence[Any], *, out: Any = None, counts: Any = None, **how: Any
+) -> Any:
+    """Runs a collective on a list or tuple of arrays, which the communicator passes on.
 
     Args:
         comm: the communicator.
-        collective: its name.
+        collective: all_reduce, reduce, broadcast or all_gather.
         xs: arrays of any shapes and dtypes, in the same order with the same counts on all ranks.
         out: must be None.
+        counts: must be None.
         how: the collective's other keywords.
 
     Returns:
-        xs, or a CoalescedWork if async_op.
+        xs, of all_gather a list of new arrays; or a CoalescedWork if async_op.
 
     Raises:
         Error: as the collective; a bad argument before anything was sent.
     """
-    if out is not None:
-        raise InvalidArgumentError(
-            f"out is for one array, a list is reduced in place (rank {comm.rank} of {comm.world})"
-        )
-    is_root = how.get("root", -1) == comm.rank
-    reads = collective != "broadcast" or is_root
-    writes = not is_root if collective == "broadcast" else collective != "reduce" or is_root
-    messages = []
+    for name, given in (("out", out), ("counts", counts)):
+        if given is not None:
+            raise InvalidArgumentError(
+                f"{name} is for one array, not for a list (rank {comm.rank} of {comm.world})"
+            )
+    reads, writes = _directions(collective, how.get("root", -1) == comm.rank)
+    gathered: list[Any] = [None] * len(xs)
+    gathers = collective == "all_gather"
+    messages: list[_Message] = []
     for places, count, digest in comm._plan_packs(list(xs), writes, how.get("op"), how.get("scale")):
-        message = _Message(comm, [xs[i] for i in places], count)
-        message.start(collective, digest, reads, writes, how)
-        messages.append(message)
-    return CoalescedWork(xs, messages) if how["async_op"] else xs
+        arrays = [xs[i] for i in places]
+        made = _Gathering(comm, arrays, count, places, gathered) if gathers else _Message(comm, arrays, count)
+        made.start(collective, digest, reads, writes, how)
+        messages.append(made)
+    result = gathered if gathers else xs
+    return CoalescedWork(result, messages) if how["async_op"] else result
+
+
+def _directions(collective: str, is_root: bool) -> tuple[bool, bool]:
+    """Whether this rank's arrays are read, and written."""
+    if collective == "broadcast":
+        return is_root, not is_root
+    if collective == "reduce":
+        return True, is_root
+    return True, collective == "all_reduce"

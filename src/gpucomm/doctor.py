@@ -13,6 +13,7 @@ import resource
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -21,6 +22,7 @@ from pathlib import Path
 from gpucomm import _core
 from gpucomm.launch.cores import cgroup_quota, usable_cores
 from gpucomm.links import memory_bandwidth
+from gpucomm.probe import cache
 
 __all__ = ["Finding", "add_arguments", "examine", "main"]
 
@@ -127,6 +129,20 @@ def _emulated_links(name: str) -> Iterator[Finding]:
     yield Finding(
         name, True, f"up to {8 * limit / 1e9:.3g} Gbit/s over all ranks, a quarter of the memory's bandwidth"
     )
+
+
+def _figures(name: str) -> Iterator[Finding]:
+    where = cache.folder()
+    if where is None:
+        yield Finding(name, False, "GPUCOMM_CACHE=off: every communicator measures its links anew")
+        return
+    files = cache.kept(where)
+    if not files:
+        yield Finding(name, True, f"none in {where} yet; measured at the first choice of an algorithm")
+        return
+    age_h = (time.time() - files[0].stat().st_mtime) / 3600
+    newest = f"the last, {files[0].name}, {age_h:.1f} hours ago"
+    yield Finding(name, True, f"{len(files)} in {where}, {newest}; used for 24 hours, then measured again")
 
 
 def _dev_shm(name: str) -> Iterator[Finding]:
@@ -256,6 +272,7 @@ _LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared heap": _shared_heap,
     "cross-memory attach": _cross_memory,
     "emulated links": _emulated_links,
+    "measured links": _figures,
     "/dev/shm": _dev_shm,
     "huge pages": _huge_pages,
     "limit:": _limits,

@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from gpucomm import _core
+from gpucomm import _core, probe
 from gpucomm.bench.suite import Suite
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import local
 from gpucomm.launch.environment import parse_nodes
-from gpucomm.links import figures, parse_model, parse_spec
+from gpucomm.links import parse_model, parse_spec
 from gpucomm.units import format_seconds, format_size, parse_size
 
 __all__ = ["add_arguments", "candidates", "main"]
 
 _EPILOG = """\
-Without --links the ranks are started here: the links between them are measured as algorithm="auto" does it,
-and every candidate is timed. With --links (as of gpucomm plan) nothing is started: the model alone speaks.
+Without --links the ranks are started here: the links between them are as algorithm="auto" has them (see
+gpucomm probe), and every candidate is timed. With --links (as of gpucomm plan) nothing is started: the model
+alone speaks.
 --nodes is NODESxRANKS, as in 2x2, or the node of each rank, as in 0,0,1; or let the links say it, as in
 nodes:1Gbit,of=2x2.
 """
@@ -102,12 +103,7 @@ def candidates(
 
 def _measured_links(ranks: int, nodes: str) -> _core.Links:
     with local(ranks, nodes=nodes) as world:
-        return _core.Links(**world.run(_probe)[0])
-
-
-def _probe(comm: _core.Communicator) -> dict[str, Any]:
-    comm.all_reduce(np.zeros(1, np.float32))
-    return figures(comm.links)
+        return world.run(probe.measure)[0].links
 
 
 def _rates(links: _core.Links) -> str:

@@ -6,6 +6,7 @@
 #include "bindings/bind_heap.h"
 #include "bindings/bind_point_to_point.h"
 #include "bindings/bind_tuning.h"
+#include "bindings/coalesced.h"
 #include "bindings/collectives.h"
 #include "bindings/names.h"
 #include "engine/choose.h"
@@ -17,15 +18,6 @@ using namespace py::literals;
 
 namespace gpucomm {
 namespace {
-
-// A list or tuple of arrays goes to Python, which packs the small ones.
-bool several(const Object& x) { return PyList_Check(x.ptr()) || PyTuple_Check(x.ptr()); }
-
-template <class... Keywords>
-Object coalesced(PyCommunicator& c, const char* collective, Object xs, Keywords&&... keywords) {
-  return py::module_::import("gpucomm.coalesce")
-      .attr("run")(py::cast(&c), collective, xs, std::forward<Keywords>(keywords)...);
-}
 
 constexpr const char* kAllReduce =
     R"(Reduces x over all ranks; every rank gets the result, the same bits everywhere.
@@ -159,6 +151,7 @@ void bind_communicator(py::module_& m) {
             const Options options{algorithm, segments, timeout, async_op, pack, codec};
             return c.located([&] {
               if (collective == "all_reduce") return c.all_reduce(x, op, py::none(), scale, options);
+              if (collective == "all_gather") return c.all_gather(x, py::none(), {}, options);
               if (collective == "reduce") return c.reduce(x, root, op, py::none(), scale, options);
               return c.broadcast(x, root, options);
             });

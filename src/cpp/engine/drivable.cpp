@@ -18,7 +18,7 @@ constexpr auto kLook = std::chrono::milliseconds(20);  // between two looks at p
 // be the very rank that is waited for, so there from the start.
 class Patience {
  public:
-  explicit Patience(int world) : pauses_(world > usable_cpus() ? 0 : 200) {
+  explicit Patience(int ranks) : pauses_(ranks > usable_cpus() ? 0 : 200) {
     const int wish = env().spin_us;
     budget_ = std::chrono::microseconds(wish >= 0 ? wish : pauses_ ? 50 : 100);
   }
@@ -48,7 +48,16 @@ class Patience {
   Clock::time_point since_{};
 };
 
+// How many ranks may want a core. Beside those of a small group there are those of the world that it was
+// split from: the largest that this process has been in.
+std::atomic<int> crowd{1};
+
 }  // namespace
+
+Drivable::Drivable(std::shared_ptr<Transport> transport, int world) : transport_(std::move(transport)) {
+  for (int known = crowd.load(); known < world && !crowd.compare_exchange_weak(known, world);) {
+  }
+}
 
 void Drivable::wait(Pending& call, std::optional<Seconds> timeout) {
   if (!call.done.load(std::memory_order_acquire)) {
@@ -68,7 +77,7 @@ void Drivable::finish(Pending& call, const std::optional<Error>& error) {
 
 void Drivable::drive(Pending& call, Clock::time_point deadline, Seconds patience_s) {
   waiters_.fetch_add(1, std::memory_order_acq_rel);
-  Patience patience(crowd_);
+  Patience patience(crowd.load(std::memory_order_relaxed));
   auto next_look = Clock::time_point::min();
   while (!call.done.load(std::memory_order_acquire)) {
     if (drive_once()) {

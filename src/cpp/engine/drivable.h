@@ -24,8 +24,7 @@ struct Pending {
 
 class Drivable {
  public:
-  Drivable(std::shared_ptr<Transport> transport, int world)
-      : transport_(std::move(transport)), crowd_(world) {}
+  Drivable(std::shared_ptr<Transport> transport, int world);
   virtual ~Drivable() = default;
 
   // One attempt to move something on, which never blocks. False: nothing could be done.
@@ -54,7 +53,6 @@ class Drivable {
   std::shared_ptr<Transport> transport_;
 
  private:
-  int crowd_;  // how many ranks may want a core
   bool (*interrupted_)() = nullptr;
   std::atomic<int> pending_{0}, waiters_{0};
 };

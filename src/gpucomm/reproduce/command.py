@@ -54,11 +54,14 @@ def main(args: argparse.Namespace) -> int:
         if importlib.util.find_spec("matplotlib") is None:
             raise UnavailableError("--pictures needs matplotlib: pip install 'gpucomm[bench]'")
         args.pictures.mkdir(parents=True, exist_ok=True)
-    outcomes = work(Run(args.quick), claims)
+    run = Run(args.quick)
+    outcomes = work(run, claims)
     rows = [row for outcome in outcomes for row in outcome.rows]
     if args.samples or not args.quick:
         show_samples(rows)
     show(f"{paper.title}, {paper.source}" + (", quick" if args.quick else ""), rows)
+    for text in run.left_out:
+        print(f"left out: {text}")
     if args.json is not None:
         args.json.write_text(json.dumps([row.as_json(paper.source) for row in rows], indent=1) + "\n")
     if args.pictures is not None:

@@ -14,7 +14,7 @@ from gpucomm.launch import local
 from gpucomm.links import host_bound, parse_emulated, parse_spec
 from gpucomm.reproduce.claims import setting
 
-__all__ = ["Call", "Cell", "Run", "ratio"]
+__all__ = ["Call", "Cell", "Run", "last_ends", "measure_calls", "ratio"]
 
 # One thread a rank: libraries that start more would take the cores of the other ranks.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -77,11 +77,13 @@ class Run:
         quick: few sizes, worlds and repeats.
         hurry: divides all times and sizes, for tests: what is measured then is the machine, not the links.
         tell: called with what is being done.
+        left_out: what could not be done here, and why.
     """
 
     quick: bool = False
     hurry: int = 1
     tell: Callable[[str], None] = lambda text: None
+    left_out: list[str] = field(default_factory=list)
     _again_s: float = field(init=False)
     _known: dict[Any, Any] = field(default_factory=dict)
     _marks: dict[Any, str] = field(default_factory=dict)
@@ -129,9 +131,9 @@ class Run:
         models = [call.model_s(cell, ranks) for call in calls]
         times: list[list[float]] = [[] for _ in calls]
         for _ in range(2):
-            spans = self.on_ranks(cell, ranks, _measure, cell.nbytes, calls, self.repeats(cell))
-            for mine, by_rank in zip(times, zip(*spans, strict=True), strict=True):
-                mine.extend(_last_end(repeat) for repeat in zip(*by_rank, strict=True))
+            spans = self.on_ranks(cell, ranks, measure_calls, cell.nbytes, calls, self.repeats(cell))
+            for mine, more in zip(times, last_ends(spans), strict=True):
+                mine.extend(more)
             if all(median(some) < _SUSPECT * model for some, model in zip(times, models, strict=True)):
                 break
             again_s = sum(map(sum, times))
@@ -139,6 +141,12 @@ class Run:
                 break
             self._again_s -= again_s
         return times
+
+    def once(self, key: str, work: Callable[[], Any]) -> Any:
+        """What `work` gives, which is done at the first call of this key."""
+        if key not in self._known:
+            self._known[key] = work()
+        return self._known[key]
 
     def on_ranks(self, cell: Cell, ranks: int, job: Callable[..., Any], *args: Any) -> list[Any]:
         """Runs `job(comm, *args)` on every rank of a fresh world over the cell's links."""
@@ -174,11 +182,16 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> float:
 _Span = tuple[float, float]  # begin and end, by the clock that all processes of a machine share
 
 
-def _last_end(spans: Sequence[_Span]) -> float:
-    return max(end for _, end in spans) - min(begin for begin, _ in spans)
+def last_ends(spans: Sequence[Sequence[Sequence[_Span]]]) -> list[list[float]]:
+    """Of each call its repeats, from the first start to the last end, where each rank gave its spans."""
+    return [
+        [max(end for _, end in some) - min(begin for begin, _ in some) for some in zip(*by_rank, strict=True)]
+        for by_rank in zip(*spans, strict=True)
+    ]
 
 
-def _measure(comm: Communicator, nbytes: int, calls: Sequence[Call], repeats: int) -> list[list[_Span]]:
+def measure_calls(comm: Communicator, nbytes: int, calls: Sequence[Call], repeats: int) -> list[list[_Span]]:
+    """This rank's begin and end of each repeat of each call, float32, by the machine's clock."""
     import time
 
     import numpy as np

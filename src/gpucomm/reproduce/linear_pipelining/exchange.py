@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucomm import cost
 from gpucomm.reproduce.claims import Outcome, Row
+from gpucomm.reproduce.linear_pipelining import between_hosts
 from gpucomm.reproduce.linear_pipelining.cells import MOST_RANKS, cells, pipeline
 from gpucomm.reproduce.pictures import Curve, Picture
 from gpucomm.reproduce.run import Call, Cell, Run, ratio
@@ -21,6 +22,7 @@ def lp_vs_be_broadcast(run: Run) -> Outcome:
     (cell,) = cells(run, "switch", (5000,), (5000,))
     ranks = (MOST_RANKS,) if run.quick else run.worlds()
     rows += [_row(run, cell, p) for p in ranks if p < MOST_RANKS]
+    rows += between_hosts.exchange_rows(run)
     measured = {p: _ratio(run, cell, p) for p in ranks}
     run.tell("simulating broadcasts of up to 2048 ranks")
     worlds = [p for p in _FAR if p <= (512 if run.quick else 2048)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpucomm import _core, cost
 from gpucomm.reproduce.claims import Outcome, Row
+from gpucomm.reproduce.linear_pipelining import between_hosts
 from gpucomm.reproduce.linear_pipelining.cells import KIB, MIB, MOST_RANKS, cells, pipeline
 from gpucomm.reproduce.pictures import Curve, Picture
 from gpucomm.reproduce.run import Call, Cell, Run, ratio
@@ -113,6 +114,7 @@ def switch_auto_not_fused(run: Run) -> Outcome:
         behind = ratio(times[_FUSED], times[_RING])
         figures = (None, behind, f"T(fused)/T({_RING})", "emulated", ">=", 1.0, fixed)
         rows.append(Row(claim, *figures, {name: times[name] for name in (_FUSED, _RING)}, note))
+    rows += between_hosts.fusing_rows(run)
     rows.append(_count_row(run, claim))
     names = [f"x = {cell.x:g}" for cell in measured]
     medians = {

@@ -8,6 +8,7 @@ from statistics import median
 
 from gpucomm import cost
 from gpucomm.reproduce.claims import Outcome, Row
+from gpucomm.reproduce.linear_pipelining import between_hosts
 from gpucomm.reproduce.linear_pipelining.cells import MOST_RANKS, cells, pipeline
 from gpucomm.reproduce.pictures import Curve, Picture
 from gpucomm.reproduce.run import Call, Cell, Run, ratio
@@ -36,6 +37,7 @@ def lp_invariant(run: Run) -> Outcome:
             if cell.kind == "switch" and of[MOST_RANKS].collective == "broadcast":
                 curves += _curves(f"x = {cell.x:g}", times, of, cell, len(curves))
     title = "Broadcast by a linear pipeline, emulated switch: time over that at p = 2"
+    rows += between_hosts.pipeline_rows(run)
     return Outcome([*rows, *_far_pipelines(run)], Picture(title, "ranks p", "T(p) / T(2)", curves))
 
 
@@ -73,6 +75,7 @@ def mst_log_p(run: Run) -> Outcome:
             if of[MOST_RANKS].collective == "broadcast":
                 curves += _curves(f"x = {cell.x:g}", times, of, cell, len(curves))
     title = "Broadcast over a minimum spanning tree, emulated switch: time over that at p = 2"
+    rows += between_hosts.tree_rows(run)
     return Outcome([*rows, _far_tree(run)], Picture(title, "ranks p", "T(p) / T(2)", curves))
 
 

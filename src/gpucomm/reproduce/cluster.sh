@@ -19,7 +19,7 @@ shape() { # NETNS DEVICE RATE; the burst holds a 64 KiB packet
 
 up() {
   mkdir -p "$state"
-  printf '#!/bin/sh\nCLUSTER="%s" exec "%s" agent "$@"\n' "$state" "$self" > "$state/agent"
+  printf '#!/bin/sh\nCLUSTER="%s" exec bash "%s" agent "$@"\n' "$state" "$self" > "$state/agent"
   chmod +x "$state/agent"
   echo "127.0.0.1 localhost" > "$state/hosts"
   for i in $(seq "$1"); do echo "10.78.0.$i host$i" >> "$state/hosts"; done
@@ -63,10 +63,10 @@ agent)
   while [ "${1#-}" != "$1" ]; do shift; done
   host=$1
   shift
-  exec "$self" exec "${host#host}" /bin/sh -c "$*" ;;
+  exec bash "$self" exec "${host#host}" /bin/sh -c "$*" ;;
 stats)
   for pid in "$state"/pid?; do
-    "$self" exec "${pid#"$state/pid"}" cat /sys/class/net/eth0/statistics/{tx,rx}_bytes | tr '\n' ' '
+    bash "$self" exec "${pid#"$state/pid"}" cat /sys/class/net/eth0/statistics/{tx,rx}_bytes | tr '\n' ' '
     echo
   done ;;
 down) set +e; down ;;
