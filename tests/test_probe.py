@@ -382,6 +382,21 @@ def test_emulated_links_are_given(folder, many_cores):
     assert files(folder) == []
 
 
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ("switch:1Gbit,rank2=100Mbit", {(0, 1): 8e-9, (0, 2): 80e-9, (1, 3): 8e-9}),
+        ("chain:1Gbit,link1=100Mbit", {(0, 1): 8e-9, (0, 3): 80e-9, (2, 3): 8e-9}),
+        ("nodes:1Gbit,of=2x2,node1=100Mbit", {(0, 1): 0.0, (0, 2): 80e-9, (2, 3): 0.0}),
+    ],
+)
+def test_given_links_may_differ(links, expected):
+    with gpucomm.local(4, threads=True, links=links) as world:
+        found = world.run(probe.measure)[0]
+    for (a, b), beta in expected.items():
+        assert found.beta[a, b] == found.beta[b, a] == pytest.approx(beta)
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_figures_of_emulated_links_are_those_that_were_asked_for(world):

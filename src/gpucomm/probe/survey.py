@@ -20,6 +20,7 @@ from gpucomm.launch.cores import cgroup_quota, usable_cores
 from gpucomm.probe import cache
 from gpucomm.probe.chain import measure_group
 from gpucomm.probe.figures import Figures
+from gpucomm.probe.given import given
 from gpucomm.probe.rounds import Group, plan_rounds
 
 __all__ = ["measure"]
@@ -57,7 +58,7 @@ def measure(comm: Communicator, timeout: float | None = None, *, fresh: bool = F
         raise InvalidArgumentError("a world of one rank has no links to measure")
     if comm.emulation:
         comm.barrier(timeout)
-        return _surveyed(comm, ()) if fresh else _given(comm)
+        return _surveyed(comm, ()) if fresh else given(comm)
     hosts, together = _meet(comm, timeout)
     nodes = tuple(comm.nodes)
     # Only rank 0 looks, so that all have the same.
@@ -101,19 +102,6 @@ def _kept(comm: Communicator, file: Path | None) -> Figures | None:
     told = text.copy() if comm.rank == 0 else np.empty(int(length[0]), np.uint8)
     comm.broadcast(told, algorithm="binomial_tree", segments=1)
     return Figures.from_json(told.tobytes().decode())
-
-
-def _given(comm: Communicator) -> Figures:
-    apart = np.where(np.eye(comm.world, dtype=bool), np.nan, 1.0)
-    links = comm.links
-    return Figures(
-        transport=comm.transport,
-        nodes=tuple(comm.nodes),
-        alpha=links.alpha * apart,
-        latency=links.lambda_ * apart,
-        beta=links.beta * apart,
-        rates={"reduce": links.gamma},
-    )
 
 
 def _surveyed(comm: Communicator, together: Collection[int]) -> Figures:
