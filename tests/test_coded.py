@@ -265,3 +265,21 @@ def test_a_list_of_arrays_travels_coded_too() -> None:
     for i, n in enumerate((1000, 3, 500)):
         assert np.abs(results[0][i] - contribution(0, n) - contribution(1, n)).max() < 0.1
         assert results[0][i].tobytes() == results[1][i].tobytes()
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_the_model_has_the_closed_forms_of_the_paper(world: int) -> None:
+    """papers: all-gather Tc + (N-1)(alpha + beta S / R) + Td, per hop (N-1)(Tc + alpha + beta S / R + Td)."""
+    alpha, beta, encode, decode, part = 1e-4, 1e-8, 2e-9, 1e-9, 1 << 20
+    links = _core.Links("switch", alpha=alpha, beta=beta)
+    costs = {"coded": 1 / 8, "encode": encode, "decode": decode}
+
+    def total(algorithm: str) -> float:
+        return _core.total_time("all_gather", algorithm, world, part * world, links, **costs)
+
+    hop = alpha + beta * part / 8
+    once = encode * part + (world - 1) * hop + decode * part
+    # the own part is decoded while the first message travels
+    assert total("coded_ring") == pytest.approx(once, rel=1e-9)
+    each = (world - 1) * (encode * part + hop + decode * part)
+    assert total("ring_per_hop") == pytest.approx(each, rel=1e-9)

@@ -1114,9 +1114,14 @@ def total_time(
     links: Links,
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     segments: typing.SupportsInt | typing.SupportsIndex = 1,
+    coded: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+    encode: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+    decode: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+    additive: bool = False,
 ) -> float:
     """
-    The total time of a call, in place, on a link model; for thousands of ranks too.
+    The total time of a call, in place, on a link model; for thousands of ranks too. Of coded plans: `coded` bytes
+    for a byte, seconds to `encode` and to `decode` a byte, and whether the codec is `additive`.
     """
 
 def transports() -> dict:

@@ -175,14 +175,19 @@ static void bind_cost(py::module_& m) {
   m.def(
       "total_time",
       [](const std::string& collective, const std::string& algorithm, int world, size_t nbytes,
-         const Links& links, int root, int segments) {
-        const PlanRequest asked = request(collective, world, 0, root, segments, true, links.nodes);
+         const Links& links, int root, int segments, double coded, double encode, double decode,
+         bool additive) {
+        PlanRequest asked = request(collective, world, 0, root, segments, true, links.nodes);
+        asked.additive = additive;
         build_plan(algorithm, asked);  // says what is wrong, also with world = 0
         py::gil_scoped_release release;
-        return total_time(algorithm, asked, nbytes, links);
+        return total_time(algorithm, asked, nbytes, links, {coded, encode, decode});
       },
       "collective"_a, "algorithm"_a, "world"_a, "nbytes"_a, "links"_a, "root"_a = 0, "segments"_a = 1,
-      "The total time of a call, in place, on a link model; for thousands of ranks too.");
+      "coded"_a = 1.0, "encode"_a = 0.0, "decode"_a = 0.0, "additive"_a = false,
+      "The total time of a call, in place, on a link model; for thousands of ranks too. Of coded plans: "
+      "`coded` "
+      "bytes\nfor a byte, seconds to `encode` and to `decode` a byte, and whether the codec is `additive`.");
 }
 
 void bind_plans(py::module_& m) {

@@ -9,6 +9,7 @@
 
 #include "bindings/names.h"
 #include "codecs/floats.h"
+#include "engine/coding.h"
 #include "reduce/scale.h"
 #include "transports/emulated.h"
 #include "transports/wire.h"
@@ -240,6 +241,7 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
   if (options.codec)
     shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x").count(), limit);
   if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links(limit);
+  if (options.algorithm == "auto" && shape.codec && core_->world() > 1) measure_coding(shape, limit);
   release_done();
   if (!options.async_op) {
     blocking(*core_, [&] { core_->run(shape, arrays, limit); });
@@ -268,11 +270,25 @@ std::shared_ptr<const Codec> PyCommunicator::codec_for(const Shape& call, const 
          "': what is coded can only be summed (sum, mean, premul_sum)");
   if (!codec->traits().needs_maximum) return codec;
   double most = max_abs(call.dtype, input, count);
-  Shape agreement{.op = Op::max, .dtype = Dtype::float64, .count = 1, .segments = 1};
-  agreement.algorithm = "one_shot";
-  auto* bytes = reinterpret_cast<std::byte*>(&most);
-  blocking(*core_, [&] { core_->run(agreement, {bytes, bytes}, limit); });
+  agree_on_largest(&most, 1, limit);
   return codec->agreed(most, core_->world());
+}
+
+// A small call of our own, waited for.
+void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limit) {
+  Shape agreement{.op = Op::max, .dtype = Dtype::float64, .count = count, .segments = 1};
+  agreement.algorithm = "one_shot";
+  auto* bytes = reinterpret_cast<std::byte*>(values);
+  blocking(*core_, [&] { core_->run(agreement, {bytes, bytes}, limit); });
+}
+
+// Once for each codec, before its first call that leaves the choice to us.
+void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
+  const std::string spec = call.codec->spec();
+  if (core_->frozen() || core_->coding_known(spec)) return;
+  std::array<double, 2> seconds = time_coding(*call.codec, call.dtype);
+  agree_on_largest(seconds.data(), seconds.size(), limit);
+  core_->set_coding(spec, {1, seconds[0], seconds[1]});
 }
 
 void PyCommunicator::release_done() {

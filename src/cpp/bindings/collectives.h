@@ -139,6 +139,8 @@ class PyCommunicator {
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
   std::shared_ptr<const Codec> codec_for(const Shape& call, const std::string& spec, const std::byte* input,
                                          size_t count, Seconds limit);
+  void agree_on_largest(double* values, size_t count, Seconds limit);
+  void measure_coding(const Shape& call, Seconds limit);
   void check_root(int root) const;
   void check_reducible(const Array& x, const std::string& name, Factor scale) const;
   void multiply(const Array& x, const Array& target, Factor factor) const;

@@ -19,15 +19,16 @@ constexpr double kDoubt = 1.5, kDoubtInMemory = 4, kMemorySecondsAByte = 1e-9;
 
 // An algorithm's numbers of segments.
 std::vector<Choice> cuts(const std::string& name, const Algorithm& entry, const Shape& shape, size_t bytes,
-                         const std::vector<int>& nodes, const Links& links) {
+                         const std::vector<int>& nodes, const Links& links, const Coding& coding) {
   const int world = static_cast<int>(nodes.size()), first = shape.segments ? shape.segments : 1;
   std::vector<Choice> cuts;
   for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
                                      bytes / m >= kLeastSegmentBytes);
        m *= 2) {
-    const PlanRequest request{shape.collective, world, 0, shape.root, m, true, nodes};
+    PlanRequest request{shape.collective, world, 0, shape.root, m, true, nodes};
+    request.additive = shape.codec && shape.codec->traits().additive;
     if (m > first && build_plan(name, request).steps.size() * world > kMostSteps) break;
-    cuts.push_back({name, m, total_time(name, request, bytes, links)});
+    cuts.push_back({name, m, total_time(name, request, bytes, links, coding)});
   }
   return cuts;
 }
@@ -104,7 +105,7 @@ Links typical_links(const std::vector<int>& nodes) {
 }
 
 const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<int>& nodes,
-                                         const Links& links) {
+                                         const Links& links, const Coding& coding) {
   const Kind kind = kind_of(shape);
   if (auto found = known_.find(kind); found != known_.end()) return found->second;
   const size_t bytes = most_bytes(kind);
@@ -114,7 +115,7 @@ const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<i
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
     if (shape.algorithm == "auto" && entry.across_nodes && !several) continue;
     if (entry.coded != (shape.codec != nullptr)) continue;
-    algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links));
+    algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links, coding));
   }
   return known_[kind] = worth_trying(algorithms, bytes, links);
 }

@@ -35,7 +35,9 @@ class Choices {
  public:
   // `shape.algorithm` "auto": any that offers the collective. `shape.segments` 0: powers of two. `nodes`: the
   // node of each rank. The choice comes first, then by cost what is worth trying, at most kMostTried in all.
-  const std::vector<Choice>& find(const Shape& shape, const std::vector<int>& nodes, const Links& links);
+  // `coding`: what the shape's codec costs.
+  const std::vector<Choice>& find(const Shape& shape, const std::vector<int>& nodes, const Links& links,
+                                  const Coding& coding = {});
   void clear() { known_.clear(); }
 
   static constexpr size_t kMostTried = 8;

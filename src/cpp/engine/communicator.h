@@ -75,6 +75,14 @@ class Communicator : public Drivable {
   const Links& links() const { return programs_.links(); }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);
+  bool coding_known(const std::string& spec) const {
+    std::lock_guard lock(mutex_);
+    return programs_.coding_known(spec);
+  }
+  void set_coding(const std::string& spec, const Coding& coding) {
+    std::lock_guard lock(mutex_);
+    programs_.set_coding(spec, coding);
+  }
   // Nothing is measured or learnt from here on: the same calls choose alike on every machine and in every
   // run.
   void freeze();

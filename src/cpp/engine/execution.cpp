@@ -202,8 +202,8 @@ Execution::Outcome Execution::receive_coded(const Instruction& in, LaneState& la
 void Execution::code(const Instruction& in) {
   if (!in.bytes && in.kind != StepKind::encode) return;  // an empty piece does not travel
   const Shape& shape = program_->shape;
-  const Coding coding{*shape.codec, shape.dtype, in.bytes / size_of(shape.dtype),
-                      program_->coded_slot_bytes - kCodedHeader};
+  const PieceCoding coding{*shape.codec, shape.dtype, in.bytes / size_of(shape.dtype),
+                           program_->coded_slot_bytes - kCodedHeader};
   const std::byte* source = at(in.source, in.source_offset);
   std::byte* target = at(in.target, in.target_offset);
   if (in.kind == StepKind::encode)

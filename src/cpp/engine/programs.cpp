@@ -41,8 +41,8 @@ const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
   if (!tuning) {
     const auto replayed = replayed_.find(kind);
     const bool known = replayed != replayed_.end();
-    tuning = std::make_shared<Tuning>(
-        known ? replayed->second.candidates : choices_.find(wish, nodes_, links_), most_bytes(kind));
+    tuning =
+        std::make_shared<Tuning>(known ? replayed->second.candidates : candidates(wish), most_bytes(kind));
     if (known) tuning->replay(replayed->second.agreements);
   }
   return last_tuning_ = tuning;
@@ -63,11 +63,23 @@ std::shared_ptr<const Program> Programs::get(const Shape& wish, const Tuning* tu
   return program;
 }
 
+const std::vector<Choice>& Programs::candidates(const Shape& shape) {
+  Coding coding;
+  if (shape.codec) {
+    const auto known = codings_.find(shape.codec->spec());
+    if (known != codings_.end()) coding = known->second;
+    constexpr size_t kMany = 1 << 16;
+    coding.ratio =
+        static_cast<double>(shape.codec->max_bytes(kMany, shape.dtype)) / (kMany * size_of(shape.dtype));
+  }
+  return choices_.find(shape, nodes_, links_, coding);
+}
+
 std::shared_ptr<const Program> Programs::compiled(Shape shape) {
   const std::string key = key_of(shape);
   if (const auto found = programs_.find(key); found != programs_.end()) return found->second;
   if (shape.algorithm == "auto" || !shape.segments) {
-    const Choice& choice = choices_.find(shape, nodes_, links_).front();
+    const Choice& choice = candidates(shape).front();
     shape.algorithm = choice.algorithm, shape.segments = choice.segments;
   }
   auto program = std::make_shared<const Program>(compile(shape, nodes_, rank_));

@@ -21,6 +21,9 @@ class Programs {
   std::shared_ptr<const Program> get(const Shape& wish, const Tuning* tuning, int place);
 
   const Links& links() const { return links_; }
+  // What codecs cost, by spec; the same on all ranks.
+  bool coding_known(const std::string& spec) const { return codings_.contains(spec); }
+  void set_coding(const std::string& spec, const Coding& coding) { codings_[spec] = coding; }
   // Forgets what was learnt.
   void set_links(const Links& links);
   // From here on the model alone chooses, by typical figures unless links are given.
@@ -39,12 +42,14 @@ class Programs {
  private:
   void forget();
   void check(const Shape& wish) const;
+  const std::vector<Choice>& candidates(const Shape& shape);
   std::shared_ptr<const Program> compiled(Shape shape);
 
   std::vector<int> nodes_;
   int rank_;
   Links links_;
   bool frozen_ = false;
+  std::map<std::string, Coding> codings_;
   Choices choices_;
   std::map<Kind, std::shared_ptr<Tuning>> tunings_;
   std::map<Kind, Learnt> replayed_;

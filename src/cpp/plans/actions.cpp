@@ -23,7 +23,7 @@ std::vector<int> Actions::place(const Plan& plan) {
   return places;
 }
 
-void Actions::add(const Plan& plan, const std::vector<size_t>& offset_bytes) {
+void Actions::add(const Plan& plan, const std::vector<size_t>& offset_bytes, double coded) {
   if (actions_.empty()) actions_.reserve(plan.steps.size() * plan.world);  // most ranks do about as much
   const int first_lane = static_cast<int>(lanes_.size()), first = static_cast<int>(actions_.size());
   const std::vector<int> places = place(plan);
@@ -34,6 +34,9 @@ void Actions::add(const Plan& plan, const std::vector<size_t>& offset_bytes) {
     const Step& step = plan.steps[i];
     Action& action = actions_[places[i]];
     action.bytes = offset_bytes[step.piece + step.pieces] - offset_bytes[step.piece];
+    const bool travels = step.kind == StepKind::send || step.kind == StepKind::recv;
+    if (travels && (step.source.space == Space::coded || step.target.space == Space::coded))
+      action.bytes = static_cast<size_t>(coded * static_cast<double>(action.bytes) + 0.5);
     action.step = i, action.lane = first_lane + step.lane, action.kind = step.kind;
     action.first_after = static_cast<int>(after_.size());
     for (const int before : step.after) after_.push_back(places[before]);

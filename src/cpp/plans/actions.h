@@ -36,7 +36,8 @@ inline bool receives(StepKind kind) { return kind == StepKind::recv || kind == S
 // message of a directed pair is the k-th receive, as the verifier demands.
 class Actions {
  public:
-  void add(const Plan& plan, const std::vector<size_t>& offset_bytes);
+  // `coded`: bytes of a coded message for a byte of its piece.
+  void add(const Plan& plan, const std::vector<size_t>& offset_bytes, double coded = 1);
 
   std::vector<Lane>& lanes() { return lanes_; }
   Action& operator[](int index) { return actions_[index]; }

@@ -17,10 +17,12 @@ constexpr size_t kAlignBytes = 64;  // cuts fall on cache lines, as in a communi
 // action of its own rank, or for its receive to be posted, is parked there until that happens.
 class Scheduler {
  public:
-  Scheduler(const Links& links, int world, bool events)
-      : gamma_(links.gamma), ways_(links, world), events_(events) {}
+  Scheduler(const Links& links, const Coding& coding, int world, bool events)
+      : gamma_(links.gamma), coding_(coding), ways_(links, world), events_(events) {}
 
-  void add(const Plan& plan, const std::vector<size_t>& offset_bytes) { actions_.add(plan, offset_bytes); }
+  void add(const Plan& plan, const std::vector<size_t>& offset_bytes) {
+    actions_.add(plan, offset_bytes, coding_.ratio);
+  }
 
   Schedule run() {
     for (size_t l = 0; l < lanes_.size(); ++l) look(static_cast<int>(l));
@@ -107,8 +109,14 @@ class Scheduler {
     const int index = lanes_[lane].next;
     const Action& action = actions_[index];
     if (action.kind == StepKind::send) return move(index, at);
-    finish(index, -1, at, at + action.bytes * gamma_);
+    finish(index, -1, at, at + action.bytes * local_cost(action.kind));
     release(index);
+  }
+
+  double local_cost(StepKind kind) const {
+    if (kind == StepKind::encode) return coding_.encode;
+    if (kind == StepKind::decode) return coding_.decode;
+    return kind == StepKind::decode_reduce ? coding_.decode + gamma_ : gamma_;
   }
 
   void move(int send, double at) {
@@ -149,6 +157,7 @@ class Scheduler {
   }
 
   double gamma_;
+  Coding coding_;
   Ways ways_;
   bool events_;
   Actions actions_;
@@ -159,16 +168,17 @@ class Scheduler {
 
 }  // namespace
 
-Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes,
-                  const Links& links) {
-  Scheduler scheduler(links, static_cast<int>(plans.size()), true);
+Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes, const Links& links,
+                  const Coding& coding) {
+  Scheduler scheduler(links, coding, static_cast<int>(plans.size()), true);
   for (const Plan& plan : plans) scheduler.add(plan, offset_bytes);
   return scheduler.run();
 }
 
-double total_time(std::string_view algorithm, PlanRequest request, size_t bytes, const Links& links) {
+double total_time(std::string_view algorithm, PlanRequest request, size_t bytes, const Links& links,
+                  const Coding& coding) {
   if (request.nodes.empty()) request.nodes = links.nodes;
-  Scheduler scheduler(links, request.world, false);
+  Scheduler scheduler(links, coding, request.world, false);
   std::vector<size_t> offset_bytes;
   const size_t whole = by_rank(request.collective) ? bytes / request.world * request.world : bytes;
   for (request.rank = 0; request.rank < request.world; ++request.rank) {

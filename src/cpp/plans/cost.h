@@ -8,6 +8,11 @@
 
 namespace gpucomm {
 
+// What a codec costs: coded bytes for a byte, and seconds a byte to encode and to decode.
+struct Coding {
+  double ratio = 1, encode = 0, decode = 0;
+};
+
 struct Event {
   int rank, step, peer;  // peer: where a send goes to; -1 for a local step
   double start_s, end_s;
@@ -20,11 +25,12 @@ struct Schedule {
 
 // `offset_bytes`: the layout in bytes, pieces + 1. Deterministic: ties go to the lower rank, then lane.
 // Throws mismatch when the plans never finish.
-Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes,
-                  const Links& links);
+Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& offset_bytes, const Links& links,
+                  const Coding& coding = {});
 
 // The total time of a call on `bytes`; where every rank has a part, on the largest multiple of the world.
 // Plans are built rank by rank and forgotten, so that thousands of ranks fit into memory.
-double total_time(std::string_view algorithm, PlanRequest request, size_t bytes, const Links& links);
+double total_time(std::string_view algorithm, PlanRequest request, size_t bytes, const Links& links,
+                  const Coding& coding = {});
 
 }  // namespace gpucomm
