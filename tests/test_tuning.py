@@ -15,8 +15,8 @@ from gpucomm import Communicator, _core, local
 from gpucomm.errors import InvalidArgumentError, MismatchError
 
 WORLD = 3
-MODEL = _core.Links("switch", alpha=2e-4, beta=1e-10)  # calls count as no short ones: few repeats
-ENOUGH = 70  # calls of one kind until one candidate is left
+MODEL = _core.Links("switch", alpha=1e-2, beta=1e-10)  # calls count as long ones: short bursts
+ENOUGH = 80  # calls of one kind until one candidate is left
 
 
 def reduce_often(comm: Communicator, calls: int = ENOUGH, elements: int = 1000) -> list[bytes]:
@@ -63,7 +63,7 @@ def test_the_one_with_the_least_agreed_time_is_taken() -> None:
 def test_every_candidate_is_tried_and_the_agreement_is_in_the_flight_log() -> None:
     def first_calls(comm: Communicator) -> Any:
         comm.set_links(MODEL)
-        reduce_often(comm, 12)
+        reduce_often(comm, 40)
         return algorithms(comm), comm.tuning()[0]["candidates"]
 
     calls, candidates = run_ranks(WORLD, first_calls)[0]

@@ -13,9 +13,16 @@ constexpr size_t kMostSteps = 1 << 17;
 // The model does not know caches: of choices this close the finer one, until its segments stay in a core's.
 constexpr double kTie = 1.02;
 constexpr size_t kCachedBytes = 256 << 10;
-// How much dearer than the cheapest a candidate may be predicted to be worth trying. Where bytes move at the
-// memory's speed the model, which knows neither caches nor placement, is off by more.
-constexpr double kDoubt = 1.5, kDoubtInMemory = 4, kMemorySecondsAByte = 1e-9;
+// What is worth trying beside the model's choice: candidates predicted at most so many times dearer, cut so
+// many times four times finer or coarser than their best, and how many in all. Costs of neighbours differ by
+// less than can be measured.
+struct Doubt {
+  double dearer;
+  size_t cuts, most;
+};
+// Where bytes move at the memory's speed the model, which knows neither caches nor placement, is off by more.
+constexpr Doubt kDoubt{1.5, 1, 8}, kDoubtInMemory{4, 8, 16};
+constexpr double kMemorySecondsAByte = 1e-9;
 
 // An algorithm's numbers of segments.
 std::vector<Choice> cuts(const std::string& name, const Algorithm& entry, const Shape& shape, size_t bytes,
@@ -46,28 +53,26 @@ size_t best_of(const std::vector<Choice>& all, size_t bytes) {
   return best;
 }
 
-// The best of all and, of every algorithm, its best and what is cut four times finer and coarser: costs of
-// neighbours differ by less than can be measured.
 std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorithms, size_t bytes,
                                  const Links& links) {
   std::vector<Choice> all, tried;
   for (const auto& cuts : algorithms) all.insert(all.end(), cuts.begin(), cuts.end());
   const Choice best = all[best_of(all, bytes)];
+  const Doubt& doubt = links.beta < kMemorySecondsAByte ? kDoubtInMemory : kDoubt;
   for (const auto& cuts : algorithms) {
     const size_t own = cuts[0].algorithm == best.algorithm
                            ? std::bit_width(static_cast<unsigned>(best.segments / cuts[0].segments)) - 1
                            : best_of(cuts, bytes);
     for (size_t i = own % 2; i < cuts.size(); i += 2)
-      if (i + 2 >= own && i <= own + 2) tried.push_back(cuts[i]);
+      if (i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) tried.push_back(cuts[i]);
   }
-  const double doubt = links.beta < kMemorySecondsAByte ? kDoubtInMemory : kDoubt;
   auto is_best = [&](const Choice& c) {
     return c.algorithm == best.algorithm && c.segments == best.segments;
   };
-  std::erase_if(tried, [&](const Choice& c) { return is_best(c) || c.cost_s > doubt * best.cost_s; });
+  std::erase_if(tried, [&](const Choice& c) { return is_best(c) || c.cost_s > doubt.dearer * best.cost_s; });
   std::stable_sort(tried.begin(), tried.end(), [](auto& a, auto& b) { return a.cost_s < b.cost_s; });
   tried.insert(tried.begin(), best);
-  tried.resize(std::min(tried.size(), Choices::kMostTried));
+  tried.resize(std::min(tried.size(), doubt.most));
   return tried;
 }
 

@@ -34,13 +34,11 @@ Links typical_links(const std::vector<int>& nodes);
 class Choices {
  public:
   // `shape.algorithm` "auto": any that offers the collective. `shape.segments` 0: powers of two. `nodes`: the
-  // node of each rank. The choice comes first, then by cost what is worth trying, at most kMostTried in all.
+  // node of each rank. The choice comes first, then by cost what is worth trying.
   // `coding`: what the shape's codec costs.
   const std::vector<Choice>& find(const Shape& shape, const std::vector<int>& nodes, const Links& links,
                                   const Coding& coding = {});
   void clear() { known_.clear(); }
-
-  static constexpr size_t kMostTried = 8;
 
  private:
   std::map<Kind, std::vector<Choice>> known_;

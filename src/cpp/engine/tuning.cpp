@@ -9,20 +9,24 @@
 namespace gpucomm {
 namespace {
 
-// Calls of a stage by candidate: what is short is timed more often, for it costs little and varies more.
-constexpr double kShort_s = 1e-4, kLong_s = 0.1;
-constexpr int kRepeatsOfShort = 15, kRepeats = 3, kRepeatsOfLong = 1;
-// A candidate's first call also builds its plan and touches new memory.
-constexpr int kWarmups = 1;
+// How a candidate is timed in a stage: in so many bursts of so many calls, of which the first is not counted:
+// it comes behind another candidate's, and may build a plan and touch new memory. What is short is timed more
+// often, for it costs little and varies more.
+struct Timing {
+  int burst, bursts;
+};
+Timing timing_for(double seconds) {
+  if (seconds < 1e-4) return {16, 5};
+  if (seconds < 1e-3) return {8, 4};
+  if (seconds < 1e-2) return {4, 3};
+  return seconds < 0.1 ? Timing{2, 2} : Timing{1, 1};
+}
+
 // The calls of a round are followed by so many times as many that try nothing.
 constexpr int kRest = 64;
 constexpr int kRivalsAgain = 4;
 // Above this size the time of a message is taken as proportional to its bytes.
 constexpr size_t kProportional = 64 << 10;
-
-int repeats_for(double seconds) {
-  return seconds < kShort_s ? kRepeatsOfShort : seconds < kLong_s ? kRepeats : kRepeatsOfLong;
-}
 
 double median(std::vector<double> samples) {
   if (samples.empty()) return 0;
@@ -36,9 +40,9 @@ double median(std::vector<double> samples) {
 Tuning::Tuning(std::vector<Choice> candidates, size_t most_bytes)
     : candidates_(std::move(candidates)),
       most_bytes_(most_bytes),
-      rivals_(static_cast<int>(candidates_.size())),
-      repeats_(repeats_for(candidates_[0].cost_s)),
-      warmups_(repeats_ > 1 ? kWarmups : 0) {
+      rivals_(static_cast<int>(candidates_.size())) {
+  const Timing timing = timing_for(candidates_[0].cost_s);
+  burst_ = timing.burst, bursts_ = timing.bursts;
   for (const Choice& choice : candidates_) trials_.push_back({choice});
 }
 
@@ -51,8 +55,7 @@ Tuning::Turn Tuning::issue() {
   }
   if (resting_ > 0) return {};
   Turn turn;
-  const int warmups = spent_ == issued_ ? warmups_ : 0;  // of the round's first stage
-  if (issued_ == rivals_ * (repeats_ + warmups)) {
+  if (issued_ == rivals_ * burst_ * bursts_) {
     turn.settles = rivals_;
     rivals_ = (rivals_ + 1) / 2, issued_ = 0;
     if (rivals_ == 1) {
@@ -60,31 +63,37 @@ Tuning::Turn Tuning::issue() {
       return turn;
     }
   }
-  turn.place = shuffled(issued_);
-  if (issued_ >= rivals_ * (spent_ == issued_ ? warmups_ : 0)) turn.round = round_;
+  turn.place = shuffled(issued_ / burst_);
+  if (issued_ % burst_ || burst_ == 1) turn.round = round_;
   ++issued_, ++spent_;
   return turn;
 }
 
-// Every candidate once in each repeat, in an order that no pattern of the calls follows.
-int Tuning::shuffled(int call) const {
+// Every candidate once before the next burst of any, each time in another order.
+int Tuning::shuffled(int burst) const {
   std::vector<int> places(rivals_);
   std::iota(places.begin(), places.end(), 0);
-  auto rank = [&](int place) { return mix(mix(round_, call / rivals_), place); };
+  auto rank = [&](int place) { return mix(mix(round_, burst / rivals_), place); };
   std::sort(places.begin(), places.end(), [&](int a, int b) { return rank(a) < rank(b); });
-  return places[call % rivals_];
+  return places[burst % rivals_];
 }
 
+// A burst's mean counts, not each call: ranks run ahead of each other and wait for each other, so a rank's
+// times of single calls say little where it has a core for itself only now and then.
 void Tuning::record(const Turn& turn, double seconds, size_t bytes) {
   Trial& trial = trials_[turn.place];
-  if (trial.round != turn.round) trial.samples.clear(), trial.round = turn.round;
+  if (trial.round != turn.round) trial.means.clear(), trial.round = turn.round;
   const bool proportional = bytes >= kProportional;
-  trial.samples.push_back(proportional ? seconds * most_bytes_ / bytes : seconds);
+  trial.sum +=
+      proportional ? seconds * static_cast<double>(most_bytes_) / static_cast<double>(bytes) : seconds;
+  if (++trial.calls < std::max(1, burst_ - 1)) return;
+  trial.means.push_back(trial.sum / trial.calls);
+  trial.sum = 0, trial.calls = 0;
 }
 
 std::vector<double> Tuning::times(int settles) const {
   std::vector<double> times;
-  for (int i = 0; i < settles; ++i) times.push_back(median(trials_[i].samples));
+  for (int i = 0; i < settles; ++i) times.push_back(median(trials_[i].means));
   return times;
 }
 

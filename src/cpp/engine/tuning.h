@@ -1,7 +1,7 @@
-// The model's choice corrected by measured times. The first calls of a kind try the candidates in turn; then
-// the ranks agree on the largest time of each, the slower half drops out, and so on until one is left. After
-// a long rest the first ones meet again, for conditions change.
-// Everything is decided by the count of calls and by agreed times: all ranks decide alike.
+// The model's choice corrected by measured times. The first calls of a kind try the candidates, in bursts of
+// a few calls each; then the ranks agree on the largest time of each, the slower half drops out, and so on
+// until one is left. After a long rest the first ones meet again, for conditions change. Everything is
+// decided by the count of calls and by agreed times: all ranks decide alike.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -45,15 +45,18 @@ class Tuning {
  private:
   struct Trial {
     Choice choice;
-    uint32_t round = 0;  // of the samples
-    std::vector<double> samples;
+    uint32_t round = 0;         // of the samples
+    std::vector<double> means;  // of whole bursts
+    double sum = 0;             // of the burst under way, and how many of its calls
+    int calls = 0;
   };
-  int shuffled(int call) const;
+  int shuffled(int burst) const;
 
   std::vector<Choice> candidates_;
   size_t most_bytes_;
+  int burst_, bursts_;
   // As calls are issued.
-  int rivals_, repeats_, warmups_, issued_ = 0;
+  int rivals_, issued_ = 0;
   uint32_t round_ = 1;
   int64_t resting_ = 0, spent_ = 0;
   // As they start.
