@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import warnings
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,14 @@ def on_huge_pages(count):
     return raw[start : start + count * 4].view(np.float32)
 
 
-@pytest.fixture(scope="module")
-def world():
+@pytest.fixture(scope="module", params=[None, "switch:8Gbit"], ids=["shm", "emulated"])
+def world(request):
     pytest.importorskip("cloudpickle")
-    with gpucomm.local(3, env={"PYTHONPATH": str(Path(__file__).parent)}) as world:
+    path = {"PYTHONPATH": str(Path(__file__).parent)}
+    with warnings.catch_warnings():  # such links are too fast for small machines
+        warnings.simplefilter("ignore", RuntimeWarning)
+        world = gpucomm.local(3, env=path, links=request.param, timeout=20.0)
+    with world:
         yield world
 
 

@@ -162,3 +162,13 @@ def docstrings_missing() -> list[str]:
 
 def test_public_names_have_docstrings():
     assert docstrings_missing() == []
+
+
+def test_what_goes_around_a_transport_hands_everything_on():
+    """A virtual function that a decorator forgets falls back to the base's default in silence."""
+    declared = (CPP / "transports" / "transport.h").read_text()
+    body = declared.split("\nclass Transport {")[1].split("\n};")[0]
+    names = set(re.findall(r"virtual [^~(]*?[ *&](\w+)\(", body))
+    assert {"send", "fetch", "flush"} <= names
+    around = (CPP / "transports" / "emulated.cpp").read_text()
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\([^;{{]*override", around)] == []

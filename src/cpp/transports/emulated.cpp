@@ -123,7 +123,15 @@ class Emulated : public Transport {
     inner_->announce(record);
   }
 
+  bool flush(int peer) override { return inner_->flush(peer); }
   void consume(int peer) override { inner_->consume(peer); }
+  bool fetch(int peer, std::byte* target) override { return inner_->fetch(peer, target); }
+  bool read_in_place() override { return inner_->read_in_place(); }
+  std::string reader(int rank) const override { return inner_->reader(rank); }
+  void withdraw() override { inner_->withdraw(); }
+  void look() override { inner_->look(); }
+  uint64_t agree(uint64_t word) override { return inner_->agree(word); }
+  void wake(int peer) override { inner_->wake(peer); }
   uint32_t begin_sleep() override { return inner_->begin_sleep(); }
   void end_sleep() override { inner_->end_sleep(); }
   void wake_self() override { inner_->wake_self(); }
