@@ -10,7 +10,7 @@ from generators.codecs import codec_errors, codec_speeds, codec_traits, codecs
 from generators.errors import error
 from generators.reference import reference
 from generators.reproduced import claim
-from generators.results import collective_results, peer_results, training_results
+from generators.results import auto_results, collective_results, peer_results, training_results
 from generators.transports import transports
 
 __all__ = ["KINDS", "TABLES"]
@@ -27,6 +27,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "codec_speeds": codec_speeds,
     "merges": merges,
     "exchanges": exchanges,
+    "auto": auto_results,
     "training": training_results,
 }
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from generators.markdown import table
 
-__all__ = ["collective_results", "peer_results", "training_results"]
+__all__ = ["auto_results", "collective_results", "peer_results", "training_results"]
 
 RESULTS = Path(__file__).parent.parent.parent / "benchmarks" / "results"
 
@@ -18,6 +18,19 @@ def _size(nbytes: int) -> str:
         if nbytes >= unit:
             return f"{nbytes // unit} {name}"
     return f"{nbytes} B"
+
+
+def auto_results() -> str:
+    """Returns how far "auto" was from the best fixed choice, by links and ranks."""
+    rows = json.loads((RESULTS / "auto.json").read_text())
+    groups = dict.fromkeys((row["links"], row["ranks"]) for row in rows)
+    lines = []
+    for links, ranks in groups:
+        ratios = sorted(row["ratio"] for row in rows if (row["links"], row["ranks"]) == (links, ranks))
+        p95 = ratios[-(-95 * len(ratios) // 100) - 1]
+        figures = (f"{ratio:.2f}" for ratio in (median(ratios), p95, ratios[-1]))
+        lines.append([f"`{links}`", str(ranks), str(len(ratios)), *figures])
+    return table(["links", "ranks>", "cells>", "median>", "95th percentile>", "largest>"], lines)
 
 
 def collective_results(name: str) -> str:
