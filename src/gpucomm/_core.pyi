@@ -35,6 +35,7 @@ __all__: list[str] = [
     "copy_pack",
     "hasten",
     "mpi_wire",
+    "norms",
     "read_process",
     "reduce",
     "scale",
@@ -199,6 +200,8 @@ class Verified:
     def lossy_passes(self) -> int: ...
     @property
     def messages(self) -> int: ...
+    @property
+    def repeats(self) -> int: ...
     @property
     def rounds(self) -> int: ...
     @property
@@ -467,6 +470,20 @@ class Communicator:
         """
         Whether what the survivors have made is kept: as the first of them said.
         """
+    def _lossy_all_reduce(
+        self,
+        x: typing.Any,
+        op: str,
+        out: typing.Any,
+        scale: typing.SupportsFloat | typing.SupportsIndex | None,
+        algorithm: str,
+        segments: typing.SupportsInt | typing.SupportsIndex,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None,
+        codec: str,
+    ) -> float:
+        """
+        all_reduce that returns the sum of squares of what this rank's encodings lost.
+        """
     def _packed(
         self,
         collective: str,
@@ -494,6 +511,15 @@ class Communicator:
     ) -> list:
         """
         How a list of arrays travels: (places, elements, digest) of each message, after their checks.
+        """
+    def _predict(
+        self,
+        x: typing.Any,
+        codec: str | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+    ) -> list:
+        """
+        What an all_reduce of x would choose from: (algorithm, segments, predicted seconds), the same on all ranks.
         """
     def _survivors(
         self,
@@ -549,6 +575,8 @@ class Communicator:
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         codec: str | None = None,
+        error: typing.Any = None,
+        max_rel_err: typing.SupportsFloat | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Reduces x over all ranks; every rank gets the result, the same bits everywhere.
@@ -571,6 +599,13 @@ class Communicator:
                 CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
             codec: the spec of a codec (gpucomm.codecs.names()) in which elements travel; None: as they are. Floats and
                 sums only. One that needs the largest magnitude of all ranks agrees on it first, in a call of its own.
+            error: an array of x's dtype and count, apart from x and out, which gets what this rank's encodings lose in
+                this call, in units of its x (for premul_sum of scale times x), and zeros elsewhere. Added to the next
+                x (error feedback), nothing is lost for good.
+
+            max_rel_err: the result may differ from the exact sum by at most so many times the sum of the norms of the
+                ranks' x: gpucomm picks the cheapest codec that keeps to it, or none. Then the call blocks, takes no
+                algorithm, segments, async_op or error, and returns a gpucomm.bounded.Bounded.
 
         Returns:
             x or out; a Work if async_op.
@@ -757,6 +792,7 @@ class Communicator:
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         codec: str | None = None,
+        error: typing.Any = None,
     ) -> typing.Any:
         """
         Reduces x over all ranks and leaves the rank-th part of the result on each.
@@ -769,7 +805,7 @@ class Communicator:
             scale: as in all_reduce; the products need memory of x's size.
             counts: how many of x's first dimension go to each rank where not world times the same, alike on all
                 ranks.
-            algorithm, segments, timeout, async_op, codec: as in all_reduce.
+            algorithm, segments, timeout, async_op, codec, error: as in all_reduce.
 
         Returns:
             An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.
@@ -889,7 +925,8 @@ class Communicator:
         What algorithm="auto" has learnt; the same on every rank.
 
         Returns:
-            A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none): the
+            A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none, codec,
+            whether it has an `error`): the
             candidates with their predicted times, the times that the ranks have agreed on (seconds, a list for each
             agreement, in the order of the candidates at that time), and the algorithm and segments taken now.
         """
@@ -973,7 +1010,7 @@ class Block:
 
 def algorithms() -> dict:
     """
-    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded.
+    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, repeats.
     """
 
 def build_plan(
@@ -1030,7 +1067,7 @@ def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
 
 def hasten(communicator: type) -> None:
     """
-    Gives a subclass of Communicator an all_reduce that is quicker to call.
+    Gives a subclass of Communicator collectives that are quicker to call.
     """
 
 def mpi_wire(
@@ -1043,6 +1080,15 @@ def mpi_wire(
     """
     MPI as mpi4py has loaded it: the file of its extension, the size of a handle, a communicator of our own,
     and MPI_BYTE.
+    """
+
+def norms(
+    x: typing.Any,
+    blocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+) -> list:
+    """
+    The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of two up to 1024) the norm of an array that
+    holds at every element the largest magnitude of its block.
     """
 
 def read_process(

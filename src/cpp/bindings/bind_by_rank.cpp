@@ -38,7 +38,7 @@ Args:
     scale: as in all_reduce; the products need memory of x's size.
     counts: how many of x's first dimension go to each rank where not world times the same, alike on all
         ranks.
-    algorithm, segments, timeout, async_op, codec: as in all_reduce.
+    algorithm, segments, timeout, async_op, codec, error: as in all_reduce.
 
 Returns:
     An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.
@@ -119,15 +119,16 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
           "reduce_scatter",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Counts& counts,
              Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op,
-             std::optional<std::string> codec) {
+             std::optional<std::string> codec, Object error) {
             return c.located([&] {
               return c.reduce_scatter(x, op, out, scale, counts,
-                                      {algorithm, segments, timeout, async_op, 0, codec});
+                                      {algorithm, segments, timeout, async_op, 0, codec, error});
             });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
           "counts"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
-          "timeout"_a = py::none(), "async_op"_a = false, "codec"_a = py::none(), kReduceScatter)
+          "timeout"_a = py::none(), "async_op"_a = false, "codec"_a = py::none(), "error"_a = py::none(),
+          kReduceScatter)
       .def(
           "gather",
           [](PyCommunicator& c, Object x, int root, Object out, const Counts& counts, Text algorithm,

@@ -40,6 +40,13 @@ Args:
         CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
     codec: the spec of a codec (gpucomm.codecs.names()) in which elements travel; None: as they are. Floats and
         sums only. One that needs the largest magnitude of all ranks agrees on it first, in a call of its own.
+    error: an array of x's dtype and count, apart from x and out, which gets what this rank's encodings lose in
+        this call, in units of its x (for premul_sum of scale times x), and zeros elsewhere. Added to the next
+        x (error feedback), nothing is lost for good.
+
+    max_rel_err: the result may differ from the exact sum by at most so many times the sum of the norms of the
+        ranks' x: gpucomm picks the cheapest codec that keeps to it, or none. Then the call blocks, takes no
+        algorithm, segments, async_op or error, and returns a gpucomm.bounded.Bounded.
 
 Returns:
     x or out; a Work if async_op.
@@ -159,6 +166,31 @@ void bind_communicator(py::module_& m) {
           "collective"_a, "x"_a, "pack"_a, py::kw_only(), "op"_a = "sum", "root"_a = 0,
           "scale"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(),
           "async_op"_a = false, "codec"_a = py::none(), "A call on a pack with this digest.");
+  type.def(
+          "_predict",
+          [](PyCommunicator& c, Object x, const std::optional<std::string>& codec, Maybe timeout) {
+            return c.located([&] {
+              py::list rows;
+              for (const Choice& choice : c.predict(x, codec, timeout))
+                rows.append(py::make_tuple(choice.algorithm, choice.segments, choice.cost_s));
+              return rows;
+            });
+          },
+          "x"_a, "codec"_a = py::none(), "timeout"_a = py::none(),
+          "What an all_reduce of x would choose from: (algorithm, segments, predicted seconds), the same on "
+          "all ranks.")
+      .def(
+          "_lossy_all_reduce",
+          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm, int segments,
+             Maybe timeout, const std::string& codec) {
+            double lost_sq = 0;
+            Options options{algorithm, segments, timeout};
+            options.codec = codec, options.lost_sq = &lost_sq;
+            c.located([&] { return c.all_reduce(x, op, out, scale, options); });
+            return lost_sq;
+          },
+          "x"_a, "op"_a, "out"_a, "scale"_a, "algorithm"_a, "segments"_a, "timeout"_a, "codec"_a,
+          "all_reduce that returns the sum of squares of what this rank's encodings lost.");
   type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
                        const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,
@@ -179,18 +211,24 @@ void bind_communicator(py::module_& m) {
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op, std::optional<std::string> codec) {
+             std::optional<int> segments, Maybe timeout, bool async_op, std::optional<std::string> codec,
+             Object error, Maybe max_rel_err) {
+            if (max_rel_err)
+              return bounded(c, x, *max_rel_err, "op"_a = op, "out"_a = out, "scale"_a = scale,
+                             "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
+                             "async_op"_a = async_op, "codec"_a = codec, "error"_a = error);
             if (several(x))
               return coalesced(c, "all_reduce", x, "op"_a = op, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op, "codec"_a = codec);
+                               "async_op"_a = async_op, "codec"_a = codec, "error"_a = error);
             return c.located([&] {
-              return c.all_reduce(x, op, out, scale, {algorithm, segments, timeout, async_op, 0, codec});
+              return c.all_reduce(x, op, out, scale,
+                                  {algorithm, segments, timeout, async_op, 0, codec, error});
             });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
           "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
-          "codec"_a = py::none(), kAllReduce)
+          "codec"_a = py::none(), "error"_a = py::none(), "max_rel_err"_a = py::none(), kAllReduce)
       .def(
           "reduce",
           [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,

@@ -14,9 +14,9 @@ using namespace py::literals;
 namespace gpucomm {
 
 static PlanRequest request(const std::string& collective, int world, int rank, int root, int segments,
-                           bool in_place, std::vector<int> nodes) {
+                           bool in_place, std::vector<int> nodes, bool additive) {
   const auto parsed = parse<Collective>("collective", collective, kCollectiveNames);
-  return {parsed, world, rank, root, segments, in_place, std::move(nodes)};
+  return {parsed, world, rank, root, segments, in_place, std::move(nodes), additive};
 }
 
 static void bind_values(py::module_& m) {
@@ -109,6 +109,7 @@ static void bind_verify(py::module_& m) {
       .def_readonly("rounds", &Verified::rounds)
       .def_readonly("lossy_passes", &Verified::lossy_passes)
       .def_readonly("encode_errors", &Verified::encode_errors)
+      .def_readonly("repeats", &Verified::repeats)
       .def_readonly("scratch_slots", &Verified::scratch_slots)
       .def_readonly("sent", &Verified::sent);
   m.def("verify", &verify, "plans"_a,
@@ -177,17 +178,16 @@ static void bind_cost(py::module_& m) {
       [](const std::string& collective, const std::string& algorithm, int world, size_t nbytes,
          const Links& links, int root, int segments, double coded, double encode, double decode,
          bool additive) {
-        PlanRequest asked = request(collective, world, 0, root, segments, true, links.nodes);
-        asked.additive = additive;
+        const auto asked = request(collective, world, 0, root, segments, true, links.nodes, additive);
         build_plan(algorithm, asked);  // says what is wrong, also with world = 0
         py::gil_scoped_release release;
         return total_time(algorithm, asked, nbytes, links, {coded, encode, decode});
       },
       "collective"_a, "algorithm"_a, "world"_a, "nbytes"_a, "links"_a, "root"_a = 0, "segments"_a = 1,
       "coded"_a = 1.0, "encode"_a = 0.0, "decode"_a = 0.0, "additive"_a = false,
-      "The total time of a call, in place, on a link model; for thousands of ranks too. Of coded plans: "
-      "`coded` "
-      "bytes\nfor a byte, seconds to `encode` and to `decode` a byte, and whether the codec is `additive`.");
+      "The total time of a call, in place, on a link model; for thousands of ranks too. Of coded "
+      "plans: `coded` bytes\nfor a byte, seconds to `encode` and to `decode` a byte, and whether the codec "
+      "is `additive`.");
 }
 
 void bind_plans(py::module_& m) {
@@ -203,31 +203,30 @@ void bind_plans(py::module_& m) {
           for (Collective c : a.collectives) collectives.append(name_of(c));
           table[py::str(name)] =
               py::dict("summary"_a = a.summary, "source"_a = a.source, "collectives"_a = collectives,
-                       "segmented"_a = a.segmented, "across_nodes"_a = a.across_nodes, "coded"_a = a.coded);
+                       "segmented"_a = a.segmented, "across_nodes"_a = a.across_nodes, "coded"_a = a.coded,
+                       "repeats"_a = a.repeats);
         }
         return table;
       },
-      "The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded.");
+      "The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, "
+      "repeats.");
   m.def(
       "build_plan",
       [](const std::string& collective, const std::string& algorithm, int world, int rank, int root,
          int segments, bool in_place, const std::vector<int>& nodes, bool additive) {
-        PlanRequest asked = request(collective, world, rank, root, segments, in_place, nodes);
-        asked.additive = additive;
-        return build_plan(algorithm, asked);
+        return build_plan(algorithm,
+                          request(collective, world, rank, root, segments, in_place, nodes, additive));
       },
       "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
       "nodes"_a = std::vector<int>{}, "additive"_a = false,
-      "One rank's plan; `nodes`: the node of each rank, numbered from 0; `additive`: of coded plans, the "
-      "codec "
-      "adds coded pieces.");
+      "One rank's plan; `nodes`: the node of each rank, numbered from 0; `additive`: of coded plans, "
+      "the codec adds coded pieces.");
   m.def(
       "build_plans",
       [](const std::string& collective, const std::string& algorithm, int world, int root, int segments,
          bool in_place, const std::vector<int>& nodes, bool additive) {
-        PlanRequest asked = request(collective, world, 0, root, segments, in_place, nodes);
-        asked.additive = additive;
-        return build_plans(algorithm, asked);
+        return build_plans(algorithm,
+                           request(collective, world, 0, root, segments, in_place, nodes, additive));
       },
       "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
       "nodes"_a = std::vector<int>{}, "additive"_a = false, "Every rank's plan of the same call.");

@@ -91,7 +91,7 @@ py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, p
     });
     return result;
   }
-  for (const auto& call : calls) kept_.push_back({call, x, result});
+  for (const auto& call : calls) kept_.push_back({call, x, result, {}});
   messages.hand_over();
   return py::cast(PyWork(core_, messages, std::move(calls), std::move(result)));
 }

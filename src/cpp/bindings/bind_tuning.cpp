@@ -14,16 +14,16 @@ namespace {
 py::list rows_of(const std::map<Kind, Programs::Learnt>& learnt) {
   py::list rows;
   for (const auto& [kind, what] : learnt) {
-    const auto& [collective, width, algorithm, segments, root, codec] = kind;
+    const auto& [collective, width, algorithm, segments, root, codec, tells_error] = kind;
     py::list candidates;
     for (const Choice& c : what.candidates)
       candidates.append(
           py::dict("algorithm"_a = c.algorithm, "segments"_a = c.segments, "predicted_s"_a = c.cost_s));
     rows.append(py::dict("collective"_a = name_of(static_cast<Collective>(collective)),
                          "most_bytes"_a = most_bytes(kind), "width"_a = width, "segments_asked"_a = segments,
-                         "root"_a = root, "codec"_a = codec, "candidates"_a = candidates,
-                         "agreements"_a = what.agreements, "algorithm"_a = what.taken.algorithm,
-                         "segments"_a = what.taken.segments));
+                         "root"_a = root, "codec"_a = codec, "tells_error"_a = tells_error,
+                         "candidates"_a = candidates, "agreements"_a = what.agreements,
+                         "algorithm"_a = what.taken.algorithm, "segments"_a = what.taken.segments));
   }
   return rows;
 }
@@ -42,8 +42,8 @@ std::map<Kind, Programs::Learnt> learnt_of(const py::list& rows) {
     if (what.candidates.empty()) fail(ErrorKind::invalid_argument, "a row of the log has no candidates");
     what.agreements = row["agreements"].cast<Tuning::Agreements>();
     learnt[Kind{static_cast<int>(collective), row["width"].cast<int>(), "auto",
-                row["segments_asked"].cast<int>(), row["root"].cast<int>(),
-                row["codec"].cast<std::string>()}] = std::move(what);
+                row["segments_asked"].cast<int>(), row["root"].cast<int>(), row["codec"].cast<std::string>(),
+                row["tells_error"].cast<bool>()}] = std::move(what);
   }
   return learnt;
 }
@@ -56,7 +56,8 @@ void bind_tuning(py::class_<PyCommunicator>& type) {
           R"(What algorithm="auto" has learnt; the same on every rank.
 
 Returns:
-    A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none): the
+    A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none, codec,
+    whether it has an `error`): the
     candidates with their predicted times, the times that the ranks have agreed on (seconds, a list for each
     agreement, in the order of the candidates at that time), and the algorithm and segments taken now.)")
       .def(

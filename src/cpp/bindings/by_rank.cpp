@@ -68,6 +68,8 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
   check_out(in, to, parts.count(rank), own, to.bytes());
   call.in_place = to.data() == own && to.bytes();
   if (call.in_place) check_writable(in, "x", "");
+  check_has_codec(options);
+  if (scale || !options.error.is_none()) check_call(call, x, out, options);
   py::object own_x = contribution(x, in, scale);
   const auto* data = scale ? Array(own_x, "x").data() : in.data();
   call.in_place = call.in_place && !scale;

@@ -1,4 +1,4 @@
-// A list or tuple of arrays goes to Python, which packs the small ones.
+// What goes on in Python: a list or tuple of arrays, of which small ones are packed, and a bounded error.
 #pragma once
 #include <utility>
 
@@ -12,6 +12,12 @@ template <class... Keywords>
 Object coalesced(PyCommunicator& c, const char* collective, Object xs, Keywords&&... keywords) {
   return pybind11::module_::import("gpucomm.coalesce")
       .attr("run")(pybind11::cast(&c), collective, xs, std::forward<Keywords>(keywords)...);
+}
+
+template <class... Keywords>
+Object bounded(PyCommunicator& c, Object x, double max_rel_err, Keywords&&... keywords) {
+  return pybind11::module_::import("gpucomm.bounded")
+      .attr("all_reduce")(pybind11::cast(&c), x, max_rel_err, std::forward<Keywords>(keywords)...);
 }
 
 }  // namespace gpucomm

@@ -8,8 +8,6 @@
 #include <map>
 
 #include "bindings/names.h"
-#include "codecs/floats.h"
-#include "engine/coding.h"
 #include "reduce/scale.h"
 #include "transports/emulated.h"
 #include "transports/wire.h"
@@ -235,13 +233,17 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
   return shape;
 }
 
-py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x, py::object result,
+py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::object result,
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
+  arrays.error = error_for(options);
+  arrays.lost_sq = options.lost_sq;
+  shape.tells_error = arrays.error || arrays.lost_sq;
+  const bool chooses = options.algorithm == "auto" && core_->world() > 1;
+  if (chooses && !core_->links_known()) measure_links(limit);
   if (options.codec)
     shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x").count(), limit);
-  if (options.algorithm == "auto" && core_->world() > 1 && !core_->links_known()) measure_links(limit);
-  if (options.algorithm == "auto" && shape.codec && core_->world() > 1) measure_coding(shape, limit);
+  if (chooses && shape.codec) measure_coding(shape, limit);
   release_done();
   if (!options.async_op) {
     blocking(*core_, [&] { core_->run(shape, arrays, limit); });
@@ -252,43 +254,8 @@ py::object PyCommunicator::issue(Shape shape, const Arrays& arrays, py::object x
     py::gil_scoped_release released;
     work = core_->start(shape, arrays, limit);
   }
-  kept_.push_back({work, std::move(x), result});
+  kept_.push_back({work, std::move(x), result, options.error});
   return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
-}
-
-// The codec of a call. One that needs the largest magnitude of all ranks first gets it, in a small call of
-// its own that is waited for.
-std::shared_ptr<const Codec> PyCommunicator::codec_for(const Shape& call, const std::string& spec,
-                                                       const std::byte* input, size_t count, Seconds limit) {
-  const auto codec = parse_codec(spec);
-  if (!codec->takes(call.dtype))
-    fail(ErrorKind::unsupported_type, "codec ", codec->spec(), " does not take ", name_of(call.dtype),
-         " arrays");
-  const bool sums = call.op == Op::sum || call.op == Op::mean || call.op == Op::premul_sum;
-  if (reduces(call.collective) && !sums)
-    fail(ErrorKind::invalid_argument, "codec ", codec->spec(), " can not carry op '", name_of(call.op),
-         "': what is coded can only be summed (sum, mean, premul_sum)");
-  if (!codec->traits().needs_maximum) return codec;
-  double most = max_abs(call.dtype, input, count);
-  agree_on_largest(&most, 1, limit);
-  return codec->agreed(most, core_->world());
-}
-
-// A small call of our own, waited for.
-void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limit) {
-  Shape agreement{.op = Op::max, .dtype = Dtype::float64, .count = count, .segments = 1};
-  agreement.algorithm = "one_shot";
-  auto* bytes = reinterpret_cast<std::byte*>(values);
-  blocking(*core_, [&] { core_->run(agreement, {bytes, bytes}, limit); });
-}
-
-// Once for each codec, before its first call that leaves the choice to us.
-void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
-  const std::string spec = call.codec->spec();
-  if (core_->frozen() || core_->coding_known(spec)) return;
-  std::array<double, 2> seconds = time_coding(*call.codec, call.dtype);
-  agree_on_largest(seconds.data(), seconds.size(), limit);
-  core_->set_coding(spec, {1, seconds[0], seconds[1]});
 }
 
 void PyCommunicator::release_done() {
@@ -311,6 +278,7 @@ void PyCommunicator::measure_links(Seconds limit) {
 // The end of all_reduce, and of reduce on its root.
 py::object PyCommunicator::fold(Shape call, py::object x, const Array& in, py::object out, Factor scale,
                                 const Options& options) {
+  if (scale || !options.error.is_none()) check_call(call, x, out.is_none() ? x : out, options);
   if (out.is_none()) {
     check_writable(in, "x", ": pass out= to leave it as it is");
     multiply(in, in, scale);
@@ -330,6 +298,7 @@ py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::o
   check_reducible(in, op, scale);
   Shape call = shape(Collective::all_reduce, in, options);
   call.op = parse_op(op);
+  check_has_codec(options);
   return fold(std::move(call), x, in, out, scale, options);
 }
 

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "bindings/array.h"
 #include "bindings/parts.h"
+#include "engine/choose.h"
 #include "engine/communicator.h"
 
 namespace gpucomm {
@@ -30,6 +32,8 @@ struct Options {
   bool async_op = false;
   uint64_t pack = 0;  // as in Shape
   std::optional<std::string> codec{};
+  pybind11::object error = pybind11::none();  // where it goes what the codec loses
+  double* lost_sq = nullptr;
 };
 
 // Rates that change: from so many seconds on the s a byte of each place, as Links::betas.
@@ -99,6 +103,8 @@ class PyCommunicator {
   // call that writes them, or not, and reduces them by `op`, or not.
   pybind11::list plan_packs(const pybind11::list& xs, bool writes, const std::optional<std::string>& op,
                             Factor scale) const;
+  // What "auto" would choose from for an all_reduce of x, as on all ranks, with the model's times.
+  std::vector<Choice> predict(pybind11::object x, const std::optional<std::string>& codec, Maybe timeout_s);
   void barrier(std::optional<double> timeout_s);
   void abort();
   std::vector<int> survivors(int round, double patience_s);
@@ -126,18 +132,18 @@ class PyCommunicator {
  private:
   struct Kept {
     std::shared_ptr<Pending> call;
-    pybind11::object x, out;
+    pybind11::object x, out, error;
   };
   void release_done();
   void check_peer(const char* what, int peer) const;
   std::shared_ptr<Pending> start(bool sending, const Array& array, int peer, const Options& options);
   pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, pybind11::object x,
                           pybind11::object result, const Options& options);
-  pybind11::object issue(Shape shape, const Arrays& arrays, pybind11::object x, pybind11::object result,
+  pybind11::object issue(Shape shape, Arrays arrays, pybind11::object x, pybind11::object result,
                          const Options& options);
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
-  std::shared_ptr<const Codec> codec_for(const Shape& call, const std::string& spec, const std::byte* input,
+  std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,
                                          size_t count, Seconds limit);
   void agree_on_largest(double* values, size_t count, Seconds limit);
   void measure_coding(const Shape& call, Seconds limit);
@@ -149,6 +155,14 @@ class PyCommunicator {
                         const Options& options);
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
                  size_t shared_bytes) const;
+  void check_call(Shape call, pybind11::handle x, pybind11::handle out, const Options& options);
+  static void check_codec(const Shape& call);
+  void check_error(const Array& x, const Array& out, const Options& options) const;
+  static void check_has_codec(const Options& options) {
+    if (!options.codec && !options.error.is_none())
+      fail(ErrorKind::invalid_argument, "error tells what a codec loses: pass codec= too");
+  }
+  std::byte* error_for(const Options& options) const;
   void check_writable(const Array& array, const char* what, const char* advice) const;
   pybind11::object allocate(pybind11::object x, const Array& like, int64_t rows) const;
   pybind11::object collect(Shape call, const Parts& parts, pybind11::object x, const Array& in,
@@ -160,7 +174,13 @@ class PyCommunicator {
 
   std::shared_ptr<Communicator> core_;
   std::optional<Emulation> emulation_;
-  std::vector<Kept> kept_;  // arrays of asynchronous calls, until these are done
+  struct Known {
+    std::shared_ptr<const Codec> codec;
+    std::shared_ptr<const Codec> smallest;  // where the largest magnitude counts: as if that were 0
+  };
+  Known& known_codec(const std::string& spec);
+  std::map<std::string, Known> codecs_;  // by spec: a call like the last has the same
+  std::vector<Kept> kept_;               // arrays of asynchronous calls, until these are done
   bool measuring_ = false;
 };
 

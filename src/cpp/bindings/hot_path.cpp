@@ -1,5 +1,6 @@
-// all_reduce as it is called most, parsed here: pybind11's dispatcher takes as long as a short message. What
-// is unusual goes the way of all other calls.
+// The collectives that are called most, parsed here: pybind11's dispatcher takes as long as a short message.
+// What is unusual goes the way of all other calls.
+#include <array>
 #include <climits>
 
 #include "bindings/bind.h"
@@ -10,12 +11,52 @@ namespace py = pybind11;
 namespace gpucomm {
 namespace {
 
-PyObject* usual = nullptr;  // pybind11's own method
+// Names of keywords are interned: the same name is the same object.
+struct Names {
+  PyObject* op = PyUnicode_InternFromString("op");
+  PyObject* root = PyUnicode_InternFromString("root");
+  PyObject* out = PyUnicode_InternFromString("out");
+  PyObject* algorithm = PyUnicode_InternFromString("algorithm");
+  PyObject* segments = PyUnicode_InternFromString("segments");
+  PyObject* timeout = PyUnicode_InternFromString("timeout");
+  PyObject* async_op = PyUnicode_InternFromString("async_op");
+  PyObject* codec = PyUnicode_InternFromString("codec");
+};
+const Names& known() {
+  static const Names names;
+  return names;
+}
 
 struct Call {
+  py::object x, out = py::none();
   std::string op = "sum";
+  std::optional<int> root = 0;
   Options options{.algorithm = "auto"};
 };
+
+struct Method {
+  const char* name;
+  bool op, root, out, codec;  // which of these it takes; op or root may come behind x by its place
+  py::object (*run)(PyCommunicator&, const Call&);
+  PyObject* usual = nullptr;  // pybind11's own
+  std::string doc{};
+  PyMethodDef definition{};
+};
+
+std::array<Method, 4> methods{{
+    {"all_reduce", true, false, true, true,
+     [](PyCommunicator& c, const Call& call) {
+       return c.all_reduce(call.x, call.op, call.out, {}, call.options);
+     }},
+    {"reduce_scatter", true, false, true, true,
+     [](PyCommunicator& c, const Call& call) {
+       return c.reduce_scatter(call.x, call.op, call.out, {}, {}, call.options);
+     }},
+    {"all_gather", false, false, true, true,
+     [](PyCommunicator& c, const Call& call) { return c.all_gather(call.x, call.out, {}, call.options); }},
+    {"broadcast", false, true, false, false,
+     [](PyCommunicator& c, const Call& call) { return c.broadcast(call.x, *call.root, call.options); }},
+}};
 
 bool take(PyObject* value, std::string& text) {
   Py_ssize_t size = 0;
@@ -45,41 +86,48 @@ bool take(PyObject* value, bool& flag) {
   return flag || value == Py_False;
 }
 
-// Names of keywords are interned: the same name is the same object.
-bool take(PyObject* name, PyObject* value, Call& call) {
-  static PyObject* const op = PyUnicode_InternFromString("op");
-  static PyObject* const algorithm = PyUnicode_InternFromString("algorithm");
-  static PyObject* const segments = PyUnicode_InternFromString("segments");
-  static PyObject* const timeout = PyUnicode_InternFromString("timeout");
-  static PyObject* const async_op = PyUnicode_InternFromString("async_op");
-  if (name == op) return take(value, call.op);
-  if (name == algorithm) return take(value, call.options.algorithm);
-  if (name == segments) return take(value, call.options.segments);
-  if (name == timeout) return take(value, call.options.timeout_s);
-  return name == async_op && take(value, call.options.async_op);
-}
-
-bool parse(PyObject* const* args, Py_ssize_t count, PyObject* names, Call& call) {
-  if (count < 1 || count > 2 || PyList_Check(args[0]) || PyTuple_Check(args[0])) return false;
-  if (count == 2 && !take(args[1], call.op)) return false;
-  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i)
-    if (!take(PyTuple_GET_ITEM(names, i), args[count + i], call)) return false;
+bool take(const Method& method, PyObject* name, PyObject* value, Call& call) {
+  const Names& names = known();
+  if (name == names.algorithm) return take(value, call.options.algorithm);
+  if (name == names.segments) return take(value, call.options.segments);
+  if (name == names.timeout) return take(value, call.options.timeout_s);
+  if (name == names.async_op) return take(value, call.options.async_op);
+  if (name == names.codec)
+    return method.codec && (value == Py_None || take(value, call.options.codec.emplace()));
+  if (name == names.op) return method.op && take(value, call.op);
+  if (name == names.root) return method.root && value != Py_None && take(value, call.root);
+  if (name != names.out || !method.out) return false;
+  call.out = py::reinterpret_borrow<py::object>(value);
   return true;
 }
 
-PyObject* go_the_usual_way(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  std::vector<PyObject*> all{self};
-  all.insert(all.end(), args, args + count + (names ? PyTuple_GET_SIZE(names) : 0));
-  return PyObject_Vectorcall(usual, all.data(), count + 1, names);
+bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObject* names, Call& call) {
+  if (count < 1 || count > 2 || PyList_Check(args[0]) || PyTuple_Check(args[0])) return false;
+  call.x = py::reinterpret_borrow<py::object>(args[0]);
+  if (count == 2 && !take(method, method.op ? known().op : known().root, args[1], call)) return false;
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i) {
+    PyObject* name = PyTuple_GET_ITEM(names, i);
+    const bool again = count == 2 && (name == known().op || name == known().root);
+    if (again || !take(method, name, args[count + i], call)) return false;
+  }
+  return true;
 }
 
-PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+PyObject* go_the_usual_way(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count,
+                           PyObject* names) {
+  std::vector<PyObject*> all{self};
+  all.insert(all.end(), args, args + count + (names ? PyTuple_GET_SIZE(names) : 0));
+  return PyObject_Vectorcall(method.usual, all.data(), count + 1, names);
+}
+
+template <size_t kIndex>
+PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const Method& method = methods[kIndex];
   Call call;
-  if (!parse(args, count, names, call)) return go_the_usual_way(self, args, count, names);
+  if (!parse(method, args, count, names, call)) return go_the_usual_way(method, self, args, count, names);
   try {
     auto& c = py::cast<PyCommunicator&>(py::handle(self));
-    const auto x = py::reinterpret_borrow<py::object>(args[0]);
-    return c.located([&] { return c.all_reduce(x, call.op, py::none(), {}, call.options); }).release().ptr();
+    return c.located([&] { return method.run(c, call); }).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const Error& error) {
@@ -90,21 +138,28 @@ PyObject* all_reduce(PyObject* self, PyObject* const* args, Py_ssize_t count, Py
   return nullptr;
 }
 
+template <size_t kIndex>
+void hasten(const py::type& communicator) {
+  Method& method = methods[kIndex];
+  method.usual = py::object(communicator.attr(method.name)).release().ptr();
+  method.doc = py::str(py::handle(method.usual).attr("__doc__"));
+  method.definition = {method.name,
+                       reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(called<kIndex>)),
+                       METH_FASTCALL | METH_KEYWORDS, method.doc.c_str()};
+  auto* type = reinterpret_cast<PyTypeObject*>(communicator.ptr());
+  communicator.attr(method.name) =
+      py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &method.definition));
+}
+
 }  // namespace
 
 void bind_hot_path(py::module_& m) {
   m.def(
       "hasten",
-      [](const py::type& communicator) {
-        usual = py::object(communicator.attr("all_reduce")).release().ptr();
-        static const std::string doc = py::str(py::handle(usual).attr("__doc__"));
-        static PyMethodDef method{"all_reduce",
-                                  reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(all_reduce)),
-                                  METH_FASTCALL | METH_KEYWORDS, doc.c_str()};
-        auto* type = reinterpret_cast<PyTypeObject*>(communicator.ptr());
-        communicator.attr("all_reduce") = py::reinterpret_steal<py::object>(PyDescr_NewMethod(type, &method));
-      },
-      py::arg("communicator"), "Gives a subclass of Communicator an all_reduce that is quicker to call.");
+      []<size_t... kIndices>(std::index_sequence<kIndices...>) {
+        return [](const py::type& communicator) { (hasten<kIndices>(communicator), ...); };
+      }(std::make_index_sequence<methods.size()>()),
+      py::arg("communicator"), "Gives a subclass of Communicator collectives that are quicker to call.");
 }
 
 }  // namespace gpucomm

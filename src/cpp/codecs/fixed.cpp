@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "codecs/blocks/portable.h"
 #include "codecs/float_codec.h"
@@ -72,6 +73,14 @@ float limit_of(int width, int world) {
 }
 
 class Fixed final : public FloatCodec {
+  // call(T()), T the integer of the width.
+  template <class Call>
+  auto with_integer(Call call) const {
+    if (setting_.width == 8) return call(int8_t{});
+    if (setting_.width == 16) return call(int16_t{});
+    return call(int32_t{});
+  }
+
  public:
   explicit Fixed(Setting setting) : setting_(setting) {
     traits_.needs_maximum = setting.width == 0;
@@ -90,14 +99,7 @@ class Fixed final : public FloatCodec {
   }
 
   void add(const std::byte* in, size_t bytes, std::byte* into) const override {
-    switch (setting_.width) {
-      case 8:
-        return add_as<uint8_t>(in, bytes, into);
-      case 16:
-        return add_as<uint16_t>(in, bytes, into);
-      default:
-        return add_as<uint32_t>(in, bytes, into);
-    }
+    with_integer([&]<class T>(T) { add_as<std::make_unsigned_t<T>>(in, bytes, into); });
   }
 
   std::shared_ptr<const Codec> agreed(double max_abs, int world) const override {
@@ -119,24 +121,10 @@ class Fixed final : public FloatCodec {
            (setting_.width ? setting_.width / 8 : sizeof(int32_t));  // the most, before the width is known
   }
   size_t encode_run(const float* in, Run run, std::byte* out) const override {
-    switch (setting_.width) {
-      case 8:
-        return encode_as<int8_t>(in, run, out);
-      case 16:
-        return encode_as<int16_t>(in, run, out);
-      default:
-        return encode_as<int32_t>(in, run, out);
-    }
+    return with_integer([&]<class T>(T) { return encode_as<T>(in, run, out); });
   }
   size_t decode_run(const std::byte* in, Run run, float* out) const override {
-    switch (setting_.width) {
-      case 8:
-        return decode_as<int8_t>(in, run, out);
-      case 16:
-        return decode_as<int16_t>(in, run, out);
-      default:
-        return decode_as<int32_t>(in, run, out);
-    }
+    return with_integer([&]<class T>(T) { return decode_as<T>(in, run, out); });
   }
   double lost(double) const override { return step_ / 2.0; }
   const char* refusal(float value) const override {

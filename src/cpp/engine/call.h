@@ -29,9 +29,20 @@ struct Shape {
   // rank, of which the others know only their own part; both are given or none.
   std::vector<size_t> counts, out_counts;
   std::shared_ptr<const Codec> codec;  // null: elements travel as they are
+  bool tells_error = false;            // arrays have an `error`
   uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
   bool operator==(const Shape&) const = default;
 };
+
+// The largest of all ranks' `count` numbers, float64: how they agree on figures.
+inline Shape largest_of(size_t count) {
+  Shape shape{.op = Op::max, .dtype = Dtype::float64, .count = count, .segments = 1};
+  shape.algorithm = "one_shot";
+  return shape;
+}
+
+// Whether coded pieces of this call are added as they are.
+inline bool adds_coded(const Shape& shape) { return shape.codec && shape.codec->traits().additive; }
 
 // What uneven counts and packs add to a key of shapes.
 inline std::string key_of_counts(const Shape& shape) {
@@ -44,6 +55,9 @@ inline std::string key_of_counts(const Shape& shape) {
 struct Arrays {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // null where this rank gets no result
+  // As long as the whole message, or null: what this rank's encodings lose. Zeros where it encodes nothing.
+  std::byte* error = nullptr;
+  double* lost_sq = nullptr;  // the same, as a sum of squares to add to
 };
 
 }  // namespace gpucomm

@@ -24,6 +24,10 @@ struct Doubt {
 constexpr Doubt kDoubt{1.5, 1, 8}, kDoubtInMemory{4, 8, 16};
 constexpr double kMemorySecondsAByte = 1e-9;
 
+bool several(const std::vector<int>& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
+}
+
 // An algorithm's numbers of segments.
 std::vector<Choice> cuts(const std::string& name, const Algorithm& entry, const Shape& shape, size_t bytes,
                          const std::vector<int>& nodes, const Links& links, const Coding& coding) {
@@ -33,7 +37,7 @@ std::vector<Choice> cuts(const std::string& name, const Algorithm& entry, const 
                                      bytes / m >= kLeastSegmentBytes);
        m *= 2) {
     PlanRequest request{shape.collective, world, 0, shape.root, m, true, nodes};
-    request.additive = shape.codec && shape.codec->traits().additive;
+    request.additive = adds_coded(shape);
     if (m > first && build_plan(name, request).steps.size() * world > kMostSteps) break;
     cuts.push_back({name, m, total_time(name, request, bytes, links, coding)});
   }
@@ -90,7 +94,8 @@ Kind kind_of(const Shape& shape) {
           shape.algorithm,
           shape.segments,
           shape.root,
-          shape.codec ? shape.codec->spec() : ""};
+          shape.codec ? shape.codec->spec() : "",
+          shape.tells_error};
 }
 
 size_t most_bytes(const Kind& kind) {
@@ -99,9 +104,8 @@ size_t most_bytes(const Kind& kind) {
 }
 
 Links typical_links(const std::vector<int>& nodes) {
-  const bool several = std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
   Links memory{.alpha = 3e-7, .lambda = 3e-7, .beta = 1.5e-10, .gamma = 1e-10};
-  if (!several) return memory;
+  if (!several(nodes)) return memory;
   Links links{
       .kind = Links::Kind::nodes, .alpha = 2e-5, .lambda = 2e-5, .beta = 8e-10, .gamma = memory.gamma};
   links.nodes = nodes;
@@ -114,12 +118,12 @@ const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<i
   const Kind kind = kind_of(shape);
   if (auto found = known_.find(kind); found != known_.end()) return found->second;
   const size_t bytes = most_bytes(kind);
-  const bool several = std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
   std::vector<std::vector<Choice>> algorithms;
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
-    if (shape.algorithm == "auto" && entry.across_nodes && !several) continue;
-    if (entry.coded != (shape.codec != nullptr)) continue;
+    if (shape.algorithm == "auto" && entry.across_nodes && !several(nodes)) continue;
+    if (entry.repeats && shape.tells_error) continue;
+    if (entry.coded ? !shape.codec : shape.codec && shape.algorithm != "auto") continue;
     algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links, coding));
   }
   return known_[kind] = worth_trying(algorithms, bytes, links);

@@ -18,8 +18,8 @@ struct Choice {
 
 // Calls that are chosen for alike, the same on every rank: collective, size in powers of two (of all_to_all
 // with uneven counts, which the ranks do not know of each other, none), algorithm, segments, root and codec
-// as asked.
-using Kind = std::tuple<int, int, std::string, int, int, std::string>;
+// as asked, and whether what it loses is told.
+using Kind = std::tuple<int, int, std::string, int, int, std::string, bool>;
 Kind kind_of(const Shape& shape);
 // The bytes of a message, as far as all ranks know them.
 size_t bytes_known(const Shape& shape);
@@ -33,7 +33,8 @@ Links typical_links(const std::vector<int>& nodes);
 // computed from nothing else.
 class Choices {
  public:
-  // `shape.algorithm` "auto": any that offers the collective. `shape.segments` 0: powers of two. `nodes`: the
+  // `shape.algorithm` "auto": any that offers the collective, with a codec those without it too: coding must
+  // pay. `shape.segments` 0: powers of two. `nodes`: the
   // node of each rank. The choice comes first, then by cost what is worth trying.
   // `coding`: what the shape's codec costs.
   const std::vector<Choice>& find(const Shape& shape, const std::vector<int>& nodes, const Links& links,

@@ -20,8 +20,8 @@ struct PieceCoding {
   size_t count;  // elements of the piece
   size_t room;   // bytes in a slot
 
-  void encode(const std::byte* dense, std::byte* slot) const {
-    const uint64_t size = codec.encode(dense, count, dtype, slot + kCodedHeader);
+  void encode(const std::byte* dense, std::byte* slot, CodecError* error = nullptr) const {
+    const uint64_t size = codec.encode(dense, count, dtype, slot + kCodedHeader, error);
     std::memcpy(slot, &size, sizeof size);
   }
   void decode(const std::byte* slot, std::byte* dense, bool adds) const {
@@ -31,6 +31,8 @@ struct PieceCoding {
   void add(const std::byte* from, std::byte* into) const {
     codec.add(from + kCodedHeader, checked(from), into + kCodedHeader);
   }
+  // error = times x (dense - what the slot decodes to); 0 where that is no finite number.
+  void lost(const std::byte* dense, const std::byte* slot, int times, std::byte* error) const;
 
  private:
   size_t checked(const std::byte* slot) const {

@@ -16,13 +16,19 @@ std::string list(const std::vector<std::string>& parts) {
   return text.empty() ? "none" : text;
 }
 
+// Ranks of other nodes have cores of their own, unless these nodes are emulated.
+int ranks_here(const Transport& transport, const std::vector<int>& nodes, int rank) {
+  if (transport.emulates()) return static_cast<int>(nodes.size());
+  return static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[rank]));
+}
+
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Transport> messages,
                            std::string transport_name, int rank, std::vector<int> nodes, Seconds timeout)
-    : Drivable(std::move(transport), static_cast<int>(nodes.size())),
+    : Drivable(transport, ranks_here(*transport, nodes, rank)),
       fate_(transport_, rank, static_cast<int>(nodes.size())),
-      messages_(std::move(messages), fate_),
+      messages_(std::move(messages), fate_, ranks_here(*transport_, nodes, rank)),
       transport_name_(std::move(transport_name)),
       nodes_(std::move(nodes)),
       rank_(rank),
@@ -67,8 +73,8 @@ std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arr
 
 // A call of our own, before the next one.
 void Communicator::agree(const std::shared_ptr<Tuning>& tuning, int settles, Seconds timeout) {
-  Shape shape{.op = Op::max, .dtype = Dtype::float64, .count = static_cast<size_t>(settles), .segments = 1};
-  shape.purpose = Purpose::agreement, shape.algorithm = "one_shot";
+  Shape shape = largest_of(settles);
+  shape.purpose = Purpose::agreement;
   auto program = programs_.get(shape, nullptr, 0);
   auto work = enqueue({}, timeout);
   work->program = std::move(program), work->tuning = tuning, work->turn.settles = settles;

@@ -83,6 +83,19 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     programs_.set_coding(spec, coding);
   }
+  // Throws what is wrong with the algorithm or the codec of a call.
+  void check_wish(const Shape& wish) const {
+    std::lock_guard lock(mutex_);
+    programs_.check(wish);
+  }
+  std::vector<Choice> candidates(const Shape& wish) {
+    std::lock_guard lock(mutex_);
+    return programs_.candidates(wish);
+  }
+  bool refuses_coding(const Shape& wish) {
+    std::lock_guard lock(mutex_);
+    return programs_.refuses_coding(wish);
+  }
   // Nothing is measured or learnt from here on: the same calls choose alike on every machine and in every
   // run.
   void freeze();

@@ -24,7 +24,8 @@ struct Pending {
 
 class Drivable {
  public:
-  Drivable(std::shared_ptr<Transport> transport, int world);
+  // `ranks`: how many may want this machine's cores.
+  Drivable(std::shared_ptr<Transport> transport, int ranks);
   virtual ~Drivable() = default;
 
   // One attempt to move something on, which never blocks. False: nothing could be done.

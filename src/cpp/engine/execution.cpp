@@ -13,6 +13,7 @@ static constexpr auto kPatience = std::chrono::milliseconds(500);
 void Execution::start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch,
                       uint64_t sequence) {
   program_ = &program, transport_ = &transport;
+  error_ = arrays.error, lost_sq_ = arrays.lost_sq;
   // Offsets count from the message's start; an array that holds only this rank's chunk starts later.
   auto shifted = [](const std::byte* p, size_t by) {
     return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(p) - by);
@@ -206,15 +207,25 @@ void Execution::code(const Instruction& in) {
                            program_->coded_slot_bytes - kCodedHeader};
   const std::byte* source = at(in.source, in.source_offset);
   std::byte* target = at(in.target, in.target_offset);
-  if (in.kind == StepKind::encode)
-    coding.encode(source, target), ++encodes_;
-  else if (in.kind == StepKind::reduce)
+  if (in.kind == StepKind::encode) return encode(in, coding);
+  if (in.kind == StepKind::reduce)
     coding.add(source, target);
   else
     coding.decode(source, target, in.kind == StepKind::decode_reduce), ++decodes_;
   if (!in.final || shape.op != Op::mean || target == nullptr) return;
   const void* sums[] = {target};
   reduce(shape.dtype, Op::sum, target, sums, 1, coding.count, program_->world);
+}
+
+// What a mean's sum loses once it is divided is the world's share of what the contributions lose.
+void Execution::encode(const Instruction& in, const PieceCoding& coding) {
+  const std::byte* source = at(in.source, in.source_offset);
+  std::byte* slot = at(in.target, in.target_offset);
+  CodecError lost;
+  coding.encode(source, slot, lost_sq_ ? &lost : nullptr), ++encodes_;
+  const int times = in.final && program_->shape.op == Op::mean ? program_->world : 1;
+  if (lost_sq_) *lost_sq_ += lost.sum_sq * times * times;
+  if (error_ && in.bytes) coding.lost(source, slot, times, error_ + in.message_offset);
 }
 
 // As far as all sources are there; they may be cut into different chunks.

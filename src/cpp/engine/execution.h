@@ -11,6 +11,8 @@
 
 namespace gpucomm {
 
+struct PieceCoding;
+
 class Execution {
  public:
   // Prepares to run `program` as the call with this tag. The program, the arrays and the scratch must outlive
@@ -44,6 +46,7 @@ class Execution {
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_coded(const Instruction& in, LaneState& lane);
   void code(const Instruction& in);
+  void encode(const Instruction& in, const PieceCoding& coding);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes,
             std::byte* twin = nullptr);
@@ -58,6 +61,8 @@ class Execution {
   const Program* program_ = nullptr;
   Transport* transport_ = nullptr;
   std::byte* spaces_[4] = {};
+  std::byte* error_ = nullptr;
+  double* lost_sq_ = nullptr;
   CallRecord record_;
   std::vector<LaneState> lanes_;
   std::vector<uint8_t> done_;

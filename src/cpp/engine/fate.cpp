@@ -11,6 +11,11 @@ void Fate::fail(const Error& error) {
   control_->poison({rank_, error.kind, error.what()});
 }
 
+bool Fate::failed() const {
+  std::lock_guard lock(mutex_);
+  return fault_.has_value();
+}
+
 void Fate::check_open() const {
   if (closed()) throw closed_error();
 }

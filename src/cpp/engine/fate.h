@@ -22,6 +22,7 @@ class Fate {
   bool close() { return !closed_.exchange(true, std::memory_order_acq_rel); }
   // A fault ends the communicator, here and on every rank.
   void fail(const Error& error);
+  bool failed() const;  // by a fault found here
   void check_open() const;
   Error closed_error() const;  // with what ended it
   // Throws what any rank has found.

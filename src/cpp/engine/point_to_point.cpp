@@ -36,8 +36,8 @@ std::string describe_message(const CallRecord& r) {
                 r.root, " (", r.count, " ", name_of(static_cast<Dtype>(r.dtype)), ")");
 }
 
-PointToPoint::PointToPoint(std::shared_ptr<Transport> transport, Fate& fate)
-    : Drivable(std::move(transport), fate.world()),
+PointToPoint::PointToPoint(std::shared_ptr<Transport> transport, Fate& fate, int ranks_here)
+    : Drivable(std::move(transport), ranks_here),
       fate_(fate),
       queues_(2 * fate.world()),
       numbers_(2 * fate.world()) {}
@@ -85,7 +85,9 @@ bool PointToPoint::drive_once() {
 // With the lock held, as all below.
 bool PointToPoint::advance() {
   if (active_.empty()) return false;
-  if (fate_.closed()) return drop(fate_.closed_error());  // by a collective's fault: no memory is touched
+  // No memory is touched once it is closed. By a collective's fault: the messages end here; else who closes
+  // it is about to end them, and says whether there were any.
+  if (fate_.closed()) return fate_.failed() && drop(fate_.closed_error());
   try {
     return advance_all();
   } catch (const Error& error) {

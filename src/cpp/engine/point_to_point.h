@@ -27,7 +27,7 @@ struct Message : Pending {
 
 class PointToPoint : public Drivable {
  public:
-  PointToPoint(std::shared_ptr<Transport> transport, Fate& fate);
+  PointToPoint(std::shared_ptr<Transport> transport, Fate& fate, int ranks_here);
 
   // Starts a send or a receive; it moves on whenever anything here is driven.
   std::shared_ptr<Message> start(bool sending, int peer, Dtype dtype, size_t count, std::byte* data,

@@ -97,6 +97,7 @@ class Compiler {
                    offset(step.source, step),
                    offset(step.target, step),
                    layout.count(step.piece, step.pieces) * item_,
+                   layout.begin(step.piece) * item_,
                    {},
                    salt(step, layout),
                    0,
@@ -164,7 +165,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
   const int world = static_cast<int>(nodes.size());
   const size_t item = size_of(shape.dtype);
   PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place, nodes};
-  request.additive = shape.codec && shape.codec->traits().additive;
+  request.additive = adds_coded(shape);
   Program program;
   program.shape = shape, program.world = world, program.rank = rank;
   for (;; request.segments *= 2) {

@@ -17,6 +17,7 @@ struct Instruction {
   int lane;
   Place source, target;
   size_t source_offset, target_offset, bytes;
+  size_t message_offset;   // of the piece in the message
   std::vector<int> peers;  // of which something comes or goes: empty pieces move only a first header
   uint64_t salt = 0;       // added to the tag: the block's size, where only its two ranks know it
   int below = 0;           // recv_reduce: how many peers fold in before this rank's own operand

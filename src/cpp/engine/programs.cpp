@@ -1,17 +1,25 @@
 #include "engine/programs.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace gpucomm {
 namespace {
 
 constexpr size_t kMostPrograms = 512;
+// Of codecs that were not timed: seconds a byte, of a busy core.
+constexpr Coding kTypicalCoding{1, 2.5e-10, 2.5e-10};
+
+bool codes(const Choice& choice) { return Registry<Algorithm>::find(choice.algorithm).coded; }
 
 void check_coding(const Shape& wish) {
-  const bool coded = wish.codec != nullptr;
+  const bool coded = wish.codec != nullptr, named = wish.algorithm != "auto";
+  if (named ? Registry<Algorithm>::find(wish.algorithm).coded == coded : !coded) return;
   const std::string fitting = offering(wish.collective, coded);
   if (fitting.empty())
     fail(ErrorKind::invalid_argument, "no algorithm for ", name_of(wish.collective), " takes a codec, got ",
          wish.codec->spec());
-  if (wish.algorithm != "auto" && Registry<Algorithm>::find(wish.algorithm).coded != coded)
+  if (named)
     fail(ErrorKind::invalid_argument, "algorithm '", wish.algorithm, coded ? "' takes no" : "' needs a",
          " codec for ", name_of(wish.collective), "; those that ", coded ? "do: " : "need none: ", fitting);
 }
@@ -19,7 +27,7 @@ void check_coding(const Shape& wish) {
 std::string key_of(const Shape& s) {
   return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
                 ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
-                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", key_of_counts(s));
+                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.tells_error, key_of_counts(s));
 }
 
 }  // namespace
@@ -56,7 +64,7 @@ std::shared_ptr<const Program> Programs::get(const Shape& wish, const Tuning* tu
   if (tuning) {
     shape.algorithm = tuning->at(place).algorithm, shape.segments = tuning->at(place).segments;
   } else if (shape.algorithm == "auto" && nodes_.size() == 1) {
-    shape.algorithm = "direct";
+    shape.algorithm = "direct", shape.codec.reset();
   }
   auto program = compiled(shape);
   if (last) last_program_ = program, last_version_ = version, last_place_ = place;
@@ -67,12 +75,43 @@ const std::vector<Choice>& Programs::candidates(const Shape& shape) {
   Coding coding;
   if (shape.codec) {
     const auto known = codings_.find(shape.codec->spec());
-    if (known != codings_.end()) coding = known->second;
+    coding = known == codings_.end() ? kTypicalCoding : known->second;
     constexpr size_t kMany = 1 << 16;
     coding.ratio =
         static_cast<double>(shape.codec->max_bytes(kMany, shape.dtype)) / (kMany * size_of(shape.dtype));
   }
   return choices_.find(shape, nodes_, links_, coding);
+}
+
+// What a log says of such a call, with its codec agreed on or without one.
+std::optional<bool> Programs::replayed_refusal(const Shape& wish) const {
+  const std::string spec = wish.codec->spec();
+  const std::string asked = spec.substr(0, spec.find(':', spec.find(':') + 1));
+  Kind kind = kind_of(wish);
+  auto& [collective, width, algorithm, segments, root, codec, tells_error] = kind;
+  for (const auto& [known, learnt] : replayed_) {
+    codec = std::get<5>(known), tells_error = std::get<6>(known);
+    if (known == kind && (codec.empty() || codec.starts_with(asked))) return codec.empty();
+  }
+  return {};
+}
+
+bool Programs::refuses_coding(const Shape& wish) {
+  if (const auto told = replayed_refusal(wish)) return *told;
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  double dense = kNever, coded = kNever;
+  for (const Choice& choice : candidates(wish)) {
+    double& least = codes(choice) ? coded : dense;
+    least = std::min(least, choice.cost_s);
+  }
+  return dense <= coded + agreement_time();
+}
+
+double Programs::agreement_time() {
+  const Shape call = largest_of(1);
+  const PlanRequest request{.collective = call.collective, .world = static_cast<int>(nodes_.size())};
+  if (!agreement_s_) agreement_s_ = total_time(call.algorithm, request, size_of(call.dtype), links_);
+  return *agreement_s_;
 }
 
 std::shared_ptr<const Program> Programs::compiled(Shape shape) {
@@ -82,6 +121,7 @@ std::shared_ptr<const Program> Programs::compiled(Shape shape) {
     const Choice& choice = candidates(shape).front();
     shape.algorithm = choice.algorithm, shape.segments = choice.segments;
   }
+  if (!Registry<Algorithm>::find(shape.algorithm).coded) shape.codec.reset();
   auto program = std::make_shared<const Program>(compile(shape, nodes_, rank_));
   if (programs_.size() > kMostPrograms) programs_.clear();
   return programs_[key] = program;
@@ -89,7 +129,7 @@ std::shared_ptr<const Program> Programs::compiled(Shape shape) {
 
 void Programs::forget() {
   choices_.clear(), programs_.clear(), tunings_.clear();
-  last_program_.reset(), last_tuning_.reset();
+  last_program_.reset(), last_tuning_.reset(), agreement_s_.reset();
 }
 
 void Programs::set_links(const Links& links) {

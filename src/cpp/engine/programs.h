@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ class Programs {
  public:
   Programs(std::vector<int> nodes, int rank) : nodes_(std::move(nodes)), rank_(rank) {}
 
+  // Throws what is wrong with the wish.
+  void check(const Shape& wish) const;
   // What is learnt of calls like this one; null where all of it is asked for or learning is off. Throws what
   // is wrong with the wish.
   const std::shared_ptr<Tuning>& tuning(const Shape& wish);
@@ -24,6 +27,11 @@ class Programs {
   // What codecs cost, by spec; the same on all ranks.
   bool coding_known(const std::string& spec) const { return codings_.contains(spec); }
   void set_coding(const std::string& spec, const Coding& coding) { codings_[spec] = coding; }
+  // By the model, the cheapest first.
+  const std::vector<Choice>& candidates(const Shape& shape);
+  // Whether the model says that a call with a codec, after a small one to agree on it, is slower than
+  // without.
+  bool refuses_coding(const Shape& wish);
   // Forgets what was learnt.
   void set_links(const Links& links);
   // From here on the model alone chooses, by typical figures unless links are given.
@@ -41,9 +49,9 @@ class Programs {
 
  private:
   void forget();
-  void check(const Shape& wish) const;
-  const std::vector<Choice>& candidates(const Shape& shape);
   std::shared_ptr<const Program> compiled(Shape shape);
+  double agreement_time();
+  std::optional<bool> replayed_refusal(const Shape& wish) const;
 
   std::vector<int> nodes_;
   int rank_;
@@ -51,6 +59,7 @@ class Programs {
   bool frozen_ = false;
   std::map<std::string, Coding> codings_;
   Choices choices_;
+  std::optional<double> agreement_s_;  // of a small call, by the model
   std::map<Kind, std::shared_ptr<Tuning>> tunings_;
   std::map<Kind, Learnt> replayed_;
   std::map<std::string, std::shared_ptr<const Program>> programs_;

@@ -34,9 +34,13 @@ class CodedSteps {
     int by = -1;
   };
 
-  At encode(const At& from, int piece, Slots& slots) {
-    return write(slots, {.kind = StepKind::encode, .piece = piece, .source = from.place, .lane = kCode},
-                 from);
+  // What this rank has before the call.
+  At own() const { return {{plan_.in_place ? Space::output : Space::input}}; }
+
+  At encode(const At& from, int piece, Slots& slots, bool final = false) {
+    Step step{.kind = StepKind::encode, .piece = piece, .source = from.place, .lane = kCode};
+    step.final = final;
+    return write(slots, std::move(step), from);
   }
 
   void send(const At& from, int piece, int to, int round) {
@@ -56,6 +60,10 @@ class CodedSteps {
     step.lane = kCode, step.final = final;
     return {step.target, add(std::move(step), {from.by})};
   }
+  At decode(const At& from, int piece, Slots& slots) {
+    return write(slots, {.kind = StepKind::decode, .piece = piece, .source = from.place, .lane = kCode},
+                 from);
+  }
 
   At copy(const At& from, int piece, Slots& slots) {
     return write(slots, {.kind = StepKind::copy, .piece = piece, .source = from.place, .lane = kCode}, from);
@@ -68,7 +76,7 @@ class CodedSteps {
 
   // into += from; of a coded `from` into a dense place what it decodes to.
   At fold(const At& from, const At& into, int piece, bool final) {
-    const bool decodes = into.place.space != Space::coded;
+    const bool decodes = from.place.space == Space::coded && into.place.space != Space::coded;
     Step step{.kind = decodes ? StepKind::decode_reduce : StepKind::reduce, .piece = piece};
     step.source = from.place, step.target = into.place, step.lane = kCode, step.final = final;
     return {into.place, add(std::move(step), {from.by, into.by})};

@@ -24,7 +24,7 @@ class CodedRing {
         folds_(reduces(request.collective)),
         gathers_(!scatters(request.collective)),
         additive_(request.additive),
-        own_{{plan.in_place ? Space::output : Space::input}},
+        own_(steps_.own()),
         encoded_(steps_.slots(Space::coded, 4)),
         received_(steps_.slots(Space::coded, 4)) {
     if (folds_ && additive_) addends_ = steps_.slots(Space::coded, 4);
@@ -44,7 +44,7 @@ class CodedRing {
   }
 
  private:
-  int chunk(int offset) const { return ((rank_ + offset) % (hops_ + 1) + hops_ + 1) % (hops_ + 1); }
+  int chunk(int offset) const { return around(rank_, offset, hops_ + 1); }
   int total_hops() const { return hops_ * (folds_ + gathers_); }
 
   // Of a segment's message at this of all its hops, equal at both ends.
@@ -94,7 +94,7 @@ class CodedRing {
   void start_gathering(int segment) {
     const int piece = plan_.piece(rank_, segment);
     const At& from = folds_ ? sum_[segment % 2] : own_;
-    const At coded = from.place.space == Space::coded ? from : steps_.encode(from, piece, encoded_);
+    const At coded = from.place.space == Space::coded ? from : steps_.encode(from, piece, encoded_, folds_);
     send(coded, piece, folds_ ? hops_ : 0, segment);
     steps_.decode(coded, piece, folds_ && additive_);
   }

@@ -82,7 +82,8 @@ struct Step {
   int lane = 0;   // steps of one lane run in order, lanes at once
   int round = 0;  // of a message: equal at both ends
   std::vector<int> after;  // indices of steps that must be done before
-  bool final = false;      // of a reducing step: the fold is complete here (a mean divides now)
+  bool final = false;  // of a reducing step: the fold is complete here (a mean divides now); of an encode:
+                       // so is what it reads
 };
 
 struct Plan {
@@ -117,6 +118,9 @@ struct PlanRequest {
   bool additive = false;   // of coded plans: the codec adds coded pieces
 };
 
+// The rank so many places further round the world; `by` is at least -world.
+inline int around(int rank, int by, int world) { return (rank + by + world) % world; }
+
 // An algorithm: one file that builds plans.
 struct Algorithm {
   static constexpr const char* kKind = "algorithm";
@@ -126,7 +130,8 @@ struct Algorithm {
   bool segmented;                       // whether cutting finer than its chunks can pay
   void (*build)(const PlanRequest&, Plan&);
   bool across_nodes = false;  // only of use where there are several
-  bool coded = false;  // sends pieces in coded form: only for calls with a codec, and those take no other
+  bool coded = false;    // sends pieces in coded form: only for calls with a codec, and those take no other
+  bool repeats = false;  // a rank may encode a piece more than once: what is lost cannot be told by element
 
   bool offers(Collective c) const;
 };

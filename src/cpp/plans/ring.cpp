@@ -29,7 +29,7 @@ class Ring {
   Ring(const PlanRequest& request, Plan& plan)
       : plan_(plan), world_(request.world), rank_(request.rank), arrived_(plan.pieces(), -1) {}
 
-  int chunk(int offset) const { return ((rank_ + offset) % world_ + world_) % world_; }
+  int chunk(int offset) const { return around(rank_, offset, world_); }
   int right() const { return chunk(1); }
   int left() const { return chunk(-1); }
 

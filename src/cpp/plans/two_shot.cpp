@@ -1,5 +1,6 @@
 // two_shot: every rank sends each chunk, coded, to the rank that folds it, which sends the sum, coded again,
-// to all: two lossy passes whatever the world. Source: ours, as direct.
+// to all: two lossy passes whatever the world; with an additive codec coded chunks are added, one pass.
+// Source: ours, as direct.
 // Cost: all_reduce 2(p-1)(alpha + n/p c beta), c the codec's share of the bytes.
 #include "plans/coded.h"
 
@@ -16,7 +17,8 @@ class TwoShot {
         steps_(plan),
         world_(request.world),
         rank_(request.rank),
-        own_{{plan.in_place ? Space::output : Space::input}},
+        additive_(request.additive),
+        own_(steps_.own()),
         encoded_(steps_.slots(Space::coded, world_)),
         received_(steps_.slots(Space::coded, world_)) {}
 
@@ -31,7 +33,7 @@ class TwoShot {
   }
 
  private:
-  int peer(int offset) const { return ((rank_ + offset) % world_ + world_) % world_; }
+  int peer(int offset) const { return around(rank_, offset, world_); }
 
   At fold(int k, int round) {
     const int mine = plan_.piece(rank_, k);
@@ -39,26 +41,35 @@ class TwoShot {
       const int piece = plan_.piece(peer(i), k);
       steps_.send(steps_.encode(own_, piece, encoded_), piece, peer(i), round);
     }
-    At sum = plan_.in_place ? own_ : steps_.copy_out(own_, mine);
-    for (int i = 1; i < world_; ++i)
-      sum = steps_.fold(steps_.receive(mine, peer(-i), round, received_), sum, mine, i == world_ - 1);
+    At sum = own_;
+    if (additive_)
+      sum = steps_.encode(own_, mine, encoded_);
+    else if (!plan_.in_place)
+      sum = steps_.copy_out(own_, mine);
+    for (int i = 1; i < world_; ++i) {
+      const At arrived = steps_.receive(mine, peer(-i), round, received_);
+      sum = steps_.fold(arrived, sum, mine, !additive_ && i == world_ - 1);
+    }
+    if (additive_ && scatters(plan_.collective)) steps_.decode(sum, mine, true);
     return sum;
   }
 
   void gather(int k, const At& from, int round) {
     const int mine = plan_.piece(rank_, k);
-    const At coded = steps_.encode(from, mine, encoded_);
+    const bool folds = reduces(plan_.collective), added = folds && additive_;
+    const At coded = added ? from : steps_.encode(from, mine, encoded_, folds);
     for (int i = 1; i < world_; ++i) steps_.send(coded, mine, peer(i), round);
-    steps_.decode(coded, mine, false);
+    steps_.decode(coded, mine, added);
     for (int i = 1; i < world_; ++i) {
       const int piece = plan_.piece(peer(-i), k);
-      steps_.decode(steps_.receive(piece, peer(-i), round, received_), piece, false);
+      steps_.decode(steps_.receive(piece, peer(-i), round, received_), piece, added);
     }
   }
 
   Plan& plan_;
   CodedSteps steps_;
   int world_, rank_;
+  bool additive_;
   At own_;
   Slots encoded_, received_;
 };

@@ -201,6 +201,7 @@ class Machine {
     if (step.kind == StepKind::encode) {
       for (size_t r = 0; r < value.times.size(); ++r) value.passes[r] += value.times[r] > 0;
       ++value.errors, value.coded = true;
+      report_.repeats = std::max(report_.repeats, ++encodes_[{rank, step.piece + i}]);
     }
     if (step.kind == StepKind::decode || step.kind == StepKind::decode_reduce) value.coded = false;
     if (step.kind == StepKind::reduce || step.kind == StepKind::decode_reduce)
@@ -310,6 +311,7 @@ class Machine {
   std::vector<std::vector<Clock>> done_;
   std::map<std::tuple<int, int, int>, int> sender_;       // (receiver, its step, peer) -> the peer's step
   std::map<std::tuple<int, int, int, int>, Cell> cells_;  // (rank, space, slot, piece)
+  std::map<std::pair<int, int>, int> encodes_;            // (rank, piece) -> how often
   Verified report_;
 };
 

@@ -15,6 +15,7 @@ struct Verified {
   int rounds = 0;
   int lossy_passes = 0;   // the most that lie on any contribution's way into any result
   int encode_errors = 0;  // the most encodings of which a result has the error: its bound is so many of one's
+  int repeats = 0;        // the most times that a rank encodes a piece
   int scratch_slots = 0;  // the most of any rank
   std::vector<size_t> sent;  // pieces sent by each rank
 };

@@ -104,10 +104,15 @@ class Emulated : public Transport {
     inner_->wake(peer);
   }
 
+  bool emulates() const override { return true; }
+  bool waits_long() const override {
+    constexpr uint64_t kLongNs = 200'000;
+    const uint64_t next = due();
+    return next != LinkPorts::kNever && next > clock_ns() + kLongNs;
+  }
+
   void sleep(uint32_t ticket, std::chrono::microseconds at_most) override {
-    uint64_t due = LinkPorts::kNever;
-    for (const auto& d : due_) due = std::min(due, d.load(std::memory_order_relaxed));
-    const uint64_t now = clock_ns();
+    const uint64_t due = this->due(), now = clock_ns();
     if (due <= now) return;
     const auto left = std::chrono::nanoseconds(std::min<uint64_t>(due - now, 3600'000'000'000));
     if (left > kSpin) {
@@ -152,6 +157,13 @@ class Emulated : public Transport {
   std::string heap_note() const override { return inner_->heap_note(); }
 
  private:
+  // The first that is known.
+  uint64_t due() const {
+    uint64_t due = LinkPorts::kNever;
+    for (const auto& d : due_) due = std::min(due, d.load(std::memory_order_relaxed));
+    return due;
+  }
+
   bool wait(std::atomic<uint64_t>& due, uint64_t until) {
     due.store(until, std::memory_order_relaxed);
     time_.wait();

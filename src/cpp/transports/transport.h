@@ -110,6 +110,10 @@ class Transport {
   // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.
   virtual bool fetch(int, std::byte*) { return false; }
 
+  // Whether it makes links slower than this machine's.
+  virtual bool emulates() const { return false; }
+  // Whether what this rank waits for is known to be so far away that it should sleep at once.
+  virtual bool waits_long() const { return false; }
   // begin_sleep announces that this rank is about to sleep and returns a ticket; look for work once more,
   // then sleep(ticket) returns when anything happened since, or the time is up; end_sleep in any case.
   virtual uint32_t begin_sleep() = 0;

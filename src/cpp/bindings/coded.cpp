@@ -1,0 +1,110 @@
+// Calls with a codec: which one it is, what it costs, and where it goes what it loses.
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstring>
+
+#include "bindings/collectives.h"
+#include "codecs/floats.h"
+#include "engine/coding.h"
+
+namespace py = pybind11;
+
+namespace gpucomm {
+
+// What is wrong with a call that writes x or error first, before it does; others are checked on their way.
+void PyCommunicator::check_call(Shape call, py::handle x, py::handle out, const Options& options) {
+  if (options.codec) {
+    call.codec = known_codec(*options.codec).codec;
+    check_codec(call);
+  }
+  core_->check_wish(call);
+  if (!options.error.is_none()) check_error(Array(x, "x"), Array(out, "out"), options);
+}
+
+void PyCommunicator::check_error(const Array& x, const Array& out, const Options& options) const {
+  const Array error(options.error, "error");
+  if (options.algorithm != "auto" && Registry<Algorithm>::find(options.algorithm).repeats)
+    fail(ErrorKind::invalid_argument, "algorithm '", options.algorithm,
+         "' encodes an element more than once, so it cannot tell an error: leave out error=");
+  check_writable(error, "error", "");
+  if (error.dtype() != x.dtype() || error.count() != x.count())
+    fail(ErrorKind::invalid_argument, "error must hold ", x.count(), " elements of ", name_of(x.dtype()),
+         ", as x, got ", error.count(), " of ", name_of(error.dtype()));
+  if (error.overlaps(x) || error.overlaps(out))
+    fail(ErrorKind::invalid_argument, "error must be apart from x and out");
+}
+
+// Zeros so far.
+std::byte* PyCommunicator::error_for(const Options& options) const {
+  if (options.error.is_none() || core_->closed()) return nullptr;
+  const Array error(options.error, "error");
+  std::memset(error.data(), 0, error.bytes());
+  return error.data();
+}
+
+PyCommunicator::Known& PyCommunicator::known_codec(const std::string& spec) {
+  Known& known = codecs_[spec];
+  if (!known.codec) known.codec = parse_codec(spec);
+  return known;
+}
+
+void PyCommunicator::check_codec(const Shape& call) {
+  if (!call.codec->takes(call.dtype))
+    fail(ErrorKind::unsupported_type, "codec ", call.codec->spec(), " does not take ", name_of(call.dtype),
+         " arrays");
+  const bool sums = call.op == Op::sum || call.op == Op::mean || call.op == Op::premul_sum;
+  if (reduces(call.collective) && !sums)
+    fail(ErrorKind::invalid_argument, "codec ", call.codec->spec(), " can not carry op '", name_of(call.op),
+         "': what is coded can only be summed (sum, mean, premul_sum)");
+}
+
+// The codec of a call; null where the choice is ours and coding does not pay. One that needs the largest
+// magnitude of all ranks first gets it, in a small call of its own that is waited for.
+std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::string& spec,
+                                                       const std::byte* input, size_t count, Seconds limit) {
+  auto& [codec, smallest] = known_codec(spec);
+  call.codec = codec;
+  check_codec(call);
+  if (!codec->traits().needs_maximum) return codec;
+  core_->check_wish(call);  // before the ranks agree on anything
+  if (call.algorithm == "auto" && core_->world() > 1) {
+    if (!smallest) smallest = codec->agreed(0, core_->world());
+    call.codec = smallest;
+    measure_coding(call, limit);
+    if (core_->refuses_coding(call)) return nullptr;
+  }
+  double most;
+  {
+    py::gil_scoped_release released;
+    most = max_abs(call.dtype, input, count);
+  }
+  agree_on_largest(&most, 1, limit);
+  return codec->agreed(most, core_->world());
+}
+
+// A small call of our own, waited for.
+void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limit) {
+  auto* bytes = reinterpret_cast<std::byte*>(values);
+  blocking(*core_, [&] { core_->run(largest_of(count), {bytes, bytes}, limit); });
+}
+
+// Once for each codec, before its first call that leaves the choice to us.
+void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
+  const std::string spec = call.codec->spec();
+  if (core_->frozen() || core_->coding_known(spec)) return;
+  std::array<double, 2> seconds = time_coding(*call.codec, call.dtype);
+  agree_on_largest(seconds.data(), seconds.size(), limit);
+  core_->set_coding(spec, {1, seconds[0], seconds[1]});
+}
+
+std::vector<Choice> PyCommunicator::predict(py::object x, const std::optional<std::string>& codec,
+                                            Maybe timeout_s) {
+  const Seconds limit = timeout(timeout_s);
+  Shape call = shape(Collective::all_reduce, Array(x, "x"), {"auto"});
+  if (core_->world() > 1 && !core_->links_known()) measure_links(limit);
+  if (codec) call.codec = known_codec(*codec).codec, measure_coding(call, limit);
+  return core_->candidates(call);
+}
+
+}  // namespace gpucomm
