@@ -11,6 +11,7 @@ from training import (
     INPUTS,
     MLP,
     SGD,
+    Fault,
     assert_same,
     loss_of,
     on_ranks,
@@ -108,16 +109,6 @@ def test_stats_count_what_was_sent():
     (alone,) = on_ranks(1, body)
     assert alone["steps"] == 3
     assert alone["bytes_per_step"] == 0
-
-
-class Fault(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        raise ZeroDivisionError("a fault of the user's")
 
 
 def test_training_goes_on_after_a_backward_that_failed_half_way():

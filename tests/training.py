@@ -67,3 +67,15 @@ def assert_same(results, expected, atol=1e-6):
     for result in results:
         assert torch.equal(result, results[0]), "the ranks differ"
     torch.testing.assert_close(results[0], expected, rtol=0, atol=atol)
+
+
+class Fault(torch.autograd.Function):
+    """Passes on what it is given; its backward fails."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise ZeroDivisionError("a fault of the user's")

@@ -26,6 +26,7 @@ __all__ = [
 _LATE = {
     "codecs": "codecs",
     "empty": "memory",
+    "exchange": "exchange",
     "init": "launch",
     "local": "launch",
     "optim": "optim",

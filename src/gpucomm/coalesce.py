@@ -139,7 +139,14 @@ def _buffers(comm: Communicator) -> dict[Any, Any]:
 
 
 def run(
-    comm: Communicator, collective: str, xs: Sequence[Any], *, out: Any = None, counts: Any = None, **how: Any
+    comm: Communicator,
+    collective: str,
+    xs: Sequence[Any],
+    *,
+    out: Any = None,
+    counts: Any = None,
+    error: Any = None,
+    **how: Any,
 ) -> Any:
     """Runs a collective on a list or tuple of arrays, which the communicator passes on.
 
@@ -149,6 +156,7 @@ def run(
         xs: arrays of any shapes and dtypes, in the same order with the same counts on all ranks.
         out: must be None.
         counts: must be None.
+        error: must be None.
         how: the collective's other keywords.
 
     Returns:
@@ -157,7 +165,7 @@ def run(
     Raises:
         Error: as the collective; a bad argument before anything was sent.
     """
-    for name, given in (("out", out), ("counts", counts)):
+    for name, given in (("out", out), ("counts", counts), ("error", error)):
         if given is not None:
             raise InvalidArgumentError(
                 f"{name} is for one array, not for a list (rank {comm.rank} of {comm.world})"

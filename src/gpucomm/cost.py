@@ -15,6 +15,7 @@ from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 
 __all__ = [
+    "Coding",
     "Point",
     "best_segments",
     "bidirectional_exchange",
@@ -31,6 +32,17 @@ __all__ = [
 MOST_SEGMENTS = 4096  # what a communicator takes
 _ALIGN_BYTES = 64  # cuts fall on cache lines, as in a communicator
 _BY_RANK = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+
+
+class Coding(NamedTuple):
+    """What a codec costs: coded bytes for a byte, and seconds to encode and to decode a byte of elements.
+
+    In a fold `decode` counts together with the addition, unless the links have a gamma.
+    """
+
+    ratio: float
+    encode: float
+    decode: float
 
 
 class Point(NamedTuple):
@@ -50,6 +62,7 @@ def cost(
     links: _core.Links,
     root: int = 0,
     segments: int = 1,
+    coding: Coding | None = None,
 ) -> float:
     """The time of one call on a model of the links.
 
@@ -62,6 +75,7 @@ def cost(
         links: the model of the links.
         root: the rank that gets (reduce, gather) or gives (broadcast, scatter) the message.
         segments: how finely the message is cut.
+        coding: of an algorithm that takes a codec what that costs; None: nothing, and no bytes less.
 
     Returns:
         Seconds, from the first rank's start to the last one's end.
@@ -70,7 +84,10 @@ def cost(
         InvalidArgumentError: an unknown name, an algorithm without the collective, a number out of range.
     """
     _check(nbytes)
-    return _core.total_time(collective, algorithm, world, nbytes, links, root, segments)
+    ratio, encode, decode = coding or Coding(1.0, 0.0, 0.0)
+    return _core.total_time(
+        collective, algorithm, world, nbytes, links, root, segments, ratio, encode, decode
+    )
 
 
 def simulate(

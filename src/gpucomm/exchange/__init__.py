@@ -1,6 +1,21 @@
 """How one bucket of gradients becomes global; one file per exchange, one import line here."""
 
 from gpucomm.exchange.base import Exchange, Handle, Part, create, names, register
+from gpucomm.exchange.coded import Coded
+from gpucomm.exchange.coding import Coding
 from gpucomm.exchange.dense import Dense
+from gpucomm.exchange.residuals import own_residuals, reshard
 
-__all__ = ["Dense", "Exchange", "Handle", "Part", "create", "names", "register"]
+__all__ = [
+    "Coded",
+    "Coding",
+    "Dense",
+    "Exchange",
+    "Handle",
+    "Part",
+    "create",
+    "names",
+    "own_residuals",
+    "register",
+    "reshard",
+]

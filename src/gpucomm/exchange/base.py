@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Handle(Protocol):
 class Exchange(ABC):
     """Makes the mean over the ranks out of every rank's bucket."""
 
-    name: ClassVar[str]
+    name: str
 
     @abstractmethod
     def start(self, buffer: Any, parts: Sequence[Part]) -> Handle:
@@ -47,14 +48,29 @@ class Exchange(ABC):
         handle has been waited for.
 
         Args:
-            buffer: array of a floating dtype, shape (n,), contiguous. Behind the last part lie marks (which
-                parameters had a gradient): few, small whole numbers, whose mean must tell 0 from not 0.
-            parts: the parameters in the buffer, by offset. State is kept by their names, never by bucket, so
-                that it outlives another merging.
+            buffer: array of a floating dtype, shape (n,), contiguous. Behind the last part lies one mark per
+                part (1: the parameter had a gradient, 0: it had none) whose mean must tell 0 from not 0; or
+                nothing.
+            parts: the parameters in the buffer, by offset, without gaps. State is kept by their names, never
+                by bucket, so that it outlives another merging.
 
         Returns:
             A handle to wait for.
         """
+
+    def end_round(self, *, used: bool = True) -> None:  # noqa: B027  most keep nothing
+        """Ends a step, all of whose buckets have been waited for; on all ranks alike.
+
+        What an exchange keeps of a step it takes over here, for all buckets or for none: where one has
+        overflowed, a GradScaler skips the whole step.
+
+        Args:
+            used: whether the results are; False where the step was given up.
+        """
+
+    def understands(self, name: str) -> bool:
+        """Tells whether the state of the exchange of this name means the same to this one."""
+        return name == self.name
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what must be saved for training to go on as if not interrupted; empty for most."""
@@ -79,7 +95,7 @@ def register(exchange: type[Exchange]) -> type[Exchange]:
 
 
 def names() -> list[str]:
-    """Returns the names of all exchanges."""
+    """Returns the names of all exchanges but the codecs, whose specs are names of exchanges too."""
     return sorted(_exchanges)
 
 
@@ -89,7 +105,7 @@ def create(
     """Makes the exchange of a name.
 
     Args:
-        name: one of :func:`names`.
+        name: one of :func:`names`, or the spec of a codec (`gpucomm.codecs.names()`) such as "int8".
         comm: the ranks among which gradients are exchanged.
         algorithm: which collective algorithm carries it.
         segments: into how many pieces it cuts a message; None lets it choose.
@@ -98,9 +114,16 @@ def create(
         The exchange.
 
     Raises:
-        InvalidArgumentError: the name is not known; the text lists those that are.
+        InvalidArgumentError: the name is not known, and the text lists those that are; or the codec's
+            argument is wrong.
     """
-    maker = _exchanges.get(name) if isinstance(name, str) else None
-    if maker is None:
-        raise InvalidArgumentError(f"[exchange] exchange must be one of {', '.join(names())}, got {name!r}")
-    return maker(comm, algorithm=algorithm, segments=segments)
+    if isinstance(name, str) and name in _exchanges:
+        return _exchanges[name](comm, algorithm=algorithm, segments=segments)
+    if isinstance(name, str) and name.partition(":")[0] in _core.codecs():
+        from gpucomm.exchange.coded import Coded
+
+        return Coded(comm, name, algorithm=algorithm, segments=segments)
+    raise InvalidArgumentError(
+        f"[exchange] exchange must be one of {', '.join(names())}, or a codec ({', '.join(_core.codecs())}), "
+        f"got {name!r}"
+    )

@@ -23,16 +23,18 @@ _MOST_UNDER_WAY = 256  # more than a line has between two that are waited for, o
 _CONTEXTS = 1 << 16
 
 
-def open_c10d(ranks: Ranks, timeout: float) -> Fabric:
-    """The wire of a job that torchrun has started.
+def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
+    """The wire of a job that torchrun has started, or of a group of torch.distributed.
 
-    It takes a Gloo group of its own, by the store that torchrun's variables name, so the default group of
-    torch.distributed stays the user's to make. One thread starts receives, and one more sends for each line
-    in use: Gloo can only wait for a message, not say whether it has come.
+    It takes a Gloo group of its own, so the default group of torch.distributed stays the user's to make. One
+    thread starts receives, and one more sends for each line in use: Gloo can only wait for a message, not say
+    whether it has come.
 
     Args:
         ranks: who this process is.
         timeout: seconds that all ranks have to come.
+        store: a torch.distributed.Store where they meet, for them alone; None: the one that torchrun's
+            variables name.
 
     Raises:
         UnavailableError: torch is missing or has no Gloo.
@@ -49,8 +51,9 @@ def open_c10d(ranks: Ranks, timeout: float) -> Fabric:
         ) from error
     patience = datetime.timedelta(seconds=timeout)
     try:
-        store, _, _ = next(distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience))
-        store.set_timeout(patience)
+        if store is None:
+            store, _, _ = next(distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience))
+            store.set_timeout(patience)
         group = ProcessGroupGloo(PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience)
     except (RuntimeError, ValueError) as error:
         raise CollectiveTimeoutError(
@@ -59,7 +62,7 @@ def open_c10d(ranks: Ranks, timeout: float) -> Fabric:
     group.set_timeout(_FOREVER)
     server = _Server(group)
     atexit.register(server.close)  # before Python ends, which threads that wait in Gloo would not survive
-    return Fabric("c10d", server.wire, _CONTEXTS, keep=(server, store))
+    return Fabric("c10d", server.wire, _CONTEXTS, keep=(server, store), close=server.close)
 
 
 class _Server:
@@ -75,13 +78,21 @@ class _Server:
 
     def close(self) -> None:
         """End the threads; what was still being received is left to Gloo."""
+        atexit.unregister(self.close)
         self.wire.close()
-        deadline = time.monotonic() + 2 * _FAREWELL.total_seconds()
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        if not self._join(2 * _FAREWELL.total_seconds()):
+            # A thread that Gloo lets go of only when Python has ended would end the process by SIGABRT.
+            self._group.abort()
+            self._join(_FAREWELL.total_seconds())
         with contextlib.suppress(RuntimeError):  # they have a peer that is gone
             for _, work in (pair for under_way in self._under_way.values() for pair in under_way):
                 work.wait(_FAREWELL)
+
+    def _join(self, patience_s: float) -> bool:
+        deadline = time.monotonic() + patience_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self) -> None:
         while (event := self.wire.next_event()) is not None:

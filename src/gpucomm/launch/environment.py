@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["Ranks", "detect", "deterministic", "numbered", "parse_nodes"]
+__all__ = ["Ranks", "asked_links", "detect", "deterministic", "numbered", "parse_nodes"]
 
 Environ = Mapping[str, str]
 
@@ -33,7 +33,8 @@ class Ranks:
         local_rank: rank among the processes of this node.
         local_world: number of ranks on this node; 0: not told.
         job: a key that the ranks of one job share and that no other job on the node has.
-        source: what told: gpucomm, torchrun, environment, openmpi, mpich, slurm or alone.
+        source: what told: gpucomm, torchrun, environment, openmpi, mpich, slurm, alone, or store
+            (a group of torch.distributed).
         links: the links to emulate, in the canonical text of their description; "": none.
         transport: shm, mpi or c10d.
         nodes: the node of each rank where GPUCOMM_NODES says so, else empty: as they are found.
@@ -73,7 +74,7 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
     if transport not in ("shm", "mpi", "c10d"):
         raise InvalidArgumentError(f"GPUCOMM_TRANSPORT={transport!r} must be shm, mpi or c10d")
     nodes = parse_nodes(environ.get("GPUCOMM_NODES", ""), ranks.world)
-    links = _links(environ, ranks.world, nodes)
+    links = asked_links(environ, ranks.world, nodes)
     return replace(ranks, links=links, transport=transport, nodes=nodes)
 
 
@@ -123,7 +124,17 @@ def numbered(nodes: Sequence[Hashable]) -> list[int]:
     return [known.setdefault(node, len(known)) for node in nodes]
 
 
-def _links(environ: Environ, world: int, nodes: Sequence[int]) -> str:
+def asked_links(environ: Environ, world: int, nodes: Sequence[int]) -> str:
+    """The links that GPUCOMM_LINKS asks for, in the canonical text of their description; "": none.
+
+    Args:
+        environ: the environment.
+        world: how many ranks there are.
+        nodes: the node of each where that is told, else empty.
+
+    Raises:
+        InvalidArgumentError: it describes no links, or none between so many ranks.
+    """
     text = environ.get("GPUCOMM_LINKS", "").strip()
     if not text:
         return ""

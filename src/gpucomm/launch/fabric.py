@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpucomm.errors import MismatchError, UnavailableError
 from gpucomm.launch.environment import Ranks, numbered
 from gpucomm.launch.rendezvous import meet
 
-__all__ = ["Fabric", "connect", "join"]
+__all__ = ["Fabric", "connect", "join", "node_key"]
 
 
 @dataclass
@@ -25,10 +25,11 @@ class Fabric:
     """What connects the nodes of this process's job.
 
     Attributes:
-        name: of the transport: mpi.
+        name: of the transport: mpi or c10d.
         wire: what carries the bytes.
         most_contexts: how many communicators may share the wire.
         keep: what must live as long as the wire.
+        close: ends what serves the wire, before the process does, once its communicators are closed.
         next_context: the first that no group of this process has had.
         inits: how often all ranks have met over it; each takes a context from the end.
     """
@@ -37,6 +38,7 @@ class Fabric:
     wire: _core.Wire
     most_contexts: int
     keep: Any = field(default=None, repr=False)
+    close: Callable[[], None] = field(default=lambda: None, repr=False)
     next_context: int = 0
     inits: int = 0
 
@@ -66,7 +68,7 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
         timeout=timeout,
     )
     with meeting:
-        mine = np.array([fabric.next_context, secrets.randbits(62), _version(), *_node_key()], np.int64)
+        mine = np.array([fabric.next_context, secrets.randbits(62), _version(), *node_key()], np.int64)
         table = meeting.all_gather(mine, algorithm="direct", segments=1).reshape(ranks.world, -1)
         _check_versions(table[:, 2], ranks)
         nodes = ranks.nodes or numbered([row[3:].tobytes() for row in table])
@@ -140,7 +142,7 @@ def _check_versions(versions: np.ndarray, ranks: Ranks) -> None:
         )
 
 
-def _node_key() -> list[int]:
+def node_key() -> list[int]:
     """Numbers that two processes have in common exactly where they can share memory."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         parts = [file.read().strip()]

@@ -38,7 +38,8 @@ class DistributedOptimizer(WrappedOptimizer):
         model: whose parameters it trains. Those that only one of the two has are exchanged too.
         comm: the ranks.
         merge: which gradients travel together: ``"per_tensor"``, ``"one"``, or a size such as ``"25MB"``.
-        exchange: how a bucket becomes global: ``"dense"``.
+        exchange: how a bucket becomes global: ``"dense"``, or coded, with error feedback: the spec of a codec
+            such as ``"int8"``.
         algorithm: which collective algorithm carries it, ``"auto"`` to choose by cost.
         segments: into how many pieces it cuts a message, None to choose.
 
@@ -184,11 +185,18 @@ class DistributedOptimizer(WrappedOptimizer):
         return {**self.inner.state_dict(), "gpucomm": mine}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes back a state, a plain optimizer's too; state of another exchange is left aside."""
+        """Takes back a state, a plain optimizer's too.
+
+        What an exchange keeps (the residuals of a codec) is every rank's own: load what this rank has saved.
+        State that this exchange does not understand is left aside; another lossy codec's it does.
+
+        Raises:
+            InvalidArgumentError: residuals of another rank or world; see :func:`gpucomm.exchange.reshard`.
+        """
         inner = dict(state_dict)
         mine = inner.pop("gpucomm", {})
         self.inner.load_state_dict(inner)
-        if mine.get("exchange") == self._exchange.name:
+        if self._exchange.understands(mine.get("exchange", "")):
             self._exchange.load_state_dict(mine["state"])
 
     def _require_global(self) -> None:

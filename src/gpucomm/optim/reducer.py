@@ -114,6 +114,7 @@ class Reducer:
                     bucket.work.wait()
         except Error as error:
             raise self._explain(error) from None
+        self._exchange.end_round(used=False)
         self._clear()
         self.has_local = False
 
@@ -152,6 +153,7 @@ class Reducer:
         for bucket in self._buckets:
             if bucket.work is not None:
                 bucket.work.wait()
+        self._exchange.end_round()
         done = perf_counter()
         for bucket in self._buckets:
             bucket.settle_unused()

@@ -1,0 +1,205 @@
+"""all_reduce with a promise: the error stays below what was asked for, by whatever codec is cheapest then."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gpucomm import _core
+from gpucomm.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
+__all__ = ["Bounded", "all_reduce"]
+
+# Tried where none is named; and fixed, with a step that the bound allows.
+_SPECS = ("int4", "int8", "fp8_e4m3", "bf16", "fp16", "zfp:8", "zfp:12", "zfp:16")
+# A codec's bound is a multiple of the magnitude, the same in every octave and largest at one of these.
+_MANTISSAS = (1.0, 1.0 + 2**-23, 1.25, 1.5, 1.75, 2.0 - 2**-23)
+_SUMS = ("sum", "mean", "premul_sum")
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What an all_reduce with `max_rel_err` did.
+
+    Errors are norms of (result - exact sum), relative to the sum of the norms of all ranks' x; what adding up
+    floats rounds is not in them.
+
+    Attributes:
+        result: x or out, with the result.
+        codec: the spec of the codec that was taken; None: elements travelled as they are.
+        algorithm: what carried it.
+        bound: what the error cannot exceed, known before anything was sent.
+        error: what it is at most, from what the ranks' encodings lost.
+        bytes_sent: by this rank, in all calls that this took.
+    """
+
+    result: Any
+    codec: str | None
+    algorithm: str
+    bound: float
+    error: float
+    bytes_sent: int
+
+
+class _Choice(NamedTuple):
+    cost_s: float
+    codec: str | None
+    algorithm: str
+    segments: int
+    bound: float
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of all ranks' x together, agreed: sums of norms, and of the largest magnitudes."""
+
+    count: int
+    dtype: str
+    norm: float
+    largest: float
+    blocks: dict[int, float]  # as _core.norms, by block size
+
+
+def all_reduce(
+    comm: Communicator,
+    x: Any,
+    max_rel_err: float,
+    *,
+    op: str = "sum",
+    out: Any = None,
+    scale: float | None = None,
+    codec: str | None = None,
+    timeout: float | None = None,
+    **others: Any,
+) -> Bounded:
+    """Reduces x over all ranks with an error of at most `max_rel_err`; see `Communicator.all_reduce`.
+
+    Before anything is sent the ranks agree on their norms, in one small all-reduce; from these and the
+    codecs' bounds follows what each would lose at most. The exact result is never needed.
+
+    Args:
+        comm: the ranks.
+        x: float32, float16 or bfloat16.
+        max_rel_err: above 0.
+        op: sum, mean or premul_sum.
+        out: as in `Communicator.all_reduce`.
+        scale: as in `Communicator.all_reduce`.
+        codec: the only one to consider; None: several.
+        timeout: seconds for each call.
+        others: must be left at their defaults.
+
+    Raises:
+        InvalidArgumentError: max_rel_err is not above 0, or another argument does not go with it.
+        Error: as `Communicator.all_reduce`.
+    """
+    _check(comm, max_rel_err, op, others)
+    before = comm.stats()["bytes_sent"]
+    specs = _SPECS if codec is None else (_core.Codec(codec).spec,)
+    sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, timeout)
+    codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
+    choices = _choices(comm, x, max_rel_err, codecs, sizes, timeout)
+    choice = min(choices, key=lambda choice: choice.cost_s)
+    result = x if out is None else out
+    lost = 0.0
+    if choice.codec is None:
+        comm.all_reduce(x, op, out=out, scale=scale, timeout=timeout)
+    else:
+        how = op, out, scale, choice.algorithm, choice.segments, timeout, choice.codec
+        mine = np.array([math.sqrt(comm._lossy_all_reduce(x, *how))])
+        lost = float(_summed(comm, mine, timeout)[0]) / sizes.norm
+    sent = comm.stats()["bytes_sent"] - before
+    return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, sent)
+
+
+def _check(comm: Communicator, max_rel_err: float, op: str, others: dict[str, Any]) -> None:
+    where = f"(rank {comm.rank} of {comm.world})"
+    if not 0 < max_rel_err < math.inf:
+        raise InvalidArgumentError(f"max_rel_err must be a number above 0, got {max_rel_err!r} {where}")
+    if op not in _SUMS:
+        raise InvalidArgumentError(f"max_rel_err is for op {', '.join(_SUMS)}, got {op!r} {where}")
+    defaults = {"algorithm": "auto", "segments": None, "async_op": False, "error": None}
+    for name, value in others.items():
+        if value is not None and (name == "error" or value != defaults[name]):
+            raise InvalidArgumentError(f"{name} does not go with max_rel_err {where}")
+
+
+def _summed(comm: Communicator, values: Any, timeout: float | None) -> Any:
+    return comm.all_reduce(values, algorithm="one_shot", segments=1, timeout=timeout)
+
+
+def _agree(comm: Communicator, x: Any, scale: float, specs: tuple[str, ...], timeout: float | None) -> _Sizes:
+    blocks = sorted({1, *(int(_core.Codec(spec).traits["block"]) for spec in specs)})
+    dtype, count, *found = _core.norms(x, blocks)
+    norm, largest, *of_blocks = _summed(comm, np.array(found) * scale, timeout).tolist()
+    return _Sizes(count, dtype, norm, largest, dict(zip(blocks, of_blocks, strict=True)))
+
+
+def _codecs(
+    specs: tuple[str, ...], fixed: bool, most: float, sizes: _Sizes, world: int
+) -> Iterator[_core.Codec]:
+    """Those that can carry such arrays."""
+    if world == 1 or not (0 < sizes.norm < math.inf):
+        return
+    if fixed:
+        # Half a step, a power of two, so that calls alike have few specs.
+        eps = most * sizes.norm / (world * math.sqrt(sizes.count))
+        eps = 2.0 ** (math.frexp(0.999 * eps)[1] - 1)
+        specs = (*specs, f"fixed:{eps!r}")
+    for spec in specs:
+        with contextlib.suppress(InvalidArgumentError):  # no width or step of fixed fits
+            codec = _core.Codec(spec)
+            if codec.takes(sizes.dtype):
+                yield codec.agreed(sizes.largest, world) if codec.traits["needs_maximum"] else codec
+
+
+def _choices(
+    comm: Communicator,
+    x: Any,
+    most: float,
+    codecs: Sequence[_core.Codec],
+    sizes: _Sizes,
+    timeout: float | None,
+) -> Iterator[_Choice]:
+    """What keeps to the bound, the same on every rank: sending elements as they are always does."""
+    dense = comm._predict(x, None, timeout) if codecs else []
+    yield _Choice(min((cost_s for *_, cost_s in dense), default=0.0), None, "auto", 0, 0.0)
+    for codec in codecs:
+        for algorithm, segments, cost_s in comm._predict(x, codec.spec, timeout):
+            about = _core.algorithms()[algorithm]
+            if about["coded"] and not about["repeats"]:
+                bound = _bound(codec, algorithm, comm.world, sizes)
+                if bound <= most:
+                    yield _Choice(cost_s, codec.spec, algorithm, segments, bound)
+
+
+def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> float:
+    """What the error is at most, relative to the sum of norms.
+
+    A coding of a partial sum loses at most `share` of the sum of its contributions' largest magnitudes, block
+    by block; by Minkowski's inequality the norms of these add up.
+    """
+    found = _passes(algorithm, world, codec.traits["additive"])
+    least = found * codec.bound(0.0, sizes.dtype) * world * math.sqrt(sizes.count) / sizes.norm
+    if codec.traits["bound"] == "absolute":
+        return least
+    share = max(codec.bound(m, sizes.dtype) / m for m in _MANTISSAS)
+    grown = (1 + share) ** found
+    if not math.isfinite(codec.bound(sizes.largest * grown, sizes.dtype)):
+        return math.inf
+    return (grown - 1) * sizes.blocks[codec.traits["block"]] / sizes.norm + least
+
+
+@lru_cache
+def _passes(algorithm: str, world: int, additive: bool) -> int:
+    """Lossy passes on a contribution's way."""
+    plans = _core.build_plans("all_reduce", algorithm, world, additive=additive)
+    return int(_core.verify(plans).lossy_passes)

@@ -1,0 +1,51 @@
+"""What a codec means to those who give it gradients: what it takes, what it refuses, and whether it loses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpucomm import _core
+
+__all__ = ["LARGEST", "Coding"]
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class Coding:
+    """A codec, or none.
+
+    Args:
+        spec: of the codec; None or "dense": none.
+
+    Attributes:
+        spec: as the codec itself writes it, "dense" where there is none.
+        lossy: whether the codec changes what it carries.
+        refuses: whether it refuses NaN or Inf.
+
+    Raises:
+        InvalidArgumentError: the codec is not known, or its argument is wrong.
+    """
+
+    def __init__(self, spec: str | None) -> None:
+        self._codec = None if spec in (None, "dense") else _core.Codec(spec)
+        self._traits = self._codec.traits if self._codec is not None else {}
+        self.spec = self._codec.spec if self._codec is not None else "dense"
+        self.lossy = bool(self._traits.get("lossy", False))
+        self.refuses = not all(self._traits.get(kept, True) for kept in ("keeps_nan", "keeps_infinity"))
+
+    def takes(self, dtype: Any) -> bool:
+        """Whether elements of this dtype, torch's or NumPy's, are coded."""
+        return self._codec is not None and self._codec.takes(str(dtype).removeprefix("torch."))
+
+    def largest(self, world: int) -> float:
+        """Returns the magnitude up to which the codec carries what so many ranks sum."""
+        if self._codec is None or not self.refuses:
+            return LARGEST
+        # A partial sum, with its errors, must stay finite for the codec to take it.
+        largest = LARGEST / (2 * world)
+        if self._traits["needs_maximum"]:
+            # Sums are whole steps in 32 bits; the last hundredth is for residuals.
+            largest = min(largest, 0.99 * 2**31 * 2 * self._codec.bound(0.0, "float32") / world)
+        return largest

@@ -1,0 +1,190 @@
+"""Residuals: what a lossy codec has kept back of each parameter's gradient, to be sent with the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpucomm.errors import InvalidArgumentError
+from gpucomm.exchange.base import Part
+
+__all__ = ["Flat", "Residuals", "own_residuals", "reshard"]
+
+_KEYS = {"rank", "world", "residuals"}
+
+
+class Flat:
+    """The residuals of one bucket in one piece, so that a step costs one addition.
+
+    Args:
+        parts: the parameters in the bucket.
+        device: where the bucket lies.
+
+    Attributes:
+        held: float32, shape (n,): to be added to the next gradients.
+        lost: float32, shape (n,): what the exchange under way has lost so far.
+    """
+
+    def __init__(self, parts: tuple[Part, ...], device: Any) -> None:
+        import torch
+
+        self.parts = parts
+        count = parts[-1].offset + parts[-1].length
+        self.held, self.lost = (torch.zeros(count, dtype=torch.float32, device=device) for _ in range(2))
+        self._widened: Any = None
+
+    def part(self, part: Part) -> Any:
+        """Returns the view of one parameter's residual, shape (length,)."""
+        return self.held[part.offset : part.offset + part.length]
+
+    def added_to(self, gradients: Any) -> Any:
+        """Adds what is held to gradients: in place to float32, in a float32 buffer of its own to others.
+
+        So nothing is rounded before the codec rounds, which works in float32 anyway.
+        """
+        import torch
+
+        if gradients.dtype is torch.float32:
+            return gradients.add_(self.held)
+        if self._widened is None:
+            self._widened = torch.empty_like(self.held)
+        return torch.add(gradients, self.held, out=self._widened)
+
+    def accept(self, unsent: Sequence[int]) -> None:
+        """Holds what was lost; of the parts that nobody uses, what was held before."""
+        for place in unsent:
+            _, offset, length = self.parts[place]
+            self.lost[offset : offset + length] = self.held[offset : offset + length]
+        self.held, self.lost = self.lost, self.held
+
+
+class Residuals:
+    """The residuals of all parameters, by their names.
+
+    Args:
+        who: the exchange and the rank, for texts.
+        rank: this rank.
+        world: how many there are.
+    """
+
+    def __init__(self, who: str, rank: int, world: int) -> None:
+        self._who, self._rank, self._world = who, rank, world
+        self._flats: dict[str, Flat] = {}
+        self._loaded: dict[str, Any] = {}  # until their bucket is known
+
+    def of(self, parts: Sequence[Part], device: Any) -> Flat:
+        """Returns a bucket's residuals; those of parameters that were in other buckets come along."""
+        key = tuple(parts)
+        flat = self._flats.get(key[0].name)
+        return flat if flat is not None and flat.parts == key else self._gather(key, device)
+
+    def _gather(self, parts: tuple[Part, ...], device: Any) -> Flat:
+        known, flat = self._all(), Flat(parts, device)
+        for part in parts:
+            residual = known.get(part.name)
+            if residual is None:
+                continue
+            if residual.numel() != part.length:
+                raise InvalidArgumentError(
+                    f"[{self._who}] the residual of parameter {part.name!r} has {residual.numel()} elements, "
+                    f"but its gradient has {part.length}: it is another model's"
+                )
+            flat.part(part).copy_(residual)
+        for part in parts:
+            self._flats[part.name] = flat
+            self._loaded.pop(part.name, None)
+        return flat
+
+    def _all(self) -> dict[str, Any]:
+        flats = {id(flat): flat for flat in self._flats.values()}.values()
+        held = {
+            part.name: flat.part(part)
+            for flat in flats
+            for part in flat.parts
+            if self._flats[part.name] is flat
+        }
+        return {**held, **self._loaded}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of all residuals, by parameter, and whose they are."""
+        residuals = {name: residual.clone() for name, residual in self._all().items()}
+        return {"rank": self._rank, "world": self._world, "residuals": residuals}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back this rank's residuals in place of the present ones; an empty state: there are none.
+
+        Raises:
+            InvalidArgumentError: it is no such state, or that of another rank or world.
+        """
+        residuals = own_residuals(state, self._who, self._rank, self._world)
+        self._flats.clear()
+        self._loaded = {name: residual.clone() for name, residual in residuals.items()}
+
+
+def own_residuals(state: Mapping[str, Any], who: str, rank: int, world: int) -> Mapping[str, Any]:
+    """Returns the residuals in a state, by parameter; those of an empty one: none.
+
+    Args:
+        state: what this rank has saved.
+        who: the exchange and the rank, for texts.
+        rank: this rank.
+        world: how many there are.
+
+    Raises:
+        InvalidArgumentError: it is no such state, or that of another rank or world.
+    """
+    if not state:
+        return {}
+    if missing := _KEYS - set(state):
+        raise InvalidArgumentError(f"[{who}] the state has no {', '.join(sorted(missing))}")
+    if (state["rank"], state["world"]) != (rank, world):
+        raise InvalidArgumentError(
+            f"[{who}] the state is that of rank {state['rank']} of {state['world']}, and every "
+            "rank has its own residuals: save the state of every rank, and load what "
+            f"gpucomm.exchange.reshard(states, {world}) makes of all of them for this rank"
+        )
+    residuals: Mapping[str, Any] = state["residuals"]
+    return residuals
+
+
+def reshard(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
+    """Gives the residuals of all ranks of one world to the ranks of another.
+
+    Every new rank gets the mean of the old residuals. So what is kept is the sum over the ranks of what each
+    residual is worth in the mean (residual / world): it is the same before and after.
+
+    Args:
+        states: what :meth:`Exchange.state_dict` returned on every rank of one world, in any order.
+        world: how many ranks there are from now on.
+
+    Returns:
+        The states of the new ranks, in their order; for :meth:`Exchange.load_state_dict`.
+
+    Raises:
+        InvalidArgumentError: a state is missing or twice there, or the ranks held other parameters.
+    """
+    if not isinstance(world, int) or world < 1:
+        raise InvalidArgumentError(f"[reshard] world must be a whole number from 1 up, got {world!r}")
+    if any(_KEYS - set(state) for state in states):
+        raise InvalidArgumentError("[reshard] states must be those of an exchange that keeps residuals")
+    ranks = sorted(state["rank"] for state in states)
+    told = {state["world"] for state in states}
+    if told != {len(ranks)} or ranks != list(range(len(ranks))):
+        raise InvalidArgumentError(
+            "[reshard] states must be those of every rank of one world, once each; got those of ranks "
+            f"{', '.join(map(str, ranks)) or 'none'} of {' and '.join(map(str, sorted(told))) or 'no'} ranks"
+        )
+    residuals = [state["residuals"] for state in sorted(states, key=lambda state: state["rank"])]
+    names = residuals[0].keys()
+    if any(one.keys() != names for one in residuals):
+        raise InvalidArgumentError("[reshard] states must hold the same parameters on all ranks")
+    means = {name: sum(one[name].double() for one in residuals) / len(ranks) for name in names}
+    return [
+        {
+            **states[0],
+            "rank": rank,
+            "world": world,
+            "residuals": {name: mean.float() for name, mean in means.items()},
+        }
+        for rank in range(world)
+    ]

@@ -1,0 +1,167 @@
+"""An exchange as the communication hook of PyTorch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gpucomm import exchange as exchanges
+from gpucomm.errors import InvalidArgumentError
+from gpucomm.exchange import Handle, Part
+
+if TYPE_CHECKING:
+    from gpucomm.comm import Communicator
+
+__all__ = ["BucketHook", "use"]
+
+
+def use(
+    model: Any,
+    comm: Communicator,
+    exchange: str = "dense",
+    algorithm: str = "auto",
+    segments: int | None = None,
+) -> BucketHook:
+    """Lets gpucomm exchange the gradients of a model that DistributedDataParallel wraps.
+
+    DDP keeps what is its own: buckets, no_sync(), unused parameters, buffers; its process group, Gloo's say,
+    carries only the first weights and buffers. To be called before the first backward(), on all ranks.
+
+    Where find_unused_parameters lets a backward leave out parameters on all ranks, DDP drops what was
+    exchanged for them, and with it what was held back of their gradients before.
+
+    Args:
+        model: a DistributedDataParallel that has no hook yet.
+        comm: the ranks; the same as in DDP's process group.
+        exchange: how a bucket becomes global: ``"dense"``, or the spec of a codec such as ``"int8"``.
+        algorithm: which collective algorithm carries it, ``"auto"`` to choose by cost.
+        segments: into how many pieces it cuts a message, None to choose.
+
+    Returns:
+        What tells the cost, and holds the exchange's state to save and load.
+
+    Raises:
+        InvalidArgumentError: not such a model, another number of ranks, or a bad exchange or algorithm.
+    """
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise InvalidArgumentError(
+            f"[ddp] model must be a DistributedDataParallel, got {type(model).__name__} "
+            f"(rank {comm.rank} of {comm.world})"
+        )
+    if model.process_group.size() != comm.world:
+        raise InvalidArgumentError(
+            f"[ddp] the model's process group has {model.process_group.size()} ranks, but the communicator "
+            f"{comm.world}: they must be the same (rank {comm.rank} of {comm.world})"
+        )
+    hook = BucketHook(
+        model.module, comm, exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
+    )
+    model.register_comm_hook(hook, _run)
+    return hook
+
+
+def _run(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text
+    return state.start(bucket)
+
+
+class BucketHook:
+    """Exchanges DDP's buckets; made by :func:`use`.
+
+    Args:
+        module: what DDP wraps; its names are the parameters'.
+        comm: the ranks.
+        exchange: makes a bucket global.
+    """
+
+    def __init__(self, module: Any, comm: Communicator, exchange: exchanges.Exchange) -> None:
+        self._comm = comm
+        self._exchange = exchange
+        self._names = {id(param): name for name, param in module.named_parameters()}
+        # Futures run what hangs on them where they are completed, so never in the thread that moves messages.
+        # One thread is enough: calls end in their order.
+        self._waiter = ThreadPoolExecutor(1, thread_name_prefix="gpucomm-ddp")
+        weakref.finalize(self, self._waiter.shutdown, wait=False)
+        self._bytes_before = 0
+        self._bytes_sent = 0
+        self._rounds = 0
+        self._hooks_s = 0.0
+
+    def start(self, bucket: Any) -> Any:
+        """Starts the exchange of a bucket.
+
+        Args:
+            bucket: a torch.distributed.GradBucket.
+
+        Returns:
+            A torch.futures.Future of the mean over the ranks.
+        """
+        begin = perf_counter()
+        if bucket.index() == 0:
+            self._bytes_before = self._comm.stats()["bytes_sent"]
+        buffer = bucket.buffer()
+        work = self._exchange.start(buffer, self._parts(bucket))
+        mean: Any = torch.futures.Future()
+        # An exception set on a future would end the process in DDP; one raised by what hangs on it does not.
+        checked = mean.then(_value_or_error)
+        self._waiter.submit(self._finish, work, buffer, mean, bucket.index() == 0, bucket.is_last())
+        self._hooks_s += perf_counter() - begin
+        return checked
+
+    def _parts(self, bucket: Any) -> list[Part]:
+        first = bucket.buffer().storage_offset()
+        return [
+            Part(self._names[id(param)], gradient.storage_offset() - first, gradient.numel())
+            for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
+        ]
+
+    def _finish(self, work: Handle, buffer: Any, mean: Any, first: bool, last: bool) -> None:
+        try:
+            if first:
+                self._exchange.end_round(used=False)  # what a failed backward has left
+            work.wait()
+            if last:
+                self._exchange.end_round()
+                self._rounds += 1
+                self._bytes_sent += self._comm.stats()["bytes_sent"] - self._bytes_before
+        except Exception as error:  # whatever it is: DDP waits for the future
+            mean.set_result(error)
+        else:
+            mean.set_result(buffer)
+
+    def stats(self) -> dict[str, float]:
+        """Returns what the exchange has cost so far.
+
+        Returns:
+            ``rounds`` (exchanges of all gradients), ``bytes_per_step`` (sent by this rank per round, from the
+            transport's counters), ``hooks_s`` (seconds spent starting messages).
+        """
+        return {
+            "rounds": self._rounds,
+            "bytes_per_step": self._bytes_sent / max(self._rounds, 1),
+            "hooks_s": self._hooks_s,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the exchange keeps on this rank; empty for ``"dense"``."""
+        return self._exchange.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what this rank has saved.
+
+        Raises:
+            InvalidArgumentError: this exchange keeps no state, or it is that of another rank or world; see
+                :func:`gpucomm.exchange.reshard`.
+        """
+        self._exchange.load_state_dict(state)
+
+
+def _value_or_error(future: Any) -> Any:
+    value = future.value()
+    if isinstance(value, Exception):
+        raise value
+    return value

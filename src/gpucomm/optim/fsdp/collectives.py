@@ -1,0 +1,188 @@
+"""The objects that FSDP2 calls in place of its own collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpucomm import comm as communicators
+from gpucomm.comm import Communicator
+from gpucomm.errors import InvalidArgumentError
+from gpucomm.optim.fsdp.groups import Group
+from gpucomm.optim.fsdp.meter import Meter
+from gpucomm.optim.fsdp.residual import Residual, add_residual
+from gpucomm.optim.fsdp.rounds import Round
+from gpucomm.optim.fsdp.route import Route, sums_can_be_coded
+
+__all__ = ["AllGather", "Lane", "ReduceScatter", "Replicas"]
+
+
+class Lane:
+    """One collective of one communicator: who, how, and what it cost.
+
+    Args:
+        comm: the ranks.
+        meter: of the communicator.
+        route: codec and algorithm.
+    """
+
+    def __init__(self, comm: Communicator, meter: Meter, route: Route) -> None:
+        self.comm, self.meter, self.route = comm, meter, route
+
+
+class _Allocating:
+    def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
+        """Returns memory for a message; FSDP2 asks for it."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _Pending(dist.Work):  # type: ignore[misc]
+    """What FSDP2 waits for before it copies the parameters out."""
+
+    def __init__(self, meter: Meter, work: communicators.Work) -> None:
+        super().__init__()
+        self._meter, self._work = meter, work
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self._meter.settle(self._work)
+        self._work.wait()  # its error too, where it has been settled before
+        return True
+
+    def is_completed(self) -> bool:
+        return self._work.done()
+
+
+class AllGather(_Allocating):
+    """Gathers parameters while the caller goes on."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False) -> Any:
+        """Starts an all-gather; FSDP2 waits for the Work, whatever async_op says."""
+        lane = self._lane
+        # A group of several dtypes travels as bytes, which no codec may change.
+        coded = lane.route.takes(input_tensor.dtype)
+        how = lane.route.coded if coded else lane.route.dense
+
+        def issue() -> Any:
+            return lane.comm.all_gather(input_tensor, out=output_tensor, async_op=True, **how)
+
+        return _Pending(lane.meter, lane.meter.start("all_gather", issue, coded=coded))
+
+
+class ReduceScatter(_Allocating):
+    """Reduces a group's gradients, with the residual of what earlier calls have lost.
+
+    Args:
+        lane: how.
+        group: the parameters.
+        residual: of this group; None: what is lost is lost.
+        backward: of all groups, which settles their residuals; None without these.
+    """
+
+    def __init__(self, lane: Lane, group: Group, residual: Residual | None, backward: Round | None) -> None:
+        self._lane, self._group, self.residual, self._round = lane, group, residual, backward
+        self._borrowed: Any = None  # the window of the last call, unless that left the residual alone
+        self._unit = 1.0  # what one element of the last call's result counts for in the residual
+
+    def __call__(
+        self, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        """Reduces and scatters; the result is there when it returns, as FSDP2 uses it at once."""
+        comm, route, x = self._lane.comm, self._lane.route, input_tensor
+        with self._lane.meter.blocking("reduce_scatter") as account:
+            name = _scaled(op, x)
+            self._unit = float(comm.world) if name == "mean" else 1.0
+            self._borrowed, coded, window = None, route.takes(x.dtype), None
+            if self.residual is not None and self._round is not None:
+                window = self.residual.window(self._group.travelling(x.numel()))
+                self._round.join(self.residual)
+            if (window is not None or (coded and route.refuses)) and not sums_can_be_coded(comm, x, route):
+                coded, window = False, None
+            account["coded"] += coded
+            how = {"op": name, "out": output_tensor, **(route.coded if coded else route.dense)}
+            if window is None:
+                comm.reduce_scatter(x, **how)
+            else:
+                self._send_all(x, window, how, coded)
+        self.look(output_tensor)
+
+    def look(self, result: Any) -> None:
+        """Sees a result: what is lost of one that is not finite is not owed."""
+        if self._round is not None:
+            self._round.look(result)
+
+    def _send_all(self, x: Any, window: Any, how: Mapping[str, Any], coded: bool) -> None:
+        add_residual(x, window)
+        if not coded:
+            self._lane.comm.reduce_scatter(x, **how)
+        elif x.dtype == window.dtype:
+            self._lane.comm.reduce_scatter(x, error=window, **how)
+        else:
+            lost = torch.empty_like(x)
+            self._lane.comm.reduce_scatter(x, error=lost, **how)
+            window += lost
+        self._borrowed = window
+        self._clear_padding()
+
+    def lost_later(self, error: Any) -> None:
+        """Takes what was lost of this rank's part of the last result, on its further way.
+
+        Args:
+            error: a tensor like the result.
+        """
+        if self._borrowed is not None:
+            rank, world = self._lane.comm.rank, self._lane.comm.world
+            self._borrowed.view(world, -1)[rank].add_(error, alpha=self._unit)
+            self._clear_padding()
+
+    def _clear_padding(self) -> None:
+        if self.residual is not None:
+            self.residual.clear_padding()
+
+
+class Replicas:
+    """The all-reduce hook: the reduced shards of several sharded copies of the model become one.
+
+    Args:
+        lane: over the ranks that hold the same shard.
+        group: the parameters.
+        scatter: of the same group, which keeps what is lost here too.
+    """
+
+    def __init__(self, lane: Lane, group: Group, scatter: ReduceScatter) -> None:
+        self._lane, self._group, self._scatter = lane, group, scatter
+
+    def __call__(self, shard: Any) -> None:
+        """All-reduces in place."""
+        comm, route = self._lane.comm, self._lane.route
+        feeding = route.lossy and self._scatter.residual is not None
+        op = "mean" if self._group.divides_by_all else "sum"
+        with self._lane.meter.blocking("all_reduce") as account:
+            coded = route.takes(shard.dtype)
+            if coded and (feeding or route.refuses):
+                coded = sums_can_be_coded(comm, shard, route)
+            account["coded"] += coded
+            if coded and feeding:
+                lost = torch.empty_like(shard)
+                comm.all_reduce(shard, op, error=lost, **route.coded)
+                self._scatter.lost_later(lost)
+            else:
+                comm.all_reduce(shard, op, **(route.coded if coded else route.dense))
+        self._scatter.look(shard)
+
+
+def _scaled(op: Any, x: Any) -> str:
+    """Returns gpucomm's name of a torch op; one that scales is a sum of what it leaves in x."""
+    if op == dist.ReduceOp.AVG:
+        return "mean"
+    if op == dist.ReduceOp.PREMUL_SUM:
+        x.mul_(op.__getstate__()[1])
+    elif op != dist.ReduceOp.SUM:
+        raise InvalidArgumentError(f"[fsdp] gradients are reduced by AVG, SUM or PREMUL_SUM, got {op}")
+    return "sum"

@@ -1,0 +1,91 @@
+"""What the communication of a model has cost, and the state that goes with its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpucomm.errors import InvalidArgumentError
+from gpucomm.exchange import own_residuals
+from gpucomm.optim.fsdp.groups import Group
+from gpucomm.optim.fsdp.meter import Meter
+from gpucomm.optim.fsdp.residual import Residual
+
+__all__ = ["Handle"]
+
+
+class Handle:
+    """What `use` returns: what the communication has cost, and the state to save with a checkpoint."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        residuals: Sequence[Residual | None],
+        meters: Sequence[Meter],
+        place: Any,
+    ) -> None:
+        self._groups, self._residuals, self._meters = groups, residuals, meters
+        self._rank, self._world = place
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Tells what the collectives have cost since `use`.
+
+        Returns:
+            By collective ("all_gather", "reduce_scatter", "all_reduce"): calls; coded, how many of them were
+            given the codec (which algorithm="auto" takes where that is faster); bytes_sent by this rank;
+            exposed_s, the seconds that training waited for them.
+        """
+        for meter in self._meters:
+            meter.settle()
+        return {kind: dict(account) for meter in self._meters for kind, account in meter.counts.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns this rank's residuals: to be saved by every rank, they differ.
+
+        Returns:
+            rank and world, and residuals: by the parameter's name a float32 tensor in the shape of its whole
+            gradient.
+        """
+        residuals = {
+            slot.name: held
+            for group, residual in zip(self._groups, self._residuals, strict=True)
+            for slot in group.slots.values()
+            if residual is not None and (held := residual.get(slot)) is not None
+        }
+        return {"rank": self._rank, "world": self._world, "residuals": residuals}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state_dict` returned on this rank; other parameters have no residual then.
+
+        An empty state: none has.
+
+        Raises:
+            InvalidArgumentError: it is of another rank or world or of other parameters, or nothing is fed
+                back here; nothing was changed.
+        """
+        me = f"rank {self._rank} of {self._world}"
+        residuals = own_residuals(state, f"fsdp, {me}", self._rank, self._world)
+        slots = {
+            slot.name: (slot, residual)
+            for group, residual in zip(self._groups, self._residuals, strict=True)
+            for slot in group.slots.values()
+        }
+        for name, tensor in residuals.items():
+            if name not in slots or tuple(tensor.shape) != slots[name][0].shape:
+                known = f"of shape {slots[name][0].shape}" if name in slots else "not sharded"
+                raise InvalidArgumentError(
+                    f"[fsdp] a residual of parameter {name!r} has shape {tuple(tensor.shape)}, "
+                    f"but here it is {known} ({me})"
+                )
+        if residuals and None in self._residuals:
+            raise InvalidArgumentError(
+                f"[fsdp] residuals were given to load, but nothing is fed back here: error_feedback=False, "
+                f"or no codec of gradients that loses anything ({me})"
+            )
+        for residual in self._residuals:
+            if residual is not None:
+                residual.drop()
+        for name, tensor in residuals.items():
+            slot, residual = slots[name]
+            if residual is not None:
+                residual.put(slot, tensor)

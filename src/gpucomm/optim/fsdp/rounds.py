@@ -1,0 +1,61 @@
+"""One backward: the residuals of all groups are renewed by it, or of none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gpucomm.optim.fsdp.residual import Residual
+
+if TYPE_CHECKING:
+    from gpucomm.optim.fsdp.collectives import Lane
+
+__all__ = ["Round"]
+
+
+class Round:
+    """Settles the residuals of all groups together, at the end of every backward.
+
+    A GradScaler skips a step in which any gradient of any rank is not finite. So after such a backward, and
+    after one that has failed half-way, residuals are what they were before it.
+
+    Args:
+        lanes: by the kind of call; together they reach every rank.
+    """
+
+    def __init__(self, lanes: Sequence[tuple[str, Lane]]) -> None:
+        self._lanes = lanes
+        self._residuals: list[Residual] = []
+        self._finite = True
+
+    def join(self, residual: Residual) -> None:
+        """Takes in a residual that is about to change; on all ranks alike, during backward."""
+        if not self._residuals:
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        residual.keep()
+        self._residuals.append(residual)
+
+    def look(self, result: Any) -> None:
+        """Sees a result of this rank."""
+        self._finite = self._finite and bool(result.isfinite().all())
+
+    def before_forward(self) -> None:
+        """Takes back what a failed backward has changed."""
+        if torch._C._current_graph_task_id() == -1:  # else backward runs a checkpointed forward again
+            self._settle(False)
+
+    def _end(self) -> None:
+        finite = np.array([self._finite], np.uint8)
+        for kind, lane in self._lanes:
+            with lane.meter.blocking(kind, calls=0):
+                lane.comm.all_reduce(finite, "min")
+        self._settle(bool(finite[0]))
+
+    def _settle(self, used: bool) -> None:
+        for residual in self._residuals:
+            residual.settle(used)
+        self._residuals.clear()
+        self._finite = True

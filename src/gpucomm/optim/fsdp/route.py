@@ -1,0 +1,47 @@
+"""How the messages of one collective travel: by which algorithm, and which of them in which codec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpucomm import _core
+from gpucomm.comm import Communicator
+from gpucomm.exchange import Coding
+
+__all__ = ["Route", "sums_can_be_coded"]
+
+
+class Route(Coding):
+    """A codec and an algorithm for one collective.
+
+    Args:
+        codec: a spec; None or "dense": none.
+        algorithm: of the collective. Dense messages take "auto" where it is one for coded messages only.
+
+    Attributes:
+        dense: how a message without the codec travels, as keywords.
+        coded: how one with it does.
+    """
+
+    def __init__(self, codec: str | None, algorithm: str) -> None:
+        super().__init__(codec)
+        about = _core.algorithms().get(algorithm)
+        self.dense: dict[str, Any] = {"algorithm": "auto" if about and about["coded"] else algorithm}
+        self.coded: dict[str, Any] = {"algorithm": algorithm, "codec": codec}
+
+
+def sums_can_be_coded(comm: Communicator, x: Any, coding: Coding) -> bool:
+    """Whether every sum over the ranks is finite, and one that the codec carries; the same on every rank.
+
+    Args:
+        comm: the ranks; they exchange four bytes.
+        x: a floating tensor, alike on all ranks.
+        coding: the codec.
+    """
+    largest = torch.linalg.vector_norm(x, torch.inf, dtype=torch.float32).item()
+    total = comm.all_reduce(np.array([largest], np.float32))
+    # Half of what the dtype holds: codecs' errors and residuals come on top.
+    return bool(total[0] < min(torch.finfo(x.dtype).max / 2, coding.largest(comm.world)))

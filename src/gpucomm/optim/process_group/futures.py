@@ -1,0 +1,56 @@
+"""Threads that complete the futures of collectives."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["pool"]
+
+
+class _Pool:
+    """Threads that complete futures, as many as wait at once.
+
+    A future's callbacks run where it is completed, and may issue a collective and block on it: so there is
+    always a thread left. They are daemons: a collective that never ends must not hold the process's end up.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._busy = 0
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Have a task done by a thread that has nothing else to do."""
+        with self._lock:
+            self._busy += 1
+            is_short = self._busy > self._threads
+            self._threads += is_short
+        self._tasks.put(task)
+        if is_short:
+            threading.Thread(target=self._serve, name="gpucomm-future", daemon=True).start()
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until no thread is at work, but not for ever."""
+        deadline = time.monotonic() + timeout_s
+        while self._busy and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _serve(self) -> None:
+        while True:
+            task = self._tasks.get()
+            try:
+                task()
+            except BaseException:
+                with self._lock:
+                    self._threads -= 1
+                raise
+            finally:
+                with self._lock:
+                    self._busy -= 1
+                del task  # the tensors behind it
+
+
+pool = _Pool()

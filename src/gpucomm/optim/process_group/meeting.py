@@ -1,0 +1,138 @@
+"""How the ranks of a process group get a communicator: they find each other through the group's store."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from gpucomm import _core
+from gpucomm.comm import Communicator
+from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError
+from gpucomm.launch import fabric
+from gpucomm.launch.c10d import open_c10d
+from gpucomm.launch.environment import Ranks, asked_links, numbered, parse_nodes
+from gpucomm.launch.rendezvous import meet
+from gpucomm.launch.start import emulation, frozen_if_asked
+from gpucomm.links import restricted
+
+__all__ = ["Seat", "communicator_of", "own_store"]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Who this process is in a group.
+
+    Attributes:
+        rank: of this process in the group.
+        members: the rank of each member in the job.
+        total: how many ranks the job has.
+        timeout_s: until all have come, and the communicator's default for its calls.
+    """
+
+    rank: int
+    members: Sequence[int]
+    total: int
+    timeout_s: float
+
+    @property
+    def world(self) -> int:
+        """How many members there are."""
+        return len(self.members)
+
+
+def own_store(store: Any, world: int) -> Any:
+    """A part of the group's store that no group of this name has used before.
+
+    Groups of a job that initialises torch.distributed once more have the names of the first ones, and where
+    the launcher keeps the store, the first ones' addresses are still there.
+
+    Args:
+        store: the group's, by torch.distributed.
+        world: how many ranks the group has.
+    """
+    came = store.add("gpucomm", 1)
+    return dist.PrefixStore(f"gpucomm {(came - 1) // world}", store)
+
+
+def communicator_of(seat: Seat, store: Any) -> Communicator:
+    """Makes the communicator of a group; every member calls it.
+
+    Members on one node share memory; else a Gloo group of its own connects the nodes. GPUCOMM_LINKS,
+    GPUCOMM_NODES, GPUCOMM_TRANSPORT and GPUCOMM_DETERMINISTIC count as in `gpucomm.init()`; of what describes
+    the job's ranks a group has its members' part.
+
+    Args:
+        seat: who this process is.
+        store: of this group alone.
+
+    Raises:
+        InvalidArgumentError: a variable is broken, or asks for what these ranks cannot have.
+        Error: as `gpucomm.init`.
+    """
+    transport = os.environ.get("GPUCOMM_TRANSPORT", "")
+    if transport not in ("", "shm", "c10d"):
+        raise InvalidArgumentError(
+            f"GPUCOMM_TRANSPORT={transport!r} must be shm, c10d or unset for a group of torch.distributed"
+            f" (rank {seat.rank} of {seat.world})"
+        )
+    told = parse_nodes(os.environ.get("GPUCOMM_NODES", ""), seat.total)
+    links = asked_links(os.environ, seat.total, told)
+    table = _exchange(seat, store, [str(fabric.node_key()), secrets.token_hex(16)])
+    found = numbered([node for node, _ in table])
+    nodes = numbered([told[member] for member in seat.members]) if told else []
+    ranks = Ranks(seat.rank, seat.world, seat.rank, seat.world, table[0][1], "store", links)
+    if seat.world > 1 and (transport == "c10d" or (not transport and max(found) > 0)):
+        comm = _between_nodes(seat, ranks, nodes or found, store)
+    else:
+        comm = _in_memory(seat, ranks, nodes)
+    return frozen_if_asked(comm)
+
+
+def _in_memory(seat: Seat, ranks: Ranks, nodes: list[int]) -> Communicator:
+    of_all = emulation(ranks.links, seat.total)
+    how: dict[str, Any] = {"timeout": seat.timeout_s, "nodes": nodes, **restricted(of_all, seat.members)}
+    if seat.world == 1:
+        return Communicator("local", 0, 1, region=_core.Region(1), **how)
+
+    def attach(memory: int) -> Communicator:
+        return Communicator("shm", seat.rank, seat.world, fd=memory, **how)
+
+    return meet(ranks, 0, seat.timeout_s, _core.shm_create, attach)
+
+
+def _between_nodes(seat: Seat, ranks: Ranks, nodes: list[int], store: Any) -> Communicator:
+    where = f"rank {seat.rank} of {seat.world}"
+    if ranks.links:
+        raise InvalidArgumentError(
+            f"{where}: links can only be emulated between the ranks of one node, and this group is on several"
+            " or GPUCOMM_TRANSPORT is c10d: unset GPUCOMM_LINKS"
+        )
+    over = open_c10d(ranks, seat.timeout_s, dist.PrefixStore("wire", store))
+    try:
+        there = Ranks(seat.rank, seat.world, seat.rank, 0, ranks.job, "store", "", "c10d", tuple(nodes))
+        return fabric.connect(over, there, seat.timeout_s)
+    except BaseException:
+        over.close()
+        raise
+
+
+def _exchange(seat: Seat, store: Any, mine: list[str]) -> list[list[str]]:
+    """What every member says, by rank."""
+    keys = [f"member {rank}" for rank in range(seat.world)]
+    store.set(keys[seat.rank], json.dumps(mine))
+    try:
+        store.wait(keys, timedelta(seconds=seat.timeout_s))
+    except RuntimeError as error:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        raise CollectiveTimeoutError(
+            f"rank {seat.rank} of {seat.world} waited {seat.timeout_s:g} s in the store of its process group"
+            f" for ranks {missing}, which did not come"
+        ) from error
+    return [json.loads(store.get(key)) for key in keys]

@@ -1,0 +1,159 @@
+"""all_reduce with max_rel_err: the promise holds, the cheapest is taken, and the report is true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+
+from gpucomm import Communicator, _core
+from gpucomm.bounded import Bounded
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+
+SLOW, FAST = 1e7, 1e12  # bytes a second
+
+
+def links_of(bytes_a_second: float) -> _core.Links:
+    return _core.Links("switch", alpha=1e-6, beta=1 / bytes_a_second)
+
+
+def contribution(rank: int, count: int, kind: str) -> Any:
+    x = np.random.default_rng([rank, count]).standard_normal(count)
+    if kind == "spread":
+        x = x * np.exp(4 * x)
+    elif kind == "tiny":
+        x = x * 1e-38
+    elif kind == "zeros":
+        x = x * 0
+    return x.astype(np.float32)
+
+
+def reduced(world: int, most: float, kind: str = "normal", op: str = "sum", **how: Any) -> list[Bounded]:
+    def body(comm: Communicator) -> Any:
+        comm.set_links(links_of(SLOW))
+        return comm.all_reduce(contribution(comm.rank, 5000, kind), op, max_rel_err=most, **how)
+
+    return run_ranks(world, body)
+
+
+@pytest.mark.parametrize("most", [0.5, 0.1, 0.03, 0.01, 1e-3, 1e-5])
+@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("kind", ["normal", "spread", "tiny", "zeros"])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_the_error_is_below_what_was_asked_and_what_is_reported(
+    most: float, world: int, kind: str, op: str
+) -> None:
+    found = reduced(world, most, kind, op)
+    given = np.stack([contribution(r, 5000, kind) for r in range(world)]).astype(np.float64)
+    exact = given.sum(0) / (world if op == "mean" else 1)
+    norms = np.linalg.norm(given, axis=1).sum() / (world if op == "mean" else 1)
+    error = np.linalg.norm(found[0].result - exact)
+    rounding = 2.0**-22 * norms  # of adding up floats
+    for one in found:
+        assert one.result.tobytes() == found[0].result.tobytes()
+        assert (one.codec, one.algorithm, one.bound, one.error) == (
+            found[0].codec,
+            found[0].algorithm,
+            found[0].bound,
+            found[0].error,
+        )
+    assert error <= found[0].error * norms + rounding
+    assert found[0].error <= found[0].bound * (1 + 1e-9)
+    assert found[0].bound <= most
+
+
+def test_alone_nothing_is_lost() -> None:
+    (found,) = reduced(1, 0.1)
+    assert (found.codec, found.bound, found.error) == (None, 0.0, 0.0)
+
+
+def test_calls_alike_have_few_specs() -> None:
+    def body(comm: Communicator) -> int:
+        comm.set_links(links_of(SLOW))
+        for seed in range(20):
+            x = np.random.default_rng([comm.rank, seed]).standard_normal(5000).astype(np.float32)
+            comm.all_reduce(x, max_rel_err=0.001)
+        return len({row["codec"] for row in comm.tuning()})
+
+    assert max(run_ranks(2, body)) <= 2
+
+
+@pytest.mark.parametrize("world", [3, 5])
+def test_the_bound_holds_where_latency_decides(world: int) -> None:
+    def body(comm: Communicator) -> Bounded:
+        comm.set_links(_core.Links("switch", alpha=1e-6, lambda_=1e-2, beta=1e-8))
+        return comm.all_reduce(contribution(comm.rank, 5000, "normal"), "mean", max_rel_err=0.01)
+
+    for one in run_ranks(world, body):
+        assert one.error <= one.bound <= 0.01
+
+
+def test_a_smaller_error_costs_more_bytes() -> None:
+    sent = [reduced(4, most)[0].bytes_sent for most in (0.5, 0.05, 1e-3, 1e-9)]
+    assert sent == sorted(sent)
+    assert sent[0] < sent[-1] / 6
+
+
+@pytest.mark.parametrize(("rate", "coded"), [(SLOW, True), (FAST, False)])
+def test_elements_travel_as_they_are_where_that_is_cheaper(rate: float, coded: bool) -> None:
+    def body(comm: Communicator) -> Bounded:
+        comm.set_links(links_of(rate))
+        return comm.all_reduce(contribution(comm.rank, 1 << 18, "normal"), max_rel_err=0.1)
+
+    for one in run_ranks(2, body):
+        assert (one.codec is not None) is coded
+        assert (one.error > 0) is coded
+
+
+def test_one_codec_only_out_and_scale() -> None:
+    def body(comm: Communicator) -> Any:
+        comm.set_links(links_of(SLOW))
+        x = contribution(comm.rank, 5000, "normal")
+        out = np.empty_like(x)
+        scale = comm.rank - 2.0
+        found = comm.all_reduce(x, "premul_sum", out=out, scale=scale, max_rel_err=0.2, codec="int8")
+        assert (x == contribution(comm.rank, 5000, "normal")).all()
+        assert found.result is out
+        return found
+
+    found = run_ranks(2, body)
+    given = [contribution(r, 5000, "normal").astype(np.float64) * (r - 2.0) for r in range(2)]
+    norms = sum(np.linalg.norm(x) for x in given)
+    assert found[0].codec == "int8"
+    assert np.linalg.norm(found[0].result - sum(given)) <= found[0].error * norms + 1e-3
+
+
+def test_what_is_not_finite_travels_as_it_is() -> None:
+    def body(comm: Communicator) -> Bounded:
+        comm.set_links(links_of(SLOW))
+        x = np.ones(5000, np.float32)
+        x[7] = np.inf if comm.rank else 1
+        return comm.all_reduce(x, max_rel_err=0.1)
+
+    for one in run_ranks(2, body):
+        assert one.codec is None
+        assert one.result[7] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("sentence", "how"),
+    [
+        ("above 0, got 0", {"max_rel_err": 0}),
+        ("above 0, got nan", {"max_rel_err": float("nan")}),
+        ("for op sum, mean, premul_sum, got 'max'", {"op": "max"}),
+        ("async_op does not go with", {"async_op": True}),
+        ("algorithm does not go with", {"algorithm": "ring"}),
+        ("error does not go with", {"error": np.zeros(10, np.float32)}),
+        ("unknown codec 'gzip'", {"codec": "gzip"}),
+    ],
+)
+def test_what_does_not_fit_is_refused(sentence: str, how: dict[str, Any]) -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(InvalidArgumentError, match=sentence):
+            comm.all_reduce(np.ones(10, np.float32), **{"max_rel_err": 0.1, **how})
+        with pytest.raises(UnsupportedTypeError, match="got int32"):
+            comm.all_reduce(np.ones(10, np.int32), max_rel_err=0.1)
+
+    run_ranks(2, body)

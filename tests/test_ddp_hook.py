@@ -1,0 +1,246 @@
+"""Exchanges as DDP's communication hook: the ranks stay alike, and faults become errors."""
+
+import collections
+import copy
+import datetime
+import itertools
+import signal
+from functools import partial
+
+import pytest
+import rank_processes
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from training import MLP, SGD, assert_same, loss_of, on_ranks, train, weights
+
+from gpucomm.errors import InvalidArgumentError
+from gpucomm.exchange import Dense
+from gpucomm.optim import ddp
+
+CODED = "coded_ring"
+# Gloo's group waits for its last message where it is dropped, holding the GIL, for which the message may wait
+# in turn: groups are dropped some tests later.
+GROUPS = collections.deque(maxlen=32)
+
+
+def wrap(model, comm, store, **options):
+    """DDP over a Gloo group of its own, for ranks that are threads."""
+    group = dist.ProcessGroup(comm.rank, comm.world)
+    gloo = dist.ProcessGroupGloo(store, comm.rank, comm.world, datetime.timedelta(seconds=20))
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    GROUPS.append(group)
+    return DistributedDataParallel(model, process_group=group, **options)
+
+
+def on_ddp_ranks(world, fn):
+    return on_ranks(world, partial(fn, store=dist.HashStore()))
+
+
+def ddp_train(comm, store, ddp_options=None, steps=4, **options):
+    model = wrap(copy.deepcopy(MLP), comm, store, **(ddp_options or {}))
+    hook = ddp.use(model, comm, **options)
+    opt = SGD(model.parameters())
+    for step in range(steps):
+        opt.zero_grad()
+        loss_of(model, comm, step).backward()
+        opt.step()
+    return weights(model.module), hook.stats()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize(
+    "ddp_options",
+    [{}, {"bucket_cap_mb": 1e-4}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}],
+    ids=["default", "small", "view", "unused"],
+)
+def test_dense_trains_as_one_process_does(world, ddp_options):
+    ranks = on_ddp_ranks(world, partial(ddp_train, ddp_options=ddp_options))
+    assert_same([result for result, _ in ranks], train(None), atol=1e-5)
+    assert all(stats["rounds"] == 4 for _, stats in ranks)
+    assert all((stats["bytes_per_step"] > 0) == (world > 1) for _, stats in ranks)
+
+
+@pytest.mark.parametrize("cap", [25, 1e-4])
+@pytest.mark.parametrize("spec", ["int8", "int4", "bf16", "mpc"])
+@pytest.mark.parametrize("world", [1, 3])
+def test_codecs_train_the_ranks_alike(world, spec, cap):
+    body = partial(ddp_train, ddp_options={"bucket_cap_mb": cap}, exchange=spec, algorithm=CODED)
+    ranks = on_ddp_ranks(world, body)
+    assert_same([result for result, _ in ranks], train(None), atol=0.1 if spec == "int4" else 0.02)
+
+
+def test_residuals_follow_their_parameters_and_resume_to_the_bit():
+    def body(comm, store):
+        def begin(name, module):
+            # Elsewhere DDP cuts its buckets anew after the first step, and a codec's blocks with them.
+            options = {"bucket_cap_mb": 1e-4, "find_unused_parameters": True}
+            model = wrap(module, comm, dist.PrefixStore(name, store), **options)
+            return model, ddp.use(model, comm, exchange="int4", algorithm=CODED), SGD(model.parameters())
+
+        def go_on(model, hook, opt, steps):
+            for step in steps:
+                opt.zero_grad()
+                loss_of(model, comm, step).backward()
+                opt.step()
+
+        model, hook, opt = begin("first", copy.deepcopy(MLP))
+        go_on(model, hook, opt, range(3))
+        saved = copy.deepcopy([model.module.state_dict(), opt.state_dict(), hook.state_dict()])
+        assert saved[2]["residuals"].keys() == dict(MLP.named_parameters()).keys()
+        go_on(model, hook, opt, range(3, 6))
+        results = []
+        for keep in (True, False):
+            again = copy.deepcopy(MLP)
+            again.load_state_dict(saved[0])
+            other, hook, opt = begin(f"again {keep}", again)
+            opt.load_state_dict(copy.deepcopy(saved[1]))
+            if keep:
+                hook.load_state_dict(saved[2])
+            go_on(other, hook, opt, range(3, 6))
+            results.append(torch.equal(weights(other.module), weights(model.module)))
+        return results
+
+    assert on_ddp_ranks(2, body) == [[True, False]] * 2
+
+
+@pytest.mark.parametrize("exchange", ["dense", "int8"])
+def test_no_sync_sends_nothing(exchange):
+    def body(comm, store):
+        model = wrap(copy.deepcopy(MLP), comm, store)
+        hook = ddp.use(model, comm, exchange=exchange)
+        calls = comm.stats()["calls"]
+        with model.no_sync():
+            loss_of(model, comm, 0).backward()
+        assert comm.stats()["calls"] == calls
+        loss_of(model, comm, 1).backward()
+        assert hook.stats()["rounds"] == 1
+        assert hook.stats()["hooks_s"] > 0
+        return torch.cat([param.grad.flatten() for param in model.parameters()])
+
+    assert torch.equal(*on_ddp_ranks(2, body))
+
+
+def test_an_overflow_on_one_rank_makes_all_skip():
+    def body(comm, store):
+        model = wrap(copy.deepcopy(MLP), comm, store)
+        ddp.use(model, comm, exchange="int8", algorithm=CODED)
+        opt, scaler = SGD(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
+        scales = []
+        for step in range(3):
+            opt.zero_grad()
+            loss = loss_of(model, comm, step)
+            scaler.scale(loss * float("inf") if (step, comm.rank) == (1, 1) else loss).backward()
+            scaler.step(opt)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        assert scales == [8.0, 4.0, 4.0]
+        return weights(model.module)
+
+    results = on_ddp_ranks(2, body)
+    assert torch.equal(*results)
+    assert results[0].isfinite().all()
+
+
+def test_an_overflow_in_one_bucket_leaves_all_residuals_alone():
+    def body(comm, store):
+        model = wrap(copy.deepcopy(MLP), comm, store, bucket_cap_mb=1e-4)
+        hook = ddp.use(model, comm, exchange="int4", algorithm=CODED)
+        states = []
+        for step in range(4):
+            model.zero_grad()
+            spoilt = (step, comm.rank) == (2, 1)  # DDP has cut its buckets anew after the first step
+            spoil = model.module[0].bias.register_hook(
+                lambda grad, f=float("inf") if spoilt else 1.0: grad * f
+            )
+            loss_of(model, comm, step).backward()
+            spoil.remove()
+            assert model.module[4].weight.grad.isfinite().all()
+            states.append(copy.deepcopy(hook.state_dict()["residuals"]))
+        return [all(torch.equal(a[name], b[name]) for name in a) for a, b in itertools.pairwise(states)]
+
+    assert on_ddp_ranks(2, body) == [[False, True, False]] * 2
+
+
+def test_a_closed_communicator_is_an_error_in_backward():
+    def body(comm, store):
+        model = wrap(copy.deepcopy(MLP), comm, store)
+        ddp.use(model, comm, exchange="int8")
+        comm.abort()
+        with pytest.raises(Exception, match="abort"):
+            loss_of(model, comm, 0).backward()
+
+    on_ddp_ranks(2, body)
+
+
+def test_what_settling_raises_arrives_too(monkeypatch):
+    class Broken:
+        def wait(self, timeout=None):
+            raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(Dense, "start", lambda self, buffer, parts: Broken())
+
+    def body(comm, store):
+        model = wrap(copy.deepcopy(MLP), comm, store)
+        ddp.use(model, comm)
+        with pytest.raises(RuntimeError, match="a fault of ours"):
+            loss_of(model, comm, 0).backward()
+
+    on_ddp_ranks(2, body)
+
+
+def test_arguments():
+    def body(comm, store):
+        model = wrap(copy.deepcopy(MLP), comm, store)
+        with pytest.raises(InvalidArgumentError, match=r"DistributedDataParallel, got Sequential \(rank"):
+            ddp.use(MLP, comm)
+        with pytest.raises(InvalidArgumentError, match=r"one of dense, or a codec"):
+            ddp.use(model, comm, exchange="nonsense")
+        alone = comm.split(comm.rank)
+        with pytest.raises(InvalidArgumentError, match=r"group has 2 ranks, but the communicator 1"):
+            ddp.use(model, alone)
+        alone.close()
+        hook = ddp.use(model, comm)
+        assert hook.state_dict() == {}
+        with pytest.raises(InvalidArgumentError, match="keeps no state"):
+            hook.load_state_dict({"residuals": {}})
+
+    on_ddp_ranks(2, body)
+
+
+TRAINED_UNTIL_KILLED = """
+import os, signal, sys
+import torch
+from torch.nn.parallel import DistributedDataParallel
+import gpucomm
+from gpucomm.optim import ddp
+
+torch.distributed.init_process_group(
+    "gloo", init_method="file://" + sys.stdin.readline().strip(),
+    rank=int(os.environ["GPUCOMM_RANK"]), world_size=int(os.environ["GPUCOMM_WORLD"]))
+comm = gpucomm.init(timeout=20)
+model = DistributedDataParallel(torch.nn.Linear(500, 500))
+ddp.use(model, comm, exchange="int8", algorithm="coded_ring")
+for step in range(5):
+    if step == 3 and comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        model(torch.ones(2, 500)).sum().backward()
+    except RuntimeError as error:
+        print("raised at", step, error, flush=True)
+        os._exit(3)  # Gloo would wait for the other at the end
+"""
+
+
+@pytest.mark.processes
+def test_a_killed_rank_is_an_error_in_backward(ranks, tmp_path):
+    ranks += rank_processes.start(TRAINED_UNTIL_KILLED, [{}, {}])
+    for process in ranks:
+        process.stdin.write(f"{tmp_path / 'store'}\n")
+        process.stdin.flush()
+    output, errors = ranks[0].communicate(timeout=60)
+    assert ranks[0].returncode == 3, errors
+    assert "raised at 3" in output
+    assert "rank 1" in output
+    assert ranks[1].wait(20) == -signal.SIGKILL
