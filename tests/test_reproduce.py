@@ -10,12 +10,13 @@ import time
 
 import jobs
 import pytest
+from reproduced import SETTING, check
 
 import gpucomm
 from gpucomm import _core, cli, cost
 from gpucomm.errors import UnavailableError
 from gpucomm.reproduce import command
-from gpucomm.reproduce.claims import HOW, RELATIONS, Row, holds, setting
+from gpucomm.reproduce.claims import Row, holds, setting
 from gpucomm.reproduce.cluster import Mpi
 from gpucomm.reproduce.linear_pipelining import between_hosts, cells, fusing, segments
 from gpucomm.reproduce.papers import PAPERS, find
@@ -23,7 +24,6 @@ from gpucomm.reproduce.pictures import draw
 from gpucomm.reproduce.run import Call, Cell, Run
 
 KEYS = ["claim", "source", "paper", "ours", "unit", "how", "goal", "relation", "setting", "samples", "holds"]
-SETTING = {"ranks", "bytes", "links", "x", "communication_share", "codec_to_wire", "repeats"}
 CLAIMS = [
     "lp_invariant",
     "mst_log_p",
@@ -59,15 +59,6 @@ def test_holds(ours, relation, goal, expected):
     assert set(written["setting"]) == SETTING
 
 
-def check(rows: list[dict]) -> None:
-    assert json.loads(json.dumps(rows)) == rows
-    for row in rows:
-        assert row["how"] in HOW and row["relation"] in RELATIONS
-        assert set(row["setting"]) == SETTING and row["setting"]["x"] > 0
-        assert row["holds"] is holds(row["ours"], row["relation"], row["goal"])
-        assert row["source"] and row["samples"] and all(row["samples"].values())
-
-
 def test_the_claims_of_each_paper():
     assert [claim.name for claim in find("linear-pipelining").claims] == CLAIMS
     for name in PAPERS:
@@ -80,7 +71,7 @@ def test_the_claims_of_each_paper():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nothing"], "unknown paper 'nothing'; known: linear-pipelining"),
+        (["nothing"], "unknown paper 'nothing'; known: linear-pipelining, compressed-collectives"),
         (["linear-pipelining", "--claims", "mst"], "unknown claim 'mst' of linear-pipelining; known: lp_inv"),
         (
             ["linear-pipelining", "--json", "/nowhere/rows.json"],

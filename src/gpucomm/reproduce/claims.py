@@ -26,7 +26,14 @@ def holds(ours: float, relation: str, goal: float | None) -> bool | None:
 
 
 def setting(
-    *, ranks: int, nbytes: int, links: str, x: float, repeats: int, communication_share: float | None = None
+    *,
+    ranks: int,
+    nbytes: int,
+    links: str,
+    x: float,
+    repeats: int,
+    communication_share: float | None = None,
+    codec_to_wire: float | None = None,
 ) -> dict[str, Any]:
     """Under what a figure was obtained, with the keys that every row has.
 
@@ -37,6 +44,7 @@ def setting(
         x: n beta / alpha, the time of the bytes over the overhead of a message.
         repeats: how often it was measured; 1 where it was computed.
         communication_share: of a training step's time, where there is a step.
+        codec_to_wire: c, the time to code a hop's message over its time on the wire, where there is a codec.
     """
     return {
         "ranks": ranks,
@@ -44,7 +52,7 @@ def setting(
         "links": links,
         "x": x,
         "communication_share": communication_share,
-        "codec_to_wire": None,  # nothing is coded
+        "codec_to_wire": codec_to_wire,
         "repeats": repeats,
     }
 

@@ -1,14 +1,14 @@
-"""What a rank of a job over several hosts does: measure calls, and rank 0 writes all ranks' times."""
+"""What a rank of a job over several hosts does: its job, and rank 0 writes what all ranks found."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import gpucomm
 from gpucomm import probe
-from gpucomm.reproduce.run import Call, measure_calls
 
 __all__ = ["main"]
 
@@ -17,17 +17,17 @@ def main(text: str) -> None:
     """Do the job.
 
     Args:
-        text: JSON with nbytes, calls, repeats and out, the file to write.
+        text: JSON with job (a module and the name of a function in it), args, and out, the file to write.
     """
-    job = json.loads(text)
+    told = json.loads(text)
+    module, name = told["job"]
+    job = getattr(importlib.import_module(module), name)
     with gpucomm.init() as comm:
-        figures = probe.measure(comm, fresh=True)
-        spans = measure_calls(comm, job["nbytes"], [Call(*call) for call in job["calls"]], job["repeats"])
-        gathered = comm.gather_objects(spans, root=0)
+        links = probe.measure(comm, fresh=True).links
+        gathered = comm.gather_objects(job(comm, *told["args"]), root=0)
         if comm.rank == 0:
-            links = figures.links
-            found = {"spans": gathered, "alpha": links.alpha, "beta": links.beta}
-            Path(job["out"]).write_text(json.dumps(found))
+            found = {"by_rank": gathered, "alpha": links.alpha, "beta": links.beta}
+            Path(told["out"]).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ from gpucomm.reproduce.claims import Paper
 
 __all__ = ["PAPERS", "find"]
 
-PAPERS = {"linear-pipelining": "gpucomm.reproduce.linear_pipelining"}
+PAPERS = {
+    "linear-pipelining": "gpucomm.reproduce.linear_pipelining",
+    "compressed-collectives": "gpucomm.reproduce.compressed_collectives",
+}
 
 
 def find(name: str) -> Paper:

@@ -88,7 +88,7 @@ def draw(picture: Picture, path: Path) -> None:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}")
-        else:
+        elif all(y >= 0 for curve in picture.curves for y in curve.ys):
             axes.set_ylim(bottom=0)
         axes.set_xlabel(picture.x)
         axes.set_ylabel(picture.y)

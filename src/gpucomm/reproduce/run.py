@@ -9,15 +9,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from gpucomm import _core, cost
+from gpucomm.bench.metrics import ONE_THREAD
 from gpucomm.comm import Communicator
 from gpucomm.launch import local
 from gpucomm.links import host_bound, parse_emulated, parse_spec
 from gpucomm.reproduce.claims import setting
 
-__all__ = ["Call", "Cell", "Run", "last_ends", "measure_calls", "ratio"]
+__all__ = ["Call", "Cell", "Run", "Span", "last_ends", "measure_calls", "ratio", "start_together"]
 
-# One thread a rank: libraries that start more would take the cores of the other ranks.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _SHORT_S = 0.3  # what takes less is measured more often
 _SUSPECT = 1.05  # times the model: emulated links are better than that on an idle machine
 _TIMEOUT_S = 120.0
@@ -134,13 +133,17 @@ class Run:
             spans = self.on_ranks(cell, ranks, measure_calls, cell.nbytes, calls, self.repeats(cell))
             for mine, more in zip(times, last_ends(spans), strict=True):
                 mine.extend(more)
-            if all(median(some) < _SUSPECT * model for some, model in zip(times, models, strict=True)):
+            calm = all(median(some) < _SUSPECT * model for some, model in zip(times, models, strict=True))
+            if calm or not self.may_again(sum(map(sum, times))):
                 break
-            again_s = sum(map(sum, times))
-            if again_s > self._again_s:
-                break
-            self._again_s -= again_s
         return times
+
+    def may_again(self, seconds: float) -> bool:
+        """Whether there is time to measure once more what is suspect; takes it."""
+        if seconds > self._again_s:
+            return False
+        self._again_s -= seconds
+        return True
 
     def once(self, key: str, work: Callable[[], Any]) -> Any:
         """What `work` gives, which is done at the first call of this key."""
@@ -152,7 +155,7 @@ class Run:
         """Runs `job(comm, *args)` on every rank of a fresh world over the cell's links."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # rows are marked instead
-            world = local(ranks, links=cell.links, env=_ENVIRONMENT, timeout=_TIMEOUT_S)
+            world = local(ranks, links=cell.links, env=ONE_THREAD, timeout=_TIMEOUT_S)
         with world:
             return world.run(job, *args)
 
@@ -179,10 +182,10 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return median(over) / median(under)
 
 
-_Span = tuple[float, float]  # begin and end, by the clock that all processes of a machine share
+Span = tuple[float, float]  # begin and end, by the clock that all processes of a machine share
 
 
-def last_ends(spans: Sequence[Sequence[Sequence[_Span]]]) -> list[list[float]]:
+def last_ends(spans: Sequence[Sequence[Sequence[Span]]]) -> list[list[float]]:
     """Of each call its repeats, from the first start to the last end, where each rank gave its spans."""
     return [
         [max(end for _, end in some) - min(begin for begin, _ in some) for some in zip(*by_rank, strict=True)]
@@ -190,18 +193,19 @@ def last_ends(spans: Sequence[Sequence[Sequence[_Span]]]) -> list[list[float]]:
     ]
 
 
-def measure_calls(comm: Communicator, nbytes: int, calls: Sequence[Call], repeats: int) -> list[list[_Span]]:
+def measure_calls(comm: Communicator, nbytes: int, calls: Sequence[Call], repeats: int) -> list[list[Span]]:
     """This rank's begin and end of each repeat of each call, float32, by the machine's clock."""
     import time
 
     import numpy as np
 
+    calls = [Call(*call) for call in calls]  # lists, where JSON has brought them
     x = np.ones(nbytes // 4, np.float32)
-    spans: list[list[_Span]] = [[] for _ in calls]
+    spans: list[list[Span]] = [[] for _ in calls]
     for _ in range(repeats):
         for call, mine in zip(calls, spans, strict=True):
             collective = getattr(comm, call.collective)
-            _start_together(comm)
+            start_together(comm)
             begin = time.monotonic()
             collective(x, algorithm=call.algorithm, segments=call.segments)
             mine.append((begin, time.monotonic()))
@@ -209,7 +213,7 @@ def measure_calls(comm: Communicator, nbytes: int, calls: Sequence[Call], repeat
     return spans
 
 
-def _start_together(comm: Communicator) -> None:
+def start_together(comm: Communicator) -> None:
     """Waits for a moment that all ranks agree on, so that none has a start."""
     import os
     import time

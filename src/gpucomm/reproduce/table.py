@@ -10,18 +10,32 @@ from gpucomm.bench.table import fancy
 from gpucomm.reproduce.claims import Row
 from gpucomm.units import format_size
 
-__all__ = ["HEADER", "cells", "progress", "show", "show_samples"]
+__all__ = ["cells", "header", "progress", "show", "show_samples"]
 
-HEADER = ("claim", "paper", "ours", "unit", "how", "goal", "ranks", "bytes", "x", "holds", "note")
+_FIRST = ("claim", "paper", "ours", "unit", "how", "goal", "ranks", "bytes", "x")
+_SOME = {"c": "codec_to_wire", "share": "communication_share"}  # columns where a row has them
+_LAST = ("holds", "note")
+_FIGURES = ("paper", "ours", "ranks", "bytes", "x", *_SOME)
 _WORDS = {True: "yes", False: "no", None: "-"}
 
 
-def cells(row: Row) -> list[str]:
-    """One line of the table."""
-    goal = "-" if row.goal is None else f"{row.relation} {row.goal:g}"
-    paper = "-" if row.paper is None else f"{row.paper:g}"
-    under = [str(row.setting["ranks"]), format_size(row.setting["bytes"]), f"{row.setting['x']:g}"]
-    return [row.claim, paper, f"{row.ours:.4g}", row.unit, row.how, goal, *under, _WORDS[row.holds], row.note]
+def header(rows: Sequence[Row]) -> list[str]:
+    """The names of the columns for these rows."""
+    some = [name for name, key in _SOME.items() if any(row.setting[key] is not None for row in rows)]
+    return [*_FIRST, *some, *_LAST]
+
+
+def cells(row: Row, names: Sequence[str]) -> list[str]:
+    """One line of the table, in these columns."""
+    goal = "-" if row.goal is None else f"{row.relation} {row.goal:.4g}"
+    under = [str(row.setting["ranks"]), format_size(row.setting["bytes"]), _figure(row.setting["x"])]
+    some = [_figure(row.setting[_SOME[name]]) for name in names if name in _SOME]
+    figures = [_figure(row.paper), f"{row.ours:.4g}", row.unit, row.how, goal]
+    return [row.claim, *figures, *under, *some, _WORDS[row.holds], row.note]
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 @contextmanager
@@ -40,13 +54,14 @@ def progress(total: int, what: str) -> Iterator[tuple[Callable[[str], None], Cal
 
 def show(title: str, rows: Sequence[Row]) -> None:
     """Print the table: with rules and colours on a terminal, plain elsewhere."""
-    lines = [cells(row) for row in rows]
+    names = header(rows)
+    lines = [cells(row, names) for row in rows]
     if fancy():
-        _show_rich(title, lines)
+        _show_rich(title, names, lines)
         return
-    widths = [max(len(line[i]) for line in [HEADER, *lines]) for i in range(len(HEADER))]
+    widths = [max(len(line[i]) for line in [names, *lines]) for i in range(len(names))]
     print(title)
-    for line in [HEADER, *lines]:
+    for line in [names, *lines]:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
 
@@ -58,14 +73,14 @@ def show_samples(rows: Sequence[Row]) -> None:
             print(f"  {name}: {' '.join(f'{value:.6g}' for value in some)}")
 
 
-def _show_rich(title: str, lines: Sequence[Sequence[str]]) -> None:
+def _show_rich(title: str, names: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     colours = {"yes": "[green]yes[/green]", "no": "[bold red]no[/bold red]"}
     table = Table(title=title, title_justify="left", title_style="bold")
-    for name in HEADER:
-        figures: Any = "right" if name in ("paper", "ours", "ranks", "bytes", "x") else "left"
+    for name in names:
+        figures: Any = "right" if name in _FIGURES else "left"
         table.add_column(name, justify=figures, overflow="fold", no_wrap=name not in ("note", "unit"))
     for number, line in enumerate(lines):
         last = number + 1 == len(lines) or lines[number + 1][0] != line[0]

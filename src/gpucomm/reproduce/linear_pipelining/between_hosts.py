@@ -5,22 +5,18 @@ Only bandwidth is told by such links: what comes on top of it is what the kernel
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from typing import Any, NamedTuple
 
-from gpucomm.errors import UnavailableError
 from gpucomm.reproduce.claims import Row, setting
 from gpucomm.reproduce.cluster import Cluster, Mpi, cluster, find_mpi
+from gpucomm.reproduce.hosts import on_hosts, where_possible
 from gpucomm.reproduce.linear_pipelining.cells import MIB
-from gpucomm.reproduce.run import Call, Run, last_ends, ratio
+from gpucomm.reproduce.run import Call, Run, last_ends, measure_calls, ratio
 
 __all__ = ["exchange_rows", "fusing_rows", "pipeline_rows", "tree_rows"]
 
 _HOSTS = (2, 3, 4)
 _NBYTES, _SEGMENTS, _REPEATS = 16 * MIB, 64, 4
-_TIMEOUT_S = 120.0
 _LP, _LP_REDUCE = (Call(name, "linear_pipeline", _SEGMENTS) for name in ("broadcast", "reduce"))
 _MST, _BE = Call("broadcast", "binomial_tree"), Call("broadcast", "bidirectional_exchange")
 _FUSED, _UNFUSED = (
@@ -101,17 +97,7 @@ def _setting(found: _Times) -> dict[str, Any]:
 
 def _times(run: Run) -> _Times | None:
     """All calls on 2, 3 and 4 hosts, measured once a run; None where it can not be, or is to be quick."""
-    if run.quick or run.hurry > 1:
-        return None
-    return run.once("between hosts", lambda: _try(run))  # type: ignore[no-any-return]
-
-
-def _try(run: Run) -> _Times | None:
-    try:
-        return _measured(run)
-    except UnavailableError as error:
-        run.left_out.append(f"rows between hosts: {error}")
-        return None
+    return where_possible(run, lambda: _measured(run))  # type: ignore[no-any-return]
 
 
 def _measured(run: Run) -> _Times:
@@ -125,20 +111,5 @@ def _measured(run: Run) -> _Times:
 
 
 def _job(up: Cluster, mpi: Mpi, hosts: int) -> tuple[dict[Call, list[float]], float]:
-    out = up.folder / "times.json"
-    text = json.dumps({"nbytes": _NBYTES, "calls": _CALLS, "repeats": _REPEATS, "out": str(out)})
-    own = {"GPUCOMM_CACHE": "off", "OMP_NUM_THREADS": "1"}
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    command = [*up.mpiexec(mpi, hosts, 1), "-m", "gpucomm.reproduce.host_job", text]
-    try:
-        done = subprocess.run(
-            command, env=os.environ | own | root, capture_output=True, text=True, timeout=_TIMEOUT_S
-        )
-        if done.returncode:
-            raise UnavailableError(f"the job of {hosts} hosts failed: {done.stderr.strip()[-500:]}")
-        found = json.loads(out.read_text())
-    except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"the job of {hosts} hosts did not end in {_TIMEOUT_S:g} s") from error
-    finally:
-        out.unlink(missing_ok=True)
-    return dict(zip(_CALLS, last_ends(found["spans"]), strict=True)), _NBYTES * found["beta"] / found["alpha"]
+    found = on_hosts(up, mpi, hosts, measure_calls, _NBYTES, _CALLS, _REPEATS)
+    return dict(zip(_CALLS, last_ends(found.by_rank), strict=True)), _NBYTES * found.beta / found.alpha

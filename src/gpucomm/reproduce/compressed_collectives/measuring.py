@@ -1,0 +1,223 @@
+"""Times of coded and dense collectives at a point, and of the codec there, in turns on all ranks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from gpucomm import _core, cost
+from gpucomm.bench.auto_cell import fixed
+from gpucomm.comm import Communicator
+from gpucomm.reproduce.compressed_collectives.points import Point
+from gpucomm.reproduce.run import Run, Span, last_ends, start_together
+
+__all__ = [
+    "COLLECTIVES",
+    "PER_HOP",
+    "TWO_SHOT",
+    "Measured",
+    "Way",
+    "coded_ring",
+    "measure",
+    "measured",
+    "seconds",
+]
+
+_HOPELESS, _MOST_DENSE = 1.3, 3  # times the fastest's time; how many dense choices are measured in earnest
+_SUSPECT = 1.1
+
+
+class Way(NamedTuple):
+    """An algorithm, how finely it cuts, and whether its messages are coded."""
+
+    algorithm: str
+    segments: int = 1
+    coded: bool = False
+
+    def __str__(self) -> str:
+        return self.algorithm + (f", {self.segments} segments" if self.segments > 1 else "")
+
+
+COLLECTIVES = ("all_gather", "reduce_scatter")
+_PIECE_BYTES = 256 << 10  # stays in a core's cache while it is coded
+PER_HOP, TWO_SHOT = Way("ring_per_hop", 1, True), Way("two_shot", 1, True)
+_RING = Way("ring")
+
+
+def coded_ring(part_bytes: int) -> Way:
+    """The collective-level algorithm for parts of this size."""
+    return Way("coded_ring", max(2, part_bytes // _PIECE_BYTES), True)
+
+
+class Measured(NamedTuple):
+    """Seconds of each repeat at a point.
+
+    Attributes:
+        point: where.
+        collective: which.
+        coding: to encode and decode a part, where all ranks do so at once.
+        ways: of each way: a call.
+        hosts: what connects them, where the ranks are hosts; empty: emulated links.
+    """
+
+    point: Point
+    collective: str
+    coding: list[float]
+    ways: dict[Way, list[float]]
+    hosts: str = ""
+
+    @property
+    def ours(self) -> Way:
+        """The collective-level algorithm."""
+        return coded_ring(self.point.part_bytes)
+
+    @property
+    def dense(self) -> Way:
+        """The fastest dense choice."""
+        return min((way for way in self.ways if not way.coded), key=lambda way: median(self.ways[way]))
+
+    @property
+    def c(self) -> float:
+        """What coding adds to a hop that encodes, sends and decodes in turns, over its time on the wire."""
+        hops = self.point.ranks - 1
+        return median(self.ways[PER_HOP]) / hops / self.point.wire_s - 1
+
+    @property
+    def c_at_once(self) -> float:
+        """The same of the codec alone, all ranks at the same moment: more, where they share cores."""
+        return median(self.coding) / self.point.wire_s
+
+    def model_s(self, way: Way) -> float:
+        """What the cost model says, with a codec whose time on a hop is c."""
+        point, half = self.point, max(0.0, self.c) * self.point.wire_s / 2
+        size = point.part_bytes
+        coding = cost.Coding(point.coded_bytes / size, half / size, half / size)
+        return cost.cost(
+            self.collective,
+            way.algorithm,
+            world=point.ranks,
+            nbytes=point.cell.nbytes,
+            links=point.cell.model,
+            segments=way.segments,
+            coding=coding if way.coded else None,
+        )
+
+
+def measured(run: Run, point: Point, collective: str) -> Measured:
+    """All times at a point, measured once a run; twice where ours is off the model, as on a busy machine."""
+    return run.once(f"{collective} {point}", lambda: _measured(run, point, collective))  # type: ignore[no-any-return]
+
+
+def _measured(run: Run, point: Point, collective: str) -> Measured:
+    under = f"{point.ranks} ranks, {point.codec}, {point.cell.nbytes / 2**20:g} MiB"
+    run.tell(f"{collective}: {under}")
+    found = _once(run, point, collective)
+    ours = found.ours
+    suspect = median(found.ways[ours]) > _SUSPECT * found.model_s(ours)
+    if suspect and run.may_again(sum(map(sum, found.ways.values()))):
+        more = _once(run, point, collective)
+        found.coding.extend(more.coding)
+        for way in found.ways.keys() & more.ways.keys():
+            found.ways[way].extend(more.ways[way])
+    return found
+
+
+def _once(run: Run, point: Point, collective: str) -> Measured:
+    cell, repeats = point.cell, run.repeats(point.cell)
+    coded = [coded_ring(point.part_bytes), PER_HOP, TWO_SHOT]
+    found = run.on_ranks(cell, point.ranks, measure, collective, cell.nbytes, point.codec, coded, repeats)
+    return Measured(point, collective, *seconds(found))
+
+
+def seconds(found: Sequence[Sequence[Any]]) -> tuple[list[float], dict[Way, list[float]]]:
+    """The codec's times and the ways', of what `measure` gave on all ranks."""
+    coding, *times = last_ends([spans for _, spans in found])
+    ranks = len(found)
+    return [some / ranks for some in coding], dict(
+        zip((Way(*way) for way in found[0][0]), times, strict=True)
+    )
+
+
+def measure(
+    comm: Communicator, collective: str, nbytes: int, codec: str, coded: Sequence[Way], repeats: int
+) -> tuple[list[list[Any]], list[list[Span]]]:
+    """Measures the codec, these coded ways, and of the dense choices the ring and the fastest.
+
+    These are found by trying all once. What is returned is plain, so that JSON can carry it.
+
+    Returns:
+        The fields of each way; and this rank's begin and end of each repeat of the codec on every part of a
+        message, and of each way.
+    """
+    import time
+
+    import numpy as np
+
+    own = np.random.default_rng(comm.rank).standard_normal(nbytes // 4 // comm.world, np.float32)
+    x = np.tile(own, comm.world)
+    call_of = _calls(comm, collective, x, codec)
+    ways = [*(Way(*way) for way in coded), *_dense(comm, collective, nbytes, call_of)]
+    works = [_coding(collective, codec, x, comm.world), *map(call_of, ways)]
+    spans: list[list[Span]] = [[] for _ in works]
+    for _ in range(repeats):
+        for work, mine in zip(works, spans, strict=True):
+            start_together(comm)
+            begin = time.monotonic()
+            work()
+            mine.append((begin, time.monotonic()))
+    return [list(way) for way in ways], spans
+
+
+def _coding(collective: str, codec: str, x: Any, parts: int) -> Callable[[], None]:
+    """What encodes and decodes each part of x once, into memory of its own."""
+    import numpy as np
+
+    coder, cut, out = _core.Codec(codec), np.split(x, parts), np.zeros_like(x)
+    decode = coder.decode if collective == "all_gather" else coder.decode_add
+    slot = coder.encode(cut[0])
+
+    def work() -> None:
+        for part, target in zip(cut, np.split(out, parts), strict=True):
+            coder.encode_to(part, slot)
+            decode(slot, target)
+
+    return work
+
+
+def _calls(comm: Communicator, collective: str, x: Any, codec: str) -> Callable[[Way], Callable[[], Any]]:
+    """What makes one call: the gathering in place, as FSDP2 does it, the other apart from its result."""
+    import numpy as np
+
+    parts = np.split(x, comm.world)
+    source, out = (parts[comm.rank], x) if collective == "all_gather" else (x, parts[0].copy())
+    call = getattr(comm, collective)
+
+    def of(way: Way) -> Callable[[], Any]:
+        how = {"algorithm": way.algorithm, "segments": way.segments, "codec": codec if way.coded else None}
+        return lambda: call(source, out=out, **how)
+
+    return of
+
+
+def _dense(
+    comm: Communicator, collective: str, nbytes: int, call_of: Callable[[Way], Callable[[], Any]]
+) -> list[Way]:
+    """The ring, and the fastest others; the same on all ranks."""
+    choices = [Way(name, segments or 1) for name, segments in fixed(collective, nbytes)]
+    tried = {way: _slowest(comm, call_of(way)) for way in choices}
+    least = min(tried.values())
+    near = sorted((way for way in tried if tried[way] <= _HOPELESS * least), key=lambda way: tried[way])
+    return list(dict.fromkeys([_RING, *near[:_MOST_DENSE]]))
+
+
+def _slowest(comm: Communicator, call: Callable[[], Any]) -> float:
+    """Seconds of one call, the slowest rank's."""
+    import time
+
+    import numpy as np
+
+    start_together(comm)
+    begin = time.monotonic()
+    call()
+    return float(comm.all_reduce(np.array([time.monotonic() - begin]), op="max")[0])
