@@ -13,22 +13,30 @@ import numpy as np
 from gpucomm import Communicator, _core
 from gpucomm.bench.learning import learn, learnt
 from gpucomm.bench.metrics import elements_of
-from gpucomm.bench.peers import Array, aligned_zeros
+from gpucomm.bench.ours import Gpucomm
+from gpucomm.bench.peers import Call, aligned_zeros
 
-__all__ = ["OFFERED", "measure"]
+__all__ = ["CODED", "OFFERED", "Choice", "fixed", "measure"]
 
 # A collective with one algorithm (all_to_all) leaves nothing to choose.
 OFFERED = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter")
+CODED = ("all_reduce", "all_gather", "reduce_scatter")  # take a codec
 _ROOTED_BY_RANK = ("gather", "scatter")
 _MOST_CALLS = 20_000
 _HOPELESS = 1.5  # a fixed choice that takes so many times the fastest's time is not measured in earnest
 _FEW = 6  # nor are more than so many
 
 Choice = tuple[str, int | None]
-Call = Callable[[], object]
 
 
-def measure(comm: Communicator, collective: str, nbytes: int, repeats: int, least_s: float) -> dict[str, Any]:
+def measure(
+    comm: Communicator,
+    collective: str,
+    nbytes: int,
+    repeats: int,
+    least_s: float,
+    codec: str | None = None,
+) -> dict[str, Any]:
     """Times "auto" and the best fixed choices, in turns.
 
     Fixed choices are all algorithms with 1, 4, 16, 64, ... segments of at least 64 KiB; each is tried, the
@@ -40,19 +48,20 @@ def measure(comm: Communicator, collective: str, nbytes: int, repeats: int, leas
         nbytes: of the whole message, float32.
         repeats: how often each is timed.
         least_s: seconds that a repetition lasts at least, in as many calls as that takes.
+        codec: that "auto" may take or leave; the fixed choices are without.
 
     Returns:
         taken (algorithm, segments), auto_s and fixed (rows of algorithm, segments, times): seconds a call of
         each repetition, the slowest rank's; and learnt_in, the calls until one candidate was left.
     """
     count = elements_of("all_gather" if collective in _ROOTED_BY_RANK else collective, nbytes, 4, comm.world)
-    call_of = _calls(comm, collective, count)
+    call_of = _calls(comm, collective, count, codec)
     gc.disable()
     try:
         auto = call_of(("auto", None))
-        learnt_in = learn(comm, collective, count * 4, auto)
-        row = learnt(comm, collective, count * 4)
-        tried = {choice: _spent(comm, call_of(choice)) for choice in _fixed(collective, count * 4)}
+        learnt_in = learn(comm, collective, count * 4, auto, codec)
+        row = learnt(comm, collective, count * 4, codec)
+        tried = {choice: _spent(comm, call_of(choice)) for choice in fixed(collective, count * 4)}
         least = min(tried.values())
         kept = sorted((c for c in tried if tried[c] <= _HOPELESS * least), key=lambda c: tried[c])[:_FEW]
         calls = min(_MOST_CALLS, math.ceil(least_s / least))
@@ -70,31 +79,27 @@ def measure(comm: Communicator, collective: str, nbytes: int, repeats: int, leas
     }
 
 
-def _calls(comm: Communicator, collective: str, count: int) -> Callable[[Choice], Call]:
-    whole: Array = aligned_zeros(count, "float32")
+def _calls(comm: Communicator, collective: str, count: int, codec: str | None) -> Callable[[Choice], Call]:
+    whole = aligned_zeros(count, "float32")
     share = count // comm.world
-    part: Array = whole[comm.rank * share : (comm.rank + 1) * share]
+    part = whole[comm.rank * share : (comm.rank + 1) * share]
     if collective in _ROOTED_BY_RANK:
         part = aligned_zeros(share, "float32")
-    method = getattr(comm, collective)
-    root = comm.rank == 0
+    library = Gpucomm(comm)
+    op = "sum"
+    if codec is not None:  # what a codec does with zeros says little; means stay as large as they are
+        whole[:] = np.random.default_rng(comm.rank).standard_normal(count)
+        op = "mean"
 
-    def of(choice: Choice) -> Call:
-        how: dict[str, Any] = {"algorithm": choice[0], "segments": choice[1]}
-        if collective == "all_gather":
-            return lambda: method(part, out=whole, **how)
-        if collective == "reduce_scatter":
-            return lambda: method(whole, out=part, **how)
-        if collective == "gather":
-            return lambda: method(part, 0, out=whole if root else None, **how)
-        if collective == "scatter":
-            return lambda: method(whole if root else None, 0, out=part, **how)
-        return lambda: method(whole, **how)
+    def bind(choice: Choice) -> Call:
+        spec = codec if choice[0] == "auto" else None
+        return library.bind(collective, choice[0], whole, part, choice[1], spec, op)
 
-    return of
+    return bind
 
 
-def _fixed(collective: str, nbytes: int) -> Iterator[Choice]:
+def fixed(collective: str, nbytes: int) -> Iterator[Choice]:
+    """All dense algorithms for one node, with 1, 4, 16, 64, ... segments of at least 64 KiB."""
     for name, about in _core.algorithms().items():
         if collective not in about["collectives"] or about["across_nodes"] or about["coded"]:
             continue

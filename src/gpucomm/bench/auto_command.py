@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpucomm import _core
 from gpucomm.bench import auto_cell
 from gpucomm.bench.command import check_writable
+from gpucomm.bench.metrics import ONE_THREAD, p95
 from gpucomm.bench.table import with_progress
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import World, local
@@ -23,7 +25,6 @@ __all__ = ["GOALS", "Cell", "add_arguments", "main", "summary"]
 
 GOALS = {"median": 1.05, "p95": 1.25}  # of auto's time over the best fixed choice's
 _SUSPECT = 1.10
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _LINKS = "shm;switch:1Gbit;switch:4Gbit"
 _SIZES = "8,64,512,4K,32K,256K,2M,16M,64M"
 _EPILOG = """\
@@ -43,6 +44,7 @@ class Cell:
     Attributes:
         links: "shm", or the emulated ones.
         ranks, collective, nbytes: the call.
+        codec: that "auto" might take, or None.
         taken: auto's algorithm and segments.
         best: the best fixed choice.
         auto_s, best_s: their medians, seconds.
@@ -60,6 +62,7 @@ class Cell:
     best_s: float
     learnt_in: int
     first: float | None = None
+    codec: str | None = None
 
     @property
     def ratio(self) -> float:
@@ -78,15 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--collectives",
-        default=",".join(auto_cell.OFFERED),
         metavar="LIST",
-        help="default: all with a choice",
+        help="default: all with a choice, with --codec all that take one",
     )
     add("--ranks", default="2,4,8", metavar="LIST", help="default: 2,4,8")
     add("--sizes", default=_SIZES, metavar="LIST", help=f"bytes of the whole message (default: {_SIZES})")
     add(
         "--links", default=_LINKS, metavar="LIST", help=f"shm, or as of gpucomm run; by ; (default: {_LINKS})"
     )
+    add("--codec", metavar="SPEC", help="that auto may take or leave; the fixed choices are without")
     add("--repeats", type=int, default=7, metavar="N", help="repetitions (default: 7)")
     add("--least", type=float, default=0.005, metavar="S", help="seconds that one lasts (default: 0.005)")
     add(
@@ -103,10 +106,14 @@ def main(args: argparse.Namespace) -> int:
     """Measure all cells, show a summary and the worst ones."""
     links = [part.strip() for part in args.links.split(";") if part.strip()]
     ranks = [_whole(text) for text in parse_names(args.ranks)]
-    collectives, sizes = parse_names(args.collectives), sorted(parse_sizes(args.sizes))
+    offered = auto_cell.OFFERED if args.codec is None else auto_cell.CODED
+    collectives = parse_names(args.collectives or ",".join(offered))
+    sizes = sorted(parse_sizes(args.sizes))
     for name in collectives:
-        if name not in auto_cell.OFFERED:
-            raise InvalidArgumentError(f"--collectives: {name!r} is none of {', '.join(auto_cell.OFFERED)}")
+        if name not in offered:
+            raise InvalidArgumentError(f"--collectives: {name!r} is none of {', '.join(offered)}")
+    if args.codec is not None:
+        _core.Codec(args.codec)  # tells what is wrong with it
     check_writable(args.json)
     total = len(links) * len(ranks) * len(collectives) * len(sizes)
     steps = _cells(args, links, ranks, collectives, sizes)
@@ -116,7 +123,7 @@ def main(args: argparse.Namespace) -> int:
         args.json.write_text(json.dumps([cell.row() for cell in cells], indent=1) + "\n")
     print(summary(cells))
     ratios = [cell.ratio for cell in cells]
-    return int(statistics.median(ratios) > GOALS["median"] or _p95(ratios) > GOALS["p95"])
+    return int(statistics.median(ratios) > GOALS["median"] or p95(ratios) > GOALS["p95"])
 
 
 def _whole(text: str) -> int:
@@ -138,16 +145,16 @@ def _cells(
                 with warnings.catch_warnings():  # of links too fast for this machine: the summary says it
                     warnings.simplefilter("ignore", RuntimeWarning)
                     emulated = None if name == "shm" else name
-                    world = local(number, links=emulated, env=_ENVIRONMENT, timeout=args.timeout)
+                    world = local(number, links=emulated, env=ONE_THREAD, timeout=args.timeout)
                 with world:
                     for nbytes in sizes:
-                        yield _cell(world, name, collective, nbytes, args.repeats, args.least)
+                        yield _cell(world, name, collective, nbytes, args)
                         yield None
 
 
-def _cell(world: World, links: str, collective: str, nbytes: int, repeats: int, least_s: float) -> Cell:
+def _cell(world: World, links: str, collective: str, nbytes: int, args: argparse.Namespace) -> Cell:
     def once(repeats: int, first: float | None) -> Cell:
-        found = world.run(auto_cell.measure, collective, nbytes, repeats, least_s)[0]
+        found = world.run(auto_cell.measure, collective, nbytes, repeats, args.least, args.codec)[0]
         best = min(found["fixed"], key=lambda row: statistics.median(row["times_s"]))
         return Cell(
             links,
@@ -160,10 +167,11 @@ def _cell(world: World, links: str, collective: str, nbytes: int, repeats: int, 
             statistics.median(best["times_s"]),
             found["learnt_in"],
             first,
+            args.codec,
         )
 
-    cell = once(repeats, None)
-    return cell if cell.ratio <= _SUSPECT else once(2 * repeats, cell.ratio)
+    cell = once(args.repeats, None)
+    return cell if cell.ratio <= _SUSPECT else once(2 * args.repeats, cell.ratio)
 
 
 def summary(cells: Sequence[Cell]) -> str:
@@ -174,7 +182,7 @@ def summary(cells: Sequence[Cell]) -> str:
         some = [c.ratio for c in cells if links == "all" or (c.links, c.ranks) == (links, ranks)]
         lines.append(
             f"{links:<18} {ranks or '':>5}  {len(some):>5}  {statistics.median(some):6.3f}"
-            f"  {_p95(some):6.3f}  {max(some):6.3f}"
+            f"  {p95(some):6.3f}  {max(some):6.3f}"
         )
     lines += ["", "the worst:"]
     for cell in sorted(cells, key=lambda c: -c.ratio)[:10]:
@@ -184,9 +192,3 @@ def summary(cells: Sequence[Cell]) -> str:
             f" best {cell.best[0]} {cell.best[1]} ({format_seconds(cell.best_s)})"
         )
     return "\n".join(lines)
-
-
-def _p95(ratios: Sequence[float]) -> float:
-    """The 95th percentile, by the nearest rank."""
-    ordered = sorted(ratios)
-    return ordered[max(0, -(-95 * len(ordered) // 100) - 1)]

@@ -12,17 +12,23 @@ __all__ = ["learn", "learnt"]
 _MOST_CALLS = 20_000
 
 
-def learnt(comm: Communicator, collective: str, nbytes: int) -> dict[str, Any]:
-    """The row of `Communicator.tuning` for calls of so many bytes that were made before."""
-    kinds = (row for row in comm.tuning() if row["collective"] == collective)
-    return next(row for row in kinds if row["most_bytes"].bit_length() == nbytes.bit_length())
+def learnt(comm: Communicator, collective: str, nbytes: int, codec: str | None = None) -> dict[str, Any]:
+    """The row of `Communicator.tuning` for calls of so many bytes that were made before, with this codec."""
+    width = nbytes.bit_length()
+    rows = comm.tuning()
+    kinds = [r for r in rows if r["collective"] == collective and r["most_bytes"].bit_length() == width]
+    # A spec that the ranks had to agree on begins with the one that was asked for; there is none where the
+    # model alone has refused the codec.
+    coded = [row for row in kinds if codec and row["codec"].startswith(codec)]
+    row: dict[str, Any] = (coded or [row for row in kinds if not row["codec"]])[0]
+    return row
 
 
-def learn(comm: Communicator, collective: str, nbytes: int, call: Call) -> int:
+def learn(comm: Communicator, collective: str, nbytes: int, call: Call, codec: str | None = None) -> int:
     """Makes calls until one candidate is left; every rank does so alike. Returns how many it took."""
     for calls in range(1, _MOST_CALLS):
         call()
-        row = learnt(comm, collective, nbytes)
+        row = learnt(comm, collective, nbytes, codec)
         if len(row["candidates"]) == 1 or (row["agreements"] and len(row["agreements"][-1]) == 2):
             return calls
     raise AssertionError(f"{collective} of {nbytes} bytes has learnt nothing in {_MOST_CALLS} calls")

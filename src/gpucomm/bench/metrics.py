@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["COLLECTIVES", "OURS", "SHARED", "Result", "busbw_factor", "elements_of"]
+__all__ = ["COLLECTIVES", "ONE_THREAD", "OURS", "SHARED", "Result", "busbw_factor", "elements_of", "p95"]
 
 COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
 OURS, SHARED = "gpucomm", "gpucomm.empty"  # the libraries' names: on private arrays, on shared ones
+# The environment of a rank: libraries that start more threads would take the cores of the other ranks.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 BY_RANK = ("all_gather", "reduce_scatter")  # each rank has or gets an equal part of the buffer
 
 
@@ -30,6 +33,12 @@ def elements_of(collective: str, nbytes: int, itemsize: int, ranks: int) -> int:
     """
     parts = ranks if collective in BY_RANK else 1
     return max(1, nbytes // itemsize // parts) * parts
+
+
+def p95(values: Sequence[float]) -> float:
+    """The 95th percentile, by the nearest rank."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-95 * len(ordered) // 100) - 1)]
 
 
 @dataclass(frozen=True)

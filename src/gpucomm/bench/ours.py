@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from gpucomm import Communicator
 from gpucomm.bench.peers import Array, Call, as_given
@@ -17,15 +18,31 @@ class Gpucomm:
         self._comm = comm
         self.transport = comm.transport
 
-    def bind(self, collective: str, algorithm: str, buffer: Array, part: Array) -> Call:
-        """A call with this algorithm, its segments chosen by gpucomm."""
+    def bind(
+        self,
+        collective: str,
+        algorithm: str,
+        buffer: Array,
+        part: Array,
+        segments: int | None = None,
+        codec: str | None = None,
+        op: str = "sum",
+    ) -> Call:
+        """A call with this algorithm, so many segments (None: chosen by gpucomm), and a codec or none."""
         comm, buffer, part = self._comm, as_given(buffer), as_given(part)
+        how: dict[str, Any] = {"algorithm": algorithm, "segments": segments}
+        if codec is not None:
+            how["codec"] = codec
+        fold = {**how, "op": op}
+        whole = buffer if comm.rank == 0 else None  # of gather and scatter
         calls: dict[str, Call] = {
-            "all_reduce": partial(comm.all_reduce, buffer, algorithm=algorithm),
-            "reduce": partial(comm.reduce, buffer, 0, algorithm=algorithm),
-            "broadcast": partial(comm.broadcast, buffer, 0, algorithm=algorithm),
-            "all_gather": partial(comm.all_gather, part, out=buffer, algorithm=algorithm),
-            "reduce_scatter": partial(comm.reduce_scatter, buffer, out=part, algorithm=algorithm),
+            "all_reduce": partial(comm.all_reduce, buffer, **fold),
+            "reduce": partial(comm.reduce, buffer, 0, **fold),
+            "broadcast": partial(comm.broadcast, buffer, 0, **how),
+            "all_gather": partial(comm.all_gather, part, out=buffer, **how),
+            "reduce_scatter": partial(comm.reduce_scatter, buffer, out=part, **fold),
+            "gather": partial(comm.gather, part, 0, out=whole, **how),
+            "scatter": partial(comm.scatter, whole, 0, out=part, **how),
         }
         return calls[collective]
 

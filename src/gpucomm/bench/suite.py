@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpucomm.bench import worker
-from gpucomm.bench.metrics import OURS, SHARED, Result, elements_of
+from gpucomm.bench.metrics import ONE_THREAD, OURS, SHARED, Result, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome
 from gpucomm.bench.peers import peer, storage_of
 from gpucomm.launch import World, local
@@ -16,8 +16,6 @@ from gpucomm.launch import World, local
 __all__ = ["Suite"]
 
 _MOST_CALLS = 100_000
-# One thread a rank: libraries that start more would take the cores of the other ranks.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Suite:
         # The folder goes last: the ranks may still use it.
         with (
             tempfile.TemporaryDirectory(prefix="gpucomm-bench-") as folder,
-            local(self.ranks, timeout=self.timeout, env=_ENVIRONMENT, nodes=self.nodes) as world,
+            local(self.ranks, timeout=self.timeout, env=ONE_THREAD, nodes=self.nodes) as world,
         ):
             inside = [name for name in self.peers if not _outside(name)]
             transports = world.run(worker.begin, inside, folder)[0]
@@ -110,7 +108,7 @@ class Suite:
         for index in inside:
             correct[index] = all(world.run(worker.verify, self.collective, index))
             if everyone[index][1] == "auto" and self.ranks > 1:
-                world.run(worker.settle, self.collective, index)
+                world.run(worker.settle, self.collective, index, everyone[index][0])
             calls.append(self._calls(world, index))
             yield None
         for _ in range(self.repeats):

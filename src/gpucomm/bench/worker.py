@@ -25,6 +25,8 @@ class _Session:
     """What this process keeps."""
 
     libraries: dict[str, Library]
+    # Of shared arrays: "auto" learns for them by themselves, as in programs whose arrays are all of one kind.
+    apart: Communicator | None = None
     calls: list[tuple[Call, Array, Array]] = field(default_factory=list)  # with its buffer and part
 
 
@@ -34,7 +36,9 @@ _session = _Session({})
 def begin(comm: Communicator, peers: list[str], folder: str) -> dict[str, str]:
     """Join the libraries; returns the transport of each."""
     gc.disable()  # a collection inside a timed loop would count as communication
-    _session.libraries = {"gpucomm": Gpucomm(comm), SHARED: Gpucomm(comm)}
+    _session.apart = apart = comm.subset(range(comm.world))
+    assert apart is not None
+    _session.libraries = {"gpucomm": Gpucomm(comm), SHARED: Gpucomm(apart)}
     for name in peers:
         _session.libraries[name] = peer(name).join(comm.rank, comm.world, folder, comm.timeout)
     return {name: library.transport for name, library in _session.libraries.items()}
@@ -50,7 +54,9 @@ def prepare(
         shared = library == SHARED
         if shared not in buffers:
             buffers[shared] = (
-                empty(count, storage_of(dtype), comm=comm) if shared else aligned_zeros(count, dtype)
+                empty(count, storage_of(dtype), comm=_session.apart)
+                if shared
+                else aligned_zeros(count, dtype)
             )
             buffers[shared].fill(0)
         buffer, share = buffers[shared], count // comm.world
@@ -69,15 +75,16 @@ def verify(comm: Communicator, collective: str, contender: int) -> bool:
     return right
 
 
-def settle(comm: Communicator, collective: str, contender: int) -> None:
+def settle(comm: Communicator, collective: str, contender: int, library: str) -> None:
     """Lets "auto" learn."""
     call, buffer, _ = _session.calls[contender]
-    learn(comm, collective, buffer.nbytes, call)
+    learn((library == SHARED and _session.apart) or comm, collective, buffer.nbytes, call)
 
 
 def measure(comm: Communicator, contender: int, calls: int) -> float:
     """Seconds that `calls` calls take on this rank, from a barrier on."""
     call, _, _ = _session.calls[contender]
+    call()  # it finds caches and cores as others have left them: jobs of MPI warm up too
     comm.barrier()
     start = time.perf_counter()
     for _ in range(calls):
