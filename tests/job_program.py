@@ -6,7 +6,6 @@ A check returns a list of what was wrong, or a sentence about the error it met.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from conftest import pairs
+from jobs import leave
 from reference import close
 from test_collectives import expect, inputs, run
 
@@ -297,13 +297,6 @@ def second_init(comm):
     comm.close()
     with gpucomm.init(timeout=20) as again:
         return [] if again.all_reduce(np.ones(3))[0] == again.world else ["a second init"]
-
-
-def leave(file, report):
-    """Whole or not at all: who reads it may be waiting for it."""
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(report))
-    part.rename(file)
 
 
 def main(folder, *checks):

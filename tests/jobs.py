@@ -126,3 +126,10 @@ def reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
     """What the ranks have left in a folder."""
     files = [folder / f"{rank}.json" for rank in range(ranks)]
     return [json.loads(file.read_text()) if file.exists() else {} for file in files]
+
+
+def leave(file: Path, report: dict[str, Any]) -> None:
+    """Write a rank's report, whole or not at all: who reads it may be waiting for it."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(report))
+    part.rename(file)

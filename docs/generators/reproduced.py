@@ -11,20 +11,24 @@ from generators.results import RESULTS
 __all__ = ["claim"]
 
 _HOLDS = {True: "yes", False: "**no**", None: ""}
+_SOME = {"c>": "codec_to_wire", "share>": "communication_share"}  # columns where a row has them
 
 
 def claim(name: str) -> str:
     """Returns the rows of one claim: `paper/claim`."""
     paper, _, key = name.partition("/")
     rows = [row for row in json.loads((RESULTS / f"{paper}.json").read_text()) if row["claim"] == key]
-    headings = ["figure", "how", "ranks>", "bytes>", "x>", "paper>", "ours>", "goal>", "holds", "note"]
-    return table(headings, [_line(row) for row in rows])
+    some = [name for name, key in _SOME.items() if any(row["setting"][key] is not None for row in rows)]
+    headings = ["figure", "how", "ranks>", "bytes>", "x>", *some]
+    headings += ["paper>", "ours>", "goal>", "holds", "note"]
+    return table(headings, [_line(row, some) for row in rows])
 
 
-def _line(row: dict[str, Any]) -> list[str]:
+def _line(row: dict[str, Any], some: list[str]) -> list[str]:
     under = row["setting"]
     size = f"{under['bytes'] >> 20} MiB" if under["bytes"] >> 20 else f"{under['bytes'] >> 10} KiB"
     paper = "" if row["paper"] is None else f"{row['paper']:g}"
-    goal = "" if row["goal"] is None else f"{row['relation']} {row['goal']:g}"
-    line = [row["unit"].replace("_", "\\_"), row["how"], f"{under['ranks']}", size, f"{under['x']:g}", paper]
-    return [*line, f"{row['ours']:.4g}", goal, _HOLDS[row["holds"]], row["note"]]
+    goal = "" if row["goal"] is None else f"{row['relation']} {row['goal']:.4g}"
+    line = [row["unit"].replace("_", "\\_"), row["how"], f"{under['ranks']}", size, f"{under['x']:.4g}"]
+    line += ["" if under[_SOME[name]] is None else f"{under[_SOME[name]]:.3g}" for name in some]
+    return [*line, paper, f"{row['ours']:.4g}", goal, _HOLDS[row["holds"]], row["note"]]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from generators.markdown import table
+from gpucomm.bench.metrics import p95
 
-__all__ = ["auto_results", "collective_results", "peer_results", "training_results"]
+__all__ = ["auto_results", "peer_results", "process_group_results", "training_results"]
 
 RESULTS = Path(__file__).parent.parent.parent / "benchmarks" / "results"
 
@@ -26,46 +28,49 @@ def auto_results() -> str:
     groups = dict.fromkeys((row["links"], row["ranks"]) for row in rows)
     lines = []
     for links, ranks in groups:
-        ratios = sorted(row["ratio"] for row in rows if (row["links"], row["ranks"]) == (links, ranks))
-        p95 = ratios[-(-95 * len(ratios) // 100) - 1]
-        figures = (f"{ratio:.2f}" for ratio in (median(ratios), p95, ratios[-1]))
+        ratios = [row["ratio"] for row in rows if (row["links"], row["ranks"]) == (links, ranks)]
+        figures = (f"{ratio:.2f}" for ratio in (median(ratios), p95(ratios), max(ratios)))
         lines.append([f"`{links}`", str(ranks), str(len(ratios)), *figures])
     return table(["links", "ranks>", "cells>", "median>", "95th percentile>", "largest>"], lines)
 
 
-def collective_results(name: str) -> str:
-    """Returns a size a row: the time of Gloo, and of each algorithm its time and how often Gloo's it is."""
-    rows = json.loads((RESULTS / f"{name}.json").read_text())
-    algorithms = list(dict.fromkeys(row["algorithm"] for row in rows if row["library"] == "gpucomm"))
-    times = {(row["bytes"], row["algorithm"]): row["time_us"] for row in rows}
-    lines = []
-    for nbytes in dict.fromkeys(row["bytes"] for row in rows):
-        gloo = times[nbytes, "default"]
-        ours = [times[nbytes, algorithm] for algorithm in algorithms]
-        lines.append([_size(nbytes), f"{gloo:,.0f}", *(f"{t:,.1f} ({gloo / t:,.1f}x)" for t in ours)])
-    return table(["message", "Gloo, us>", *(f"{a}, us>" for a in algorithms)], lines)
-
-
 def peer_results(name: str) -> str:
-    """Returns a size a row: our arrays, private and shared, and the fastest MPI, by default and at best."""
-    rows = [row for row in json.loads((RESULTS / f"{name}.json").read_text()) if row["library"] != "gloo"]
+    """Returns a size a row: our arrays, private and shared, and the peers: Gloo, and the fastest MPI."""
+    rows = json.loads((RESULTS / f"{name}.json").read_text())
+    ours = [one for one in ("gpucomm", "gpucomm.empty") if any(row["library"] == one for row in rows)]
+    mpis = any(row["library"] not in (*ours, "gloo") for row in rows)
     lines = []
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
         here = [row for row in rows if row["bytes"] == nbytes]
-        private, shared = (
-            min(row["time_us"] for row in here if row["library"] == library)
-            for library in ("gpucomm", "gpucomm.empty")
-        )
-        peers = [row for row in here if not row["library"].startswith("gpucomm")]
-        line = [_size(nbytes), f"{private:,.1f}", f"{shared:,.1f}"]
-        for some in ([row for row in peers if row["algorithm"] == "default"], peers):
-            best = min(some, key=lambda row: row["time_us"])
-            variant = "" if best["algorithm"] == "default" else f", {best['algorithm']}"
-            ratios = f"{best['time_us'] / private:.2f}x, {best['time_us'] / shared:.2f}x"
-            line += [f"{best['time_us']:,.1f} ({best['library']}{variant})", ratios]
+        times = [min(row["time_us"] for row in here if row["library"] == one) for one in ours]
+        line = [_size(nbytes), *(f"{time:,.1f}" for time in times)]
+        line += _beside([row for row in here if row["library"] == "gloo"], times)
+        others = [row for row in here if row["library"] not in (*ours, "gloo")]
+        if mpis:
+            line += _beside([row for row in others if row["algorithm"] == "default"], times)
+            line += _beside(others, times)
         lines.append(line)
-    header = ["message", "private, us>", "gpucomm.empty, us>", "best MPI as it comes, us", "ratios"]
-    return table([*header, "best MPI in any variant, us", "ratios"], lines)
+    header = ["message", *("private, us>", "gpucomm.empty, us>")[: len(ours)], "Gloo, us", "ratio"]
+    if mpis:
+        header += ["best MPI as it comes, us", "ratio", "best MPI in any variant, us", "ratio"]
+    return table(header, lines)
+
+
+def _beside(peers: list[dict[str, Any]], times: list[float]) -> list[str]:
+    best = min(peers, key=lambda row: row["time_us"])
+    variant = "" if best["algorithm"] == "default" else f", {best['algorithm']}"
+    of = "" if best["library"] == "gloo" else f" ({best['library']}{variant})"
+    return [f"{best['time_us']:,.1f}{of}", ", ".join(f"{best['time_us'] / time:.2f}x" for time in times)]
+
+
+def process_group_results() -> str:
+    """Returns a size a row: the medians of torch.distributed's all_reduce over both backends."""
+    found = json.loads((RESULTS / "process_group.json").read_text())
+    lines = []
+    for nbytes, taken in found["samples_s"].items():
+        ours, gloo = (median(taken[name]) * 1e6 for name in ("gpucomm", "gloo"))
+        lines.append([_size(int(nbytes)), f"{ours:,.1f}", f"{gloo:,.1f}", f"{gloo / ours:.1f}"])
+    return table(["message", "gpucomm, us>", "Gloo, us>", "ratio>"], lines)
 
 
 def training_results() -> str:
