@@ -1,0 +1,78 @@
+// A device has memory of its own and streams of work, which the host only enqueues. CUDA is one; the host
+// device, made of threads, is another, on which all that uses devices is tested without a GPU.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "codecs/codec.h"
+
+namespace gpucomm {
+
+// Handles; what they point to is the device's business (cudaStream_t, cudaEvent_t).
+using Stream = void*;
+using Event = void*;
+
+inline constexpr int kMaxSources = 64;  // of a fold: as many as a communicator has ranks
+
+// As reduce() of reduce/reduce.h, without a twin; all memory is the device's, or what it can reach.
+struct Fold {
+  Dtype dtype = Dtype::float32;
+  Op op = Op::sum;
+  int divisor = 1;
+  std::byte* destination = nullptr;
+  std::vector<const std::byte*> sources;
+  size_t count = 0;
+};
+
+// A piece in dense and in coded form. A slot holds the coded bytes' number as a uint64, which the device
+// itself writes and reads, then the bytes, whose alignment is 8.
+struct CodedPiece {
+  const Codec* codec = nullptr;
+  Dtype dtype = Dtype::float32;
+  size_t count = 0;  // elements
+};
+inline constexpr size_t kSlotHeader = 8;
+
+// Threads may share it. What is enqueued runs in the order of its stream, later; it never blocks the host and
+// allocates nothing. Throws unavailable, naming the device, where the device refuses.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string name() const = 0;  // "cuda:0"
+
+  // At least 256-byte aligned. The error text says how much was asked for.
+  virtual std::byte* allocate(size_t bytes) = 0;
+  virtual void release(std::byte* memory) noexcept = 0;
+
+  virtual Stream make_stream() = 0;
+  virtual void end_stream(Stream stream) noexcept = 0;
+  virtual Event make_event() = 0;
+  virtual void end_event(Event event) noexcept = 0;
+  // The event is done when all is that the stream holds now. Recorded again, it forgets the former time.
+  virtual void record(Event event, Stream stream) = 0;
+  // What the stream gets from now on runs after what the event was last recorded behind; at once where it never
+  // was.
+  virtual void wait(Stream stream, Event event) = 0;
+  // Asked by the host; never recorded is done.
+  virtual bool done(Event event) = 0;
+
+  virtual void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
+  virtual void reduce(const Fold& fold, Stream stream) = 0;
+  // Why it cannot code these elements; empty: it can.
+  virtual std::string refuses(const Codec& codec, Dtype dtype) const = 0;
+  virtual void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) = 0;
+  // adds: to what is in `dense`, rounded once. divisor > 1 divides the outcome.
+  virtual void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
+                      Stream stream) = 0;
+  // Of additive codecs: into += from, both coded.
+  virtual void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) = 0;
+
+  // What went wrong in work that has run: an element that a codec cannot carry, a fault of the device. Empty:
+  // nothing. It stays.
+  virtual std::string failure() = 0;
+};
+
+}  // namespace gpucomm
