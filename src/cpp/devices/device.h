@@ -17,13 +17,14 @@ using Event = void*;
 
 inline constexpr int kMaxSources = 64;  // of a fold: as many as a communicator has ranks
 
-// As reduce() of reduce/reduce.h, without a twin; all memory is the device's, or what it can reach.
+// As reduce() of reduce/reduce.h, into one or more destinations, each of which may be one of the sources. All
+// memory is the device's, or what it can reach.
 struct Fold {
   Dtype dtype = Dtype::float32;
   Op op = Op::sum;
   int divisor = 1;
-  std::byte* destination = nullptr;
-  std::vector<const std::byte*> sources;
+  std::vector<std::byte*> destinations;   // at most kMaxSources
+  std::vector<const std::byte*> sources;  // in the order of the fold
   size_t count = 0;
 };
 
@@ -53,8 +54,8 @@ class Device {
   virtual void end_event(Event event) noexcept = 0;
   // The event is done when all is that the stream holds now. Recorded again, it forgets the former time.
   virtual void record(Event event, Stream stream) = 0;
-  // What the stream gets from now on runs after what the event was last recorded behind; at once where it never
-  // was.
+  // What the stream gets from now on runs after what the event was last recorded behind; at once where it
+  // never was.
   virtual void wait(Stream stream, Event event) = 0;
   // Asked by the host; never recorded is done.
   virtual bool done(Event event) = 0;
@@ -65,8 +66,8 @@ class Device {
   virtual std::string refuses(const Codec& codec, Dtype dtype) const = 0;
   virtual void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) = 0;
   // adds: to what is in `dense`, rounded once. divisor > 1 divides the outcome.
-  virtual void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
-                      Stream stream) = 0;
+  virtual void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds,
+                      int divisor, Stream stream) = 0;
   // Of additive codecs: into += from, both coded.
   virtual void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) = 0;
 
