@@ -269,6 +269,11 @@ py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::o
   if (options.codec)
     shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x", true).count(), limit);
   if (chooses && shape.codec) measure_coding(shape, limit);
+  return begin(shape, arrays, std::move(x), std::move(result), options, limit);
+}
+
+py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::object x, py::object result,
+                                 const Options& options, Seconds limit) {
   release_done();
   if (!options.async_op) {
     blocking(*core_, [&] { core_->run(shape, arrays, limit); });

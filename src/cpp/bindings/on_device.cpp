@@ -72,18 +72,7 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, py::objec
   check_on_device(shape, *arrays.device);
   choose(shape);
   core_->check_wish(shape);
-  release_done();
-  if (!options.async_op) {
-    blocking(*core_, [&] { core_->run(shape, arrays, limit); });
-    return result;
-  }
-  std::shared_ptr<Work> work;
-  {
-    py::gil_scoped_release released;
-    work = core_->start(shape, arrays, limit);
-  }
-  kept_.push_back({work, std::move(x), result, py::none()});
-  return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
+  return begin(shape, arrays, std::move(x), std::move(result), options, limit);
 }
 
 }  // namespace gpucomm
