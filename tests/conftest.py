@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import rank_processes
+from on_device import HostKit
 
 from gpucomm import _core
 
@@ -30,6 +32,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUCOMM_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def make_kit() -> Callable[..., Any]:
+    """The device that tests of devices run on, by `deferred_us`; tests/gpu has another."""
+    return HostKit
 
 
 @pytest.fixture

@@ -434,9 +434,35 @@ class Device:
         """
         Enqueues a copy.
         """
+    def decode(
+        self,
+        codec: str,
+        dtype: str,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        adds: bool = False,
+        divisor: typing.SupportsInt | typing.SupportsIndex = 1,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues a decoding of what encode made.
+        """
     def done(self, event: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Whether what the event was recorded behind has ended.
+        """
+    def encode(
+        self,
+        codec: str,
+        dtype: str,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues an encoding: 8 bytes with the number of coded bytes, then these.
         """
     def end_event(self, event: typing.SupportsInt | typing.SupportsIndex) -> None:
         """

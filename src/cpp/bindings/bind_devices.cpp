@@ -133,6 +133,23 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           },
           "dtype"_a, "op"_a, "to"_a, "sources"_a, "count"_a, "divisor"_a = 1, "stream"_a = 0,
           "Enqueues a fold of the sources, in their order, into each of `to`.")
+      .def(
+          "encode",
+          [](Device& d, Text codec, Text dtype, Address dense, size_t count, Address slot, Address s) {
+            d.encode({parse_codec(codec), parse_dtype(dtype), count}, pointer(dense), pointer(slot),
+                     handle(s));
+          },
+          "codec"_a, "dtype"_a, "dense"_a, "count"_a, "slot"_a, "stream"_a = 0,
+          "Enqueues an encoding: 8 bytes with the number of coded bytes, then these.")
+      .def(
+          "decode",
+          [](Device& d, Text codec, Text dtype, Address slot, Address dense, size_t count, bool adds,
+             int divisor, Address s) {
+            d.decode({parse_codec(codec), parse_dtype(dtype), count}, pointer(slot), pointer(dense), adds,
+                     divisor, handle(s));
+          },
+          "codec"_a, "dtype"_a, "slot"_a, "dense"_a, "count"_a, "adds"_a = false, "divisor"_a = 1,
+          "stream"_a = 0, "Enqueues a decoding of what encode made.")
       .def("failure", &Device::failure, "What went wrong in work that has run, or nothing.");
 }
 
