@@ -1,10 +1,10 @@
 """What a device computes and how fast its ranks exchange, each against its floor: a copy of the same traffic.
 
     python benchmarks/device.py --json benchmarks/results/h200.json      # the first GPU
-    python benchmarks/device.py --device host --mib 1 --repeats 3        # the same without one: tests it, no more
+    python benchmarks/device.py --device host --mib 1 --repeats 3        # no GPU: only shows that it works
 
-Each figure is a median of repetitions in turns, with buffers rotated so that no cache holds them. `of_floor` is
-the time that a copy of the same traffic (bytes read plus bytes written) takes in this run over the kernel's.
+Each figure is a median of repetitions in turns, with buffers rotated so that no cache holds them. `of_floor`
+is the time that a copy of the same traffic (bytes read plus bytes written) takes here over the kernel's.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class Cuda:
     """The first GPU; torch makes the arrays and the events that tell times."""
 
     def __init__(self) -> None:
-        import gpucomm.cuda
         import torch
+
+        import gpucomm.cuda
 
         self.device = gpucomm.cuda.device(0)
         self.torch = torch

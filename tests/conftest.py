@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import rank_processes
 from on_device import HostKit
+from on_gpu import CudaKit, missing
 
 from gpucomm import _core
 
@@ -34,10 +35,18 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests/gpu, with the reason, where there is no GPU."""
+    if why := missing():
+        for item in items:
+            if "gpu" in item.path.parts:
+                item.add_marker(pytest.mark.skip(reason=f"no GPU: {why}"))
+
+
 @pytest.fixture
-def make_kit() -> Callable[..., Any]:
-    """The device that tests of devices run on, by `deferred_us`; tests/gpu has another."""
-    return HostKit
+def make_kit(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """The device that a test of devices runs on, by `deferred_us`."""
+    return CudaKit if "gpu" in request.path.parts else HostKit
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ __all__: list[str] = [
     "Wire",
     "WireEvent",
     "Work",
+    "add_gpu",
     "algorithms",
     "build_plan",
     "build_plans",
@@ -1159,6 +1160,14 @@ class Block:
         """
         Its size.
         """
+
+def add_gpu(
+    index: typing.SupportsInt | typing.SupportsIndex,
+    capsule: typing_extensions.CapsuleType,
+) -> Device:
+    """
+    Makes a device of gpucomm._cuda the one of this index.
+    """
 
 def algorithms() -> dict:
     """

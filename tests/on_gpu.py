@@ -1,13 +1,11 @@
-"""The device of these tests: a GPU, whose arrays are torch's. They skip, with the reason, where there is none."""
+"""The device of the tests in tests/gpu: a GPU, whose arrays are torch's."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 import gpucomm.cuda
 
@@ -21,14 +19,6 @@ def missing() -> str:
     import torch
 
     return "" if torch.cuda.is_available() else "this build of torch cannot use CUDA"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips all of this folder where there is no GPU."""
-    if why := missing():
-        for item in items:
-            if "gpu" in item.path.parts:
-                item.add_marker(pytest.mark.skip(reason=f"no GPU: {why}"))
 
 
 class CudaKit:
@@ -72,9 +62,3 @@ class CudaKit:
         if self.deferred_us:
             with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
                 torch.cuda._sleep(self.deferred_us * cycles_a_us)
-
-
-@pytest.fixture
-def make_kit() -> Callable[..., Any]:
-    """In place of the host's."""
-    return CudaKit
