@@ -92,6 +92,8 @@ class Cuda:
 
         import gpucomm.cuda
 
+        if why := gpucomm.cuda.why_not():
+            raise SystemExit(f"no GPU: {why}")
         self.device = gpucomm.cuda.device(0)
         self.torch = torch
         self.name = torch.cuda.get_device_name(0)
