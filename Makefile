@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CPP := $(shell find src/cpp -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
-FORMATTED := $(shell find src/cpp -name '*.h' -o -name '*.cpp')
+FORMATTED := $(shell find src/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export GPUCOMM_CUDA ?= AUTO
+# A short list compiles fast; PTX runs on every later GPU. `pip install .` builds for all.
+export GPUCOMM_CUDA_ARCHITECTURES ?= 90-real;75-virtual
 
 .PHONY: demo test test-mpi timing check stubs docs bench sanitize package format clean
 
@@ -71,6 +73,6 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 	touch $@
 
 # Editable: Python changes need nothing; C++ changes rebuild what they touch.
-$(VENV)/.installed: $(VENV)/.tools CMakeLists.txt $(CPP)
+$(VENV)/.installed: $(VENV)/.tools CMakeLists.txt cmake/cuda.cmake $(CPP)
 	$(PIP) --no-build-isolation -e '.[test]'
 	touch $@
