@@ -13,12 +13,14 @@ from codec_samples import Array, storage
 
 from gpucomm import _core
 
-__all__ = ["GUARD", "HEADER", "Programs", "build", "compiler"]
+__all__ = ["DTYPES", "GUARD", "HEADER", "Programs", "build", "compiler"]
 
 ROOT = Path(__file__).parent.parent
 HEADER = 8
 GUARD = 0xA5  # in bytes that nobody may write
-KINDS = ["float32", "float16", "bfloat16"]
+# in the order of Dtype
+DTYPES = ["float64", "float32", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool"]
+DTYPES += ["uint16", "uint32", "uint64", "complex64", "complex128"]
 
 
 def compiler() -> str | None:
@@ -42,7 +44,7 @@ class Call(ctypes.Structure):
     _fields_ = [
         ("spec", ctypes.c_char_p),
         ("op", ctypes.c_char_p),
-        *[(name, ctypes.c_uint) for name in ["kind", "adds", "divisor", "seed"]],
+        *[(name, ctypes.c_uint) for name in ["dtype", "adds", "divisor", "seed"]],
         *[(name, ctypes.c_uint64) for name in ["count", "coded_bytes", "room"]],
         *[(name, ctypes.c_void_p) for name in ["dense", "slot", "other"]],
         *[(name, ctypes.c_uint64) for name in ["wrong", "status"]],
@@ -86,7 +88,7 @@ class Programs:
 
     def call(self, op: str, dense: Array, slot: Array, other: Array | None = None, **more: int) -> None:
         """Runs one program over its memory, which it must not leave; the status stays in self.status."""
-        call = Call(self.codec.spec.encode(), op.encode(), KINDS.index(self.dtype), seed=self.seed, **more)
+        call = Call(self.codec.spec.encode(), op.encode(), DTYPES.index(self.dtype), seed=self.seed, **more)
         call.count, call.coded_bytes = len(dense), self.codec.max_bytes(len(dense), self.dtype)
         call.room = HEADER + call.coded_bytes
         call.dense, call.slot = dense.ctypes.data, slot.ctypes.data

@@ -1,8 +1,9 @@
-// The programs of the CUDA codecs for ctypes, run by loops. Every access is looked at: it must be aligned, and
-// within the memory that the call names.
+// The programs of the CUDA codecs for ctypes, run by loops. Every access is looked at: it must be aligned,
+// and within the memory that the call names.
 #include <memory>
 #include <stdexcept>
 
+#include "cuda/identity_program.h"
 #include "cuda/math_of.h"
 #include "loops.h"
 
@@ -34,7 +35,7 @@ using namespace gpucomm::cuda;
 struct Call {
   const char* spec;
   const char* op;  // encode, decode, fused, add
-  unsigned kind;   // of Kind
+  unsigned dtype;  // of Dtype
   unsigned adds, divisor, seed;
   uint64_t count, coded_bytes, room;  // room: of a slot, header included
   std::byte *dense, *slot, *other;    // fused, add: from `slot` to `other`
@@ -55,7 +56,7 @@ void each_warp(unsigned seed, const Run& run) {
 
 template <class Math>
 void run(const Call& call, std::string_view argument, Status* status) {
-  const auto kind = static_cast<Kind>(call.kind);
+  const Kind kind = kind_of(static_cast<Dtype>(call.dtype));
   const bool aligned = reinterpret_cast<uintptr_t>(call.dense) % (kPerLane * cuda::size_of(kind)) == 0;
   const Dense dense{call.dense, call.count, kind, aligned};
   const Piece<Math> piece{MathOf<Math>::make(argument), dense, call.coded_bytes, status};
@@ -72,6 +73,24 @@ void run(const Call& call, std::string_view argument, Status* status) {
   });
 }
 
+void run_identity(const Call& call, Status* status) {
+  const auto dtype = static_cast<Dtype>(call.dtype);
+  const auto alignment = static_cast<unsigned>(reinterpret_cast<uintptr_t>(call.dense) % 8);
+  const IdentityPiece piece{dtype,
+                            call.count,
+                            call.coded_bytes,
+                            alignment ? alignment & -alignment : 8,
+                            static_cast<int>(call.divisor),
+                            status};
+  const std::string_view op = call.op;
+  each_warp(call.seed, [&](const Loops& ex) {
+    if (op == "encode") encode_identity(ex, piece, call.dense, call.slot);
+    if (op == "decode") decode_identity(ex, piece, call.slot, call.adds ? call.dense : nullptr, call.dense);
+    if (op == "fused") write_size(ex, call.other, piece.bytes);
+    if (op == "fused") decode_identity(ex, piece, call.slot, call.dense, call.other + kHeader);
+  });
+}
+
 template <class T>
 void run_fixed(const Call& call, std::string_view argument, Status* status) {
   if (std::string_view(call.op) != "add") return run<Fixed<T>>(call, argument, status);
@@ -85,6 +104,7 @@ void run_named(const Call& call, Status* status) {
   const size_t colon = std::min(spec.find(':'), spec.size());
   const std::string_view name = spec.substr(0, colon);
   const std::string_view argument = colon < spec.size() ? spec.substr(colon + 1) : std::string_view();
+  if (name == "identity") return run_identity(call, status);
   if (name == "bf16") return run<Bf16>(call, argument, status);
   if (name == "fp16") return run<Fp16>(call, argument, status);
   if (name == "fp8_e4m3") return run<cuda::E4m3>(call, argument, status);
@@ -102,7 +122,7 @@ void run_named(const Call& call, Status* status) {
 }  // namespace
 
 extern "C" void run_program(Call* call) {
-  const size_t size = cuda::size_of(static_cast<Kind>(call->kind));
+  const size_t size = gpucomm::size_of(static_cast<Dtype>(call->dtype));
   ranges[0] = {call->dense, call->count * size};
   ranges[1] = {call->slot, call->room};
   ranges[2] = {call->other, call->room};

@@ -18,7 +18,8 @@ class Loops {
     const T& operator[](unsigned lane) const { return values[lane]; }
   };
 
-  Loops(size_t warp, size_t warps, unsigned seed) : warp_(warp), warps_(warps), random_(seed), shuffles_(seed) {
+  Loops(size_t warp, size_t warps, unsigned seed)
+      : warp_(warp), warps_(warps), random_(seed), shuffles_(seed) {
     std::iota(order_, order_ + kLanes, 0u);
   }
 

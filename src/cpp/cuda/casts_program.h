@@ -20,17 +20,14 @@ struct Cast {
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared&, typename Exec::template Lanes<Raw>& raw, const Tile&,
                               typename Exec::template Lanes<Four>& x) const {
-    ex.each(
-        [&](unsigned lane) { x[lane] = widen(kCoded, Words4{raw[lane].at[0], raw[lane].at[1], 0, 0}); });
+    ex.each([&](unsigned lane) { x[lane] = widen(kCoded, Words4{raw[lane].at[0], raw[lane].at[1], 0, 0}); });
     return true;
   }
 
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM void encode(const Exec& ex, Shared&, typename Exec::template Lanes<Four>& x,
                               const Tile& tile, const Message& message, Status*) const {
-    ex.each([&](unsigned lane) {
-      put<kFull>(coded(message), tile.index(lane), narrow(kCoded, x[lane]));
-    });
+    ex.each([&](unsigned lane) { put<kFull>(coded(message), tile.index(lane), narrow(kCoded, x[lane])); });
   }
 
   static GPUCOMM_PROGRAM Dense coded(const Message& message) {

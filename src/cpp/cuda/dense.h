@@ -1,12 +1,18 @@
 // Dense elements of a tile, four to a lane: float32, and the 16-bit floats, which are widened on the way in
 // and rounded once on the way out. The dtype is looked at while the program runs: the memory is slower.
 #pragma once
+#include "base/dtype.h"
 #include "base/half.h"
 #include "cuda/program.h"
 
 namespace gpucomm::cuda {
 
 enum class Kind : uint32_t { float32, float16, bfloat16 };
+
+inline Kind kind_of(Dtype dtype) {
+  if (dtype == Dtype::float16) return Kind::float16;
+  return dtype == Dtype::bfloat16 ? Kind::bfloat16 : Kind::float32;
+}
 
 struct Dense {
   std::byte* at;

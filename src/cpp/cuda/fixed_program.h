@@ -26,8 +26,7 @@ struct Fixed {
         raw.at[i] = words.at[0], raw.at[i + 1] = words.at[1];
       }
     } else {
-      for (unsigned i = 0; i < kWords; ++i)
-        raw.at[i] = load_codes<kFull>(at, 4 * i, left(tile, lane));
+      for (unsigned i = 0; i < kWords; ++i) raw.at[i] = load_codes<kFull>(at, 4 * i, left(tile, lane));
     }
     return raw;
   }

@@ -40,7 +40,8 @@ struct Fp8 {
     if (most >= blocks::kInfinityBits || exponent >= Format::kMostScale)
       return encode_special<kFull>(ex, x, tile, message, status);
     const float inverse = blocks::power_of_two(-exponent);
-    write<kFull>(ex, x, tile, message, exponent, [&](float value) { return Format::encode(value * inverse); });
+    write<kFull>(ex, x, tile, message, exponent,
+                 [&](float value) { return Format::encode(value * inverse); });
   }
 
   // A block with NaN or Inf, which do not count for the scale, or at the end of float32's range.
@@ -69,8 +70,7 @@ struct Fp8 {
                              const Message& message, int exponent, const Code& code) const {
     ex.each([&](unsigned lane) {
       uint32_t codes = 0;
-      for (unsigned i = 0; i < kPerLane; ++i)
-        codes |= static_cast<uint32_t>(code(x[lane].at[i])) << (8 * i);
+      for (unsigned i = 0; i < kPerLane; ++i) codes |= static_cast<uint32_t>(code(x[lane].at[i])) << (8 * i);
       store_codes<kFull>(message.bytes + tile.number * kTile, lane * kPerLane, tile.count, codes);
       if (lane == 0)
         store_scale<1>(message.bytes + message.count, tile.number, static_cast<uint32_t>(exponent + 127));

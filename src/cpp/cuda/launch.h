@@ -69,11 +69,6 @@ __global__ void __launch_bounds__(kThreads)
   DecodeAddEncode<Math, const WarpExec>{ex, shared, piece, from, to}.run();
 }
 
-inline Kind kind_of(Dtype dtype) {
-  if (dtype == Dtype::float16) return Kind::float16;
-  return dtype == Dtype::bfloat16 ? Kind::bfloat16 : Kind::float32;
-}
-
 template <class Math>
 Piece<Math> piece_of(const Job& job, const std::byte* dense) {
   const Kind kind = kind_of(job.piece.dtype);

@@ -1,6 +1,6 @@
 // A program is what one warp does, as phases: in ex.each(f) every lane runs f on its own, and reads nothing
-// that another lane writes in the same phase. Registers of a lane are in Exec::Lanes<T>. So one text is run by
-// threads (warp.h) and, in tests, by loops in any order of lanes.
+// that another lane writes in the same phase. Registers of a lane are in Exec::Lanes<T>. So one text is run
+// by threads (warp.h) and, in tests, by loops in any order of lanes.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -34,7 +34,9 @@ struct BitReader {
   uint64_t pending;
 
   GPUCOMM_PROGRAM BitReader(const uint32_t* words, unsigned begin, unsigned bits)
-      : words(words + begin / 32 + 1), have(32 - begin % 32), left(bits),
+      : words(words + begin / 32 + 1),
+        have(32 - begin % 32),
+        left(bits),
         pending(words[begin / 32] >> begin % 32) {}
 
   // There are at least `count` bits to look at, up to 32; beyond the block's end they mean nothing.
@@ -79,7 +81,8 @@ struct Zfp {
       for (unsigned i = 0; i < 4; ++i) words[lane + kLanes * i] = raw[lane].at[i];
       if (lane == 0) words[kMostWords] = 0;
     });
-    ex.each([&](unsigned lane) { decode_block(shared.tables, BitReader(words, lane * bits, bits), x[lane]); });
+    ex.each(
+        [&](unsigned lane) { decode_block(shared.tables, BitReader(words, lane * bits, bits), x[lane]); });
     return true;
   }
 
