@@ -3,8 +3,12 @@
 #include <memory>
 #include <stdexcept>
 
+#include "cuda/casts_program.h"
+#include "cuda/fixed_program.h"
+#include "cuda/fp8_program.h"
 #include "cuda/identity_program.h"
-#include "cuda/math_of.h"
+#include "cuda/integers_program.h"
+#include "cuda/zfp_program.h"
 #include "loops.h"
 
 namespace gpucomm::cuda {
@@ -18,6 +22,8 @@ Range ranges[3];
 unsigned long long wrong = 0;
 
 }  // namespace
+
+std::string describe_status(Status status);  // of coding.h, which needs CUDA's headers
 
 void accessed(const void* at, size_t bytes, size_t alignment) {
   const auto* first = static_cast<const std::byte*>(at);
@@ -55,11 +61,11 @@ void each_warp(unsigned seed, const Run& run) {
 }
 
 template <class Math>
-void run(const Call& call, std::string_view argument, Status* status) {
+void run(const Call& call, const char* argument, Status* status) {
   const Kind kind = kind_of(static_cast<Dtype>(call.dtype));
   const bool aligned = reinterpret_cast<uintptr_t>(call.dense) % (kPerLane * cuda::size_of(kind)) == 0;
   const Dense dense{call.dense, call.count, kind, aligned};
-  const Piece<Math> piece{MathOf<Math>::make(argument), dense, call.coded_bytes, status};
+  const Piece<Math> piece{Math::make(argument), dense, call.coded_bytes, status};
   const std::string_view op = call.op;
   each_warp(call.seed, [&](const Loops& ex) {
     const auto shared = std::make_unique<typename Math::Shared>();
@@ -92,7 +98,7 @@ void run_identity(const Call& call, Status* status) {
 }
 
 template <class T>
-void run_fixed(const Call& call, std::string_view argument, Status* status) {
+void run_fixed(const Call& call, const char* argument, Status* status) {
   if (std::string_view(call.op) != "add") return run<Fixed<T>>(call, argument, status);
   each_warp(call.seed, [&](const Loops& ex) {
     AddCoded<T, const Loops>{ex, call.count, call.coded_bytes, call.slot, call.other, status}.run();
@@ -103,7 +109,7 @@ void run_named(const Call& call, Status* status) {
   const std::string_view spec = call.spec;
   const size_t colon = std::min(spec.find(':'), spec.size());
   const std::string_view name = spec.substr(0, colon);
-  const std::string_view argument = colon < spec.size() ? spec.substr(colon + 1) : std::string_view();
+  const char* const argument = call.spec + std::min(colon + 1, spec.size());
   if (name == "identity") return run_identity(call, status);
   if (name == "bf16") return run<Bf16>(call, argument, status);
   if (name == "fp16") return run<Fp16>(call, argument, status);

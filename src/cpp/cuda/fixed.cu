@@ -1,4 +1,5 @@
 // fixed:EPS:WIDTH:WORLD on CUDA, and sums of what it coded.
+#include "cuda/fixed_program.h"
 #include "cuda/launch.h"
 
 namespace gpucomm::cuda {
@@ -6,14 +7,15 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    add_coded_tiles(size_t count, size_t coded_bytes, const std::byte* from, std::byte* into, Status* status) {
+    add_coded_tiles(size_t count, size_t coded_bytes, const std::byte* from, std::byte* into,
+                    Status* status) {
   const WarpExec ex;
   AddCoded<T, const WarpExec>{ex, count, coded_bytes, from, into, status}.run();
 }
 
 template <class T>
 void add(const Job& job) {
-  launch<add_coded_tiles<T>>(groups_of<Fixed<T>>(job), job.stream, job.piece.count, job.coded_bytes(), job.from,
+  launch<add_coded_tiles<T>>(groups_of<Fixed<T>>(job), job.stream, job.count, job.coded_bytes, job.from,
                              job.to_slot, job.status);
 }
 
@@ -28,12 +30,11 @@ using Narrow = TileKernels<Fixed<int8_t>>;
 using Middle = TileKernels<Fixed<int16_t>>;
 using Wide = TileKernels<Fixed<int32_t>>;
 
-const Registry<CodecKernels>::Add fixed{
-    "fixed",
-    {by_width<Narrow::encode, Middle::encode, Wide::encode>,
-     by_width<Narrow::decode, Middle::decode, Wide::decode>,
-     by_width<Narrow::decode_add_encode, Middle::decode_add_encode, Wide::decode_add_encode>,
-     by_width<add<int8_t>, add<int16_t>, add<int32_t>>}};
+const CodecKernels fixed{
+    "fixed", by_width<Narrow::encode, Middle::encode, Wide::encode>,
+    by_width<Narrow::decode, Middle::decode, Wide::decode>,
+    by_width<Narrow::decode_add_encode, Middle::decode_add_encode, Wide::decode_add_encode>,
+    by_width<add<int8_t>, add<int16_t>, add<int32_t>>};
 
 }  // namespace
 }  // namespace gpucomm::cuda

@@ -2,6 +2,7 @@
 // sums, which wrap.
 #pragma once
 #include "codecs/blocks/steps.h"
+#include "codecs/fixed_setting.h"
 #include "cuda/blocks_program.h"
 
 namespace gpucomm::cuda {
@@ -15,6 +16,11 @@ struct Fixed {
   };
   struct Shared {};
   float step, inverse, limit;
+
+  static Fixed make(const char* argument) {
+    const FixedSetting setting = parse_fixed(argument).value();
+    return {setting.step(), 1 / setting.step(), setting.limit()};
+  }
 
   template <bool kFull>
   static GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) {

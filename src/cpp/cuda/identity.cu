@@ -26,16 +26,15 @@ __global__ void __launch_bounds__(kThreads)
 
 IdentityPiece piece_of(const Job& job, const std::byte* dense) {
   const auto alignment = static_cast<unsigned>(reinterpret_cast<uintptr_t>(dense) % 8);
-  return {job.piece.dtype, job.piece.count, job.coded_bytes(), alignment ? alignment & -alignment : 8,
-          job.divisor,     job.status};
+  return {job.dtype,   job.count, job.coded_bytes, alignment ? alignment & -alignment : 8,
+          job.divisor, job.status};
 }
 
 size_t groups_of(const IdentityPiece& piece) { return piece.count / (kLanes * kAtOnce) + 1; }
 
 void check_addable(const Job& job) {
-  if (!reducible(job.piece.dtype))
-    fail(ErrorKind::unsupported_type, "elements of ", name_of(job.piece.dtype),
-         " are only moved, never added");
+  if (!reducible(job.dtype))
+    fail(ErrorKind::unsupported_type, "elements of ", name_of(job.dtype), " are only moved, never added");
 }
 
 void encode(const Job& job) {
@@ -56,7 +55,7 @@ void decode_add_encode(const Job& job) {
   launch<decode_add_encode_elements>(groups_of(piece), job.stream, piece, job.from, job.dense, job.to_slot);
 }
 
-const Registry<CodecKernels>::Add identity{"identity", {encode, decode, decode_add_encode}};
+const CodecKernels identity("identity", encode, decode, decode_add_encode);
 
 }  // namespace
 }  // namespace gpucomm::cuda

@@ -1,9 +1,10 @@
 // int8 and int4 on CUDA.
+#include "cuda/integers_program.h"
 #include "cuda/launch.h"
 
 namespace gpucomm::cuda {
 
-const Registry<CodecKernels>::Add int8{"int8", TileKernels<Int8>::kAll};
-const Registry<CodecKernels>::Add int4{"int4", TileKernels<Int4>::kAll};
+const CodecKernels int8 = TileKernels<Int8>::named("int8");
+const CodecKernels int4 = TileKernels<Int4>::named("int4");
 
 }  // namespace gpucomm::cuda

@@ -11,6 +11,7 @@ struct Integers {
   static constexpr unsigned kBlockBytes = kBits == 8 ? kTile : kTile / 2;
   using Levels = blocks::Uniform<kBits == 8 ? 127 : 7>;
   using Raw = BlockRaw;
+  static Integers make(const char*) { return {}; }
   struct Shared {
     uint32_t words[kBits == 8 ? 1 : kWarps][kLanes];  // the codes of a block, a byte each
   };

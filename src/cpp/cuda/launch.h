@@ -1,40 +1,22 @@
 // Kernels around the programs, and how they are launched: as many thread blocks as a device holds at a time,
 // which go through all that there is.
 #pragma once
-#include <algorithm>
-#include <array>
-#include <atomic>
-
-#include "cuda/check.h"
 #include "cuda/kernels.h"
-#include "cuda/math_of.h"
+#include "cuda/residency.h"
+#include "cuda/tiles_program.h"
 #include "cuda/warp.h"
 
 namespace gpucomm::cuda {
 
-inline constexpr unsigned kThreads = kWarps * kLanes;
-
-// Thread blocks of this kernel that the current device holds; asked once per device.
-template <auto kernel>
-unsigned resident_blocks() {
-  static std::array<std::atomic<unsigned>, kDevicesKnown> known{};
-  int device = 0, processors = 0, each = 0;
-  GPUCOMM_CUDA(cudaGetDevice(&device));
-  if (device < kDevicesKnown && known[device]) return known[device];
-  GPUCOMM_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  GPUCOMM_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kThreads, 0));
-  const unsigned blocks = static_cast<unsigned>(processors * std::max(each, 1));
-  if (device < kDevicesKnown) known[device] = blocks;
-  return blocks;
-}
-
-// For `groups`, each of which is the work of a warp.
+// For one or more `groups`, each of which is the work of a warp.
 template <auto kernel, class... Args>
 void launch(size_t groups, cudaStream_t stream, const Args&... args) {
-  const size_t wanted = std::max<size_t>((groups + kWarps - 1) / kWarps, 1);
-  const auto blocks = static_cast<unsigned>(std::min<size_t>(wanted, resident_blocks<kernel>()));
+  static Residency residency;
+  const unsigned most = resident_blocks(reinterpret_cast<const void*>(kernel), residency);
+  const size_t wanted = (groups + kWarps - 1) / kWarps;
+  const unsigned blocks = wanted < most ? static_cast<unsigned>(wanted) : most;
   kernel<<<blocks, kThreads, 0, stream>>>(args...);
-  GPUCOMM_CUDA(cudaGetLastError());
+  check_launch();
 }
 
 template <class Math>
@@ -71,17 +53,17 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Math>
 Piece<Math> piece_of(const Job& job, const std::byte* dense) {
-  const Kind kind = kind_of(job.piece.dtype);
+  const Kind kind = kind_of(job.dtype);
   const bool aligned = reinterpret_cast<uintptr_t>(dense) % (kPerLane * size_of(kind)) == 0;
-  return {MathOf<Math>::make(job.argument),
-          {const_cast<std::byte*>(dense), job.piece.count, kind, aligned},
-          job.coded_bytes(),
+  return {Math::make(job.argument),
+          {const_cast<std::byte*>(dense), job.count, kind, aligned},
+          job.coded_bytes,
           job.status};
 }
 
 template <class Math>
 size_t groups_of(const Job& job) {
-  return job.piece.count / (kTile * Math::kTiles) + 1;
+  return job.count / (kTile * Math::kTiles) + 1;
 }
 
 template <class Math>
@@ -97,7 +79,7 @@ struct TileKernels {
     launch<decode_add_encode_tiles<Math>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.dense),
                                           job.from, job.to_slot);
   }
-  static constexpr CodecKernels kAll = {encode, decode, decode_add_encode};
+  static CodecKernels named(const char* name) { return {name, encode, decode, decode_add_encode}; }
 };
 
 }  // namespace gpucomm::cuda

@@ -2,8 +2,6 @@
 // element before a damaged message, which may follow from it, and the least index before others.
 // Bits 62 and 63 say what; then, of an element or a place, 46 bits of index, inverted, and 16 of the value.
 #pragma once
-#include <string>
-
 #include "cuda/program.h"
 
 namespace gpucomm::cuda {
@@ -25,7 +23,5 @@ GPUCOMM_PROGRAM Status size_fault(uint64_t bytes) {
   constexpr Status kMost = (Status{1} << 62) - 1;
   return static_cast<Status>(Fault::size) << 62 | (bytes < kMost ? bytes : kMost);
 }
-
-std::string describe_status(Status status);  // a sentence; empty for 0
 
 }  // namespace gpucomm::cuda

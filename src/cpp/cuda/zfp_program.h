@@ -2,6 +2,8 @@
 // tile fill `bits` words of 32 bits, which are put together, and taken apart, in the memory of the thread
 // block.
 #pragma once
+#include <cstdlib>
+
 #include "codecs/blocks/zfp.h"
 #include "cuda/blocks_program.h"
 #include "cuda/zfp_tables.h"
@@ -55,6 +57,11 @@ struct Zfp {
     uint32_t words[kWarps][kMostWords + 1];  // a reader may look one word further
   };
   unsigned bits;  // of a block
+
+  // The argument: the rate, in bits per element.
+  static Zfp make(const char* argument) {
+    return {static_cast<unsigned>(4 * std::strtod(argument, nullptr))};
+  }
 
   // The words of a tile; behind the last tile of the message, to whole words of 64 bits.
   GPUCOMM_PROGRAM unsigned words(const Message& message, const Tile& tile) const {
