@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from codec_samples import CODECS, Array, narrow, storage, usable, widen
 from cuda_codec_programs import DTYPES as ALL_DTYPES
-from cuda_codec_programs import Programs, build, compiler
+from cuda_codec_programs import HEADER, Programs, build, compiler, placed, slot_of
 
 from gpucomm import _core, errors
 
@@ -270,3 +270,73 @@ def test_means_of_identity(library: Path, dtype: str) -> None:
         expected = _core.reduce(dtype, "sum", [total], divisor=3)
         back = Programs(library, codec, dtype).decode(stream, own, adds=int(adds), divisor=3)
         same(back, expected)
+
+
+MPC = [(spec, dtype) for spec in ["mpc", "mpc:3", "mpc:31", "mpc:32"] for dtype in ["float32", "float64"]]
+
+
+def smooth(dtype: str, count: int) -> list[Array]:
+    """Elements that shrink, that do not, that are all the same, and of any bits."""
+    rng = np.random.default_rng(count)
+    walk = np.cumsum(rng.integers(-3, 4, count)) * 2.0**-10 + 3
+    bits = rng.integers(0, 256, count * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)
+    mixed = np.where(np.arange(count) // 300 % 2, walk, rng.standard_normal(count))
+    return [walk.astype(dtype), mixed.astype(dtype), np.full(count, -1.5, dtype), bits]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("spec", "dtype"), MPC)
+def test_mpc(library: Path, spec: str, dtype: str, seed: int) -> None:
+    codec = _core.Codec(spec)
+    programs = Programs(library, codec, dtype, seed)
+    for count in [0, 1, 2, 31, 32, 33, 63, 65, 300, 4095, 4097, 8191, 8192, 8193, 8255, 20000]:
+        for x in smooth(dtype, count):
+            own = sample(dtype, count, seed=1)
+            stream = codec.encode(x)
+            same(programs.encode(x, count % 2), stream)
+            same(programs.decode(stream, own, count % 2), x)
+            total = host_decode(codec, stream, own, dtype, True)
+            same(programs.decode(stream, own, adds=1), total)
+            mean = _core.reduce(dtype, "sum", [total], divisor=3) if count else total
+            same(programs.decode(stream, own, adds=1, divisor=3), mean)
+    assert programs.status == 0
+
+
+@pytest.mark.parametrize(("spec", "dtype"), MPC)
+def test_damaged_messages_of_mpc(library: Path, spec: str, dtype: str) -> None:
+    codec = _core.Codec(spec)
+    rng = np.random.default_rng(8)
+    seen = {False: 0, True: 0}
+    for x in smooth(dtype, 9000)[:3]:
+        stream = codec.encode(x)
+        for trial in range(12):
+            damaged = stream.copy()
+            damaged[rng.integers(0, min(len(stream), 600), 1 + trial % 3)] ^= rng.integers(
+                1, 256, dtype=np.uint8
+            )
+            damaged = damaged[: len(stream) - (trial % 4 == 0)]
+            programs = Programs(library, codec, dtype)
+            back = programs.decode(damaged, x)
+            try:
+                expected = host_decode(codec, damaged, x, dtype, False)
+            except errors.InvalidArgumentError:
+                expected = None
+            assert (programs.status != 0) == (expected is None)
+            seen[expected is None] += 1
+            if expected is not None:
+                same(back, expected)
+            else:
+                assert "damaged near element" in programs.text()
+    assert seen[True] > 5
+
+
+def test_a_slot_that_claims_too_much(library: Path) -> None:
+    """A size beyond all that the piece can have is never followed."""
+    x = sample("float32", 300)
+    for spec in ["int8", "zfp:8", "fixed:0.25", "identity", "mpc"]:
+        codec = usable(spec)
+        programs = Programs(library, codec, "float32")
+        slot = slot_of(codec.encode(x), programs.room(300))
+        slot[:HEADER].view(np.uint64)[0] = 1 << 62
+        programs.call("decode", placed(x, 0), slot, divisor=1)
+        assert "a coded message says that it has" in programs.text()

@@ -8,6 +8,8 @@
 #include "cuda/fp8_program.h"
 #include "cuda/identity_program.h"
 #include "cuda/integers_program.h"
+#include "cuda/mpc_decode_program.h"
+#include "cuda/mpc_encode_program.h"
 #include "cuda/zfp_program.h"
 #include "loops.h"
 
@@ -105,12 +107,29 @@ void run_fixed(const Call& call, const char* argument, Status* status) {
   });
 }
 
+template <class Word, class Form>
+void run_mpc(const Call& call, const char* argument, Status* status) {
+  const unsigned distance = *argument ? std::atoi(argument) : 1;
+  const MpcPiece piece{call.count, call.coded_bytes, distance, call.adds != 0, static_cast<int>(call.divisor),
+                       status};
+  const auto round = std::make_unique<MpcRound<Word>>();
+  std::memset(static_cast<void*>(round.get()), 0xa5, sizeof *round);
+  const BlockLoops ex(0, 1, call.seed);
+  if (std::string_view(call.op) == "encode")
+    EncodeMpc<Word, BlockLoops>{ex, *round, piece, call.dense, call.slot}.run();
+  else
+    DecodeMpc<Word, Form, BlockLoops>{ex, *round, piece, call.slot, call.dense}.run();
+}
+
 void run_named(const Call& call, Status* status) {
   const std::string_view spec = call.spec;
   const size_t colon = std::min(spec.find(':'), spec.size());
   const std::string_view name = spec.substr(0, colon);
   const char* const argument = call.spec + std::min(colon + 1, spec.size());
   if (name == "identity") return run_identity(call, status);
+  if (name == "mpc" && static_cast<Dtype>(call.dtype) == Dtype::float32)
+    return run_mpc<uint32_t, Plain<float>>(call, argument, status);
+  if (name == "mpc") return run_mpc<uint64_t, Plain<double>>(call, argument, status);
   if (name == "bf16") return run<Bf16>(call, argument, status);
   if (name == "fp16") return run<Fp16>(call, argument, status);
   if (name == "fp8_e4m3") return run<cuda::E4m3>(call, argument, status);

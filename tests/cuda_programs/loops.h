@@ -1,26 +1,28 @@
-// Programs run by loops over the lanes of a warp, in order, or in another random order in each phase: what
-// depends on the order gives other bits.
+// Programs run by loops over the lanes of a warp or a thread block, in order, or in another random order in
+// each phase: what depends on the order gives other bits.
 #pragma once
 #include <algorithm>
 #include <numeric>
 #include <random>
 
+#include "cuda/residency.h"
 #include "cuda/status.h"
 
 namespace gpucomm::cuda {
 
-class Loops {
+template <unsigned kCount>
+class LoopsOver {
  public:
   template <class T>
   struct Lanes {
-    T values[kLanes];
+    T values[kCount];
     T& operator[](unsigned lane) { return values[lane]; }
     const T& operator[](unsigned lane) const { return values[lane]; }
   };
 
-  Loops(size_t warp, size_t warps, unsigned seed)
+  LoopsOver(size_t warp, size_t warps, unsigned seed)
       : warp_(warp), warps_(warps), random_(seed), shuffles_(seed) {
-    std::iota(order_, order_ + kLanes, 0u);
+    std::iota(order_, order_ + kCount, 0u);
   }
 
   size_t warp() const { return warp_; }
@@ -29,7 +31,7 @@ class Loops {
 
   template <class Call>
   void each(const Call& call) const {
-    if (shuffles_) std::shuffle(order_, order_ + kLanes, random_);
+    if (shuffles_) std::shuffle(order_, order_ + kCount, random_);
     for (const unsigned lane : order_) call(lane);
   }
 
@@ -46,8 +48,11 @@ class Loops {
  private:
   size_t warp_, warps_;
   mutable std::minstd_rand random_;
-  mutable unsigned order_[kLanes];
+  mutable unsigned order_[kCount];
   bool shuffles_;
 };
+
+using Loops = LoopsOver<kLanes>;
+using BlockLoops = LoopsOver<kThreads>;
 
 }  // namespace gpucomm::cuda
