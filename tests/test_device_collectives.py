@@ -206,6 +206,20 @@ def test_device_and_host_arrays_of_one_communicator(make_kit):
     assert run_ranks(2, body) == [[[2.0 * i + 1] * 3 for i in range(4) for _ in range(2)]] * 2
 
 
+def test_several_devices():
+    kits = [HostKit(50), HostKit(50)]
+
+    def body(comm):
+        kit = kits[comm.rank % 2]
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            x = racing.array(np.full(1000, float(comm.rank), np.float32))
+            reading = racing.read(comm.all_reduce(x, algorithm="ring", stream=stream))
+            return racing.found(reading)[-1]
+
+    assert run_ranks(3, body) == [3.0] * 3
+
+
 def test_groups_have_streams_of_their_own(make_kit):
     kit = make_kit(50)
 

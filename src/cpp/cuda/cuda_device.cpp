@@ -48,6 +48,21 @@ class CudaDevice final : public Device {
 
   std::string name() const override { return concat("cuda:", index_); }
 
+  void reach(const Device& other) override {
+    const auto* peer = dynamic_cast<const CudaDevice*>(&other);
+    if (peer && peer->index_ == index_) return;
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    int can = 0;
+    if (peer) GPUCOMM_CUDA(cudaDeviceCanAccessPeer(&can, index_, peer->index_));
+    if (!can) fail(ErrorKind::unavailable, name(), " cannot use the memory of ", other.name());
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer->index_, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled)
+      cudaGetLastError();
+    else
+      check(error, "cudaDeviceEnablePeerAccess");
+  }
+
   std::byte* allocate(size_t bytes) override {
     const Context::Scope scope(context_);
     const OutsideCapture outside;

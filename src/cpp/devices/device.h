@@ -44,6 +44,9 @@ class Device {
   virtual ~Device() = default;
   virtual std::string name() const = 0;  // "cuda:0"
 
+  // From here on this device's work may use the other's memory. Throws unavailable where it cannot.
+  virtual void reach(const Device& other) = 0;
+
   // At least 256-byte aligned. The error text says how much was asked for.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory) noexcept = 0;

@@ -111,6 +111,11 @@ HostDevice::HostDevice(std::chrono::microseconds deferred)
     : deferred_(deferred), default_stream_(std::make_unique<HostStream>(deferred)) {}
 HostDevice::~HostDevice() = default;
 
+void HostDevice::reach(const Device& other) {
+  if (!dynamic_cast<const HostDevice*>(&other))
+    fail(ErrorKind::unavailable, name(), " cannot use the memory of ", other.name());
+}
+
 std::byte* HostDevice::allocate(size_t bytes) {
   constexpr size_t kUnit = 256;
   auto* memory = static_cast<std::byte*>(
