@@ -14,5 +14,6 @@ void bind_codecs(pybind11::module_& m);
 void bind_wires(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
 void bind_hot_path(pybind11::module_& m);
+void bind_devices(pybind11::module_& m);
 void bind_packs(pybind11::module_& m);
 }  // namespace gpucomm

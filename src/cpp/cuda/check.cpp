@@ -19,7 +19,6 @@ bool sticky(cudaError_t error) {
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
     case cudaErrorExternalDevice:
-    case cudaErrorUnknown:
       return true;
     default:
       return false;

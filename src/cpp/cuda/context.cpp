@@ -25,12 +25,16 @@ Function* driver_function(const char* name) {
 }
 
 struct Driver {
-  decltype(cuDevicePrimaryCtxRetain)* retain =
-      driver_function<decltype(cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain");
-  decltype(cuDevicePrimaryCtxRelease)* release =
-      driver_function<decltype(cuDevicePrimaryCtxRelease)>("cuDevicePrimaryCtxRelease");
-  decltype(cuCtxPushCurrent)* push = driver_function<decltype(cuCtxPushCurrent)>("cuCtxPushCurrent");
-  decltype(cuCtxPopCurrent)* pop = driver_function<decltype(cuCtxPopCurrent)>("cuCtxPopCurrent");
+  template <class Function>
+  struct Entry {
+    explicit Entry(const char* name) : call(driver_function<Function>(name)) {}
+    Function* call;
+  };
+  Entry<decltype(cuDeviceGet)> device{"cuDeviceGet"};
+  Entry<decltype(cuDevicePrimaryCtxRetain)> retain{"cuDevicePrimaryCtxRetain"};
+  Entry<decltype(cuDevicePrimaryCtxRelease)> release{"cuDevicePrimaryCtxRelease"};
+  Entry<decltype(cuCtxPushCurrent)> push{"cuCtxPushCurrent"};
+  Entry<decltype(cuCtxPopCurrent)> pop{"cuCtxPopCurrent"};
 };
 
 const Driver& driver() {
@@ -43,19 +47,20 @@ void check_driver(CUresult result, const char* call) { check(static_cast<cudaErr
 
 }  // namespace
 
-Context::Context(int device) : device_(device) {
-  check_driver(driver().retain(&primary_, device), "cuDevicePrimaryCtxRetain");
+Context::Context(int index) {
+  check_driver(driver().device.call(&device_, index), "cuDeviceGet");
+  check_driver(driver().retain.call(&primary_, device_), "cuDevicePrimaryCtxRetain");
 }
 
-Context::~Context() { driver().release(device_); }
+Context::~Context() { driver().release.call(device_); }
 
 Context::Scope::Scope(const Context& context) {
-  check_driver(driver().push(context.primary_), "cuCtxPushCurrent");
+  check_driver(driver().push.call(context.primary_), "cuCtxPushCurrent");
 }
 
 Context::Scope::~Scope() {
   CUcontext popped = nullptr;
-  driver().pop(&popped);
+  driver().pop.call(&popped);
 }
 
 }  // namespace gpucomm::cuda

@@ -11,7 +11,7 @@ namespace gpucomm::cuda {
 
 class Context {
  public:
-  explicit Context(int device);
+  explicit Context(int index);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -26,7 +26,7 @@ class Context {
   };
 
  private:
-  int device_;
+  int device_ = 0;  // as the driver calls it
   CUctx_st* primary_ = nullptr;
 };
 

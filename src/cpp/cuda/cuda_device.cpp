@@ -132,11 +132,12 @@ class CudaDevice final : public Device {
   }
 
   std::string failure() override {
-    if (const unsigned long long status = status_->value())
-      return concat(name(), ": ", describe_status(status));
+    if (const unsigned long long status = status_->value()) return describe_status(status);
     try {
-      done(never_);  // done at once, unless an earlier fault comes back
-      return "";
+      const Context::Scope scope(context_);
+      const OutsideCapture outside;
+      const cudaError_t error = cudaEventQuery(never_);  // done, unless an earlier fault comes back
+      return error == cudaSuccess ? "" : sentence(error, "earlier work");
     } catch (const Error& error) {
       return error.what();
     }

@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "cuda/check.h"
+#include "cuda/context.h"
 #include "cuda/fold_table.h"
 #include "cuda/reduce.h"
 
@@ -21,6 +22,7 @@ namespace {
 size_t blocks_at_once(const void* kernel, int device, std::atomic<int>* known) {
   int blocks = device < kDevicesKnown ? known[device].load(std::memory_order_relaxed) : 0;
   if (blocks) return blocks;
+  const OutsideCapture outside;  // the kernel may be loaded now
   int processors = 0, each = 0;
   GPUCOMM_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   GPUCOMM_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kThreads, 0));

@@ -1,5 +1,6 @@
 // A plan with its sizes filled in: what the executor runs, cached per shape of call.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -51,9 +52,14 @@ inline constexpr size_t kCodedHeader = 8;  // a coded piece in a slot: its size 
 
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank);
 
+// Where a program's spaces begin; indexed by Space.
+using Spaces = std::array<std::byte*, 4>;
+Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratch);
+
 CallRecord make_record(const Shape& shape);
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
+CallRecord tagged(const Program& program, uint64_t sequence);
 // "all_reduce #3 (sum of 1000 float32, algorithm ring, 4 segments)".
 std::string describe(const CallRecord& record);
 
