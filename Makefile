@@ -1,6 +1,7 @@
 # Two commands set everything up: `make demo`, `make test`. All make their own .venv.
 SHELL := /bin/bash
 PYTHON ?= python3
+GPU ?= native
 VENV := .venv
 BIN := $(VENV)/bin
 CPP := $(shell find src/cpp -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
@@ -10,7 +11,7 @@ export GPUCOMM_CUDA ?= AUTO
 # A short list compiles fast; PTX runs on every later GPU. `pip install .` builds for all.
 export GPUCOMM_CUDA_ARCHITECTURES ?= 90-real;75-virtual
 
-.PHONY: demo test test-mpi timing check stubs docs bench sanitize package format clean
+.PHONY: demo test test-mpi timing check stubs docs gpu bench sanitize package format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train_digits.py
@@ -42,6 +43,12 @@ stubs: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(PIP) -e '.[docs]' --no-build-isolation && $(BIN)/mkdocs build --strict
+
+# On a machine with a GPU, without network: with the packages that are there (torch, pytest, scikit-build-core, ...).
+gpu:
+	GPUCOMM_CUDA=ON GPUCOMM_CUDA_ARCHITECTURES=$(GPU) $(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --upgrade --target build/gpu .
+	PYTHONPATH=build/gpu $(PYTHON) -m pytest tests/gpu
+	PYTHONPATH=build/gpu $(PYTHON) benchmarks/device.py --json benchmarks/results/h200.json
 
 bench: $(VENV)/.installed
 	$(BIN)/gpucomm bench all_reduce --ranks 2 --sizes 8,1K,64K,1M,16M,64M --algorithms auto,ring,linear_pipeline,direct --against gloo

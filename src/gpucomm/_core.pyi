@@ -31,6 +31,7 @@ __all__: list[str] = [
     "Wire",
     "WireEvent",
     "Work",
+    "add_gpu",
     "algorithms",
     "build_plan",
     "build_plans",
@@ -434,9 +435,35 @@ class Device:
         """
         Enqueues a copy.
         """
+    def decode(
+        self,
+        codec: str,
+        dtype: str,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        adds: bool = False,
+        divisor: typing.SupportsInt | typing.SupportsIndex = 1,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues a decoding of what encode made.
+        """
     def done(self, event: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Whether what the event was recorded behind has ended.
+        """
+    def encode(
+        self,
+        codec: str,
+        dtype: str,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues an encoding: 8 bytes with the number of coded bytes, then these.
         """
     def end_event(self, event: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -1133,6 +1160,14 @@ class Block:
         """
         Its size.
         """
+
+def add_gpu(
+    index: typing.SupportsInt | typing.SupportsIndex,
+    capsule: typing_extensions.CapsuleType,
+) -> Device:
+    """
+    Makes a device of gpucomm._cuda the one of this index.
+    """
 
 def algorithms() -> dict:
     """

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import TYPE_CHECKING
 
 from gpucomm import _core
 from gpucomm.errors import UnavailableError
-
-if TYPE_CHECKING:
-    from typing_extensions import CapsuleType
 
 __all__ = ["device", "is_available", "is_built", "why_not"]
 
@@ -39,14 +35,12 @@ def why_not() -> str:
     return _cuda.unavailable()
 
 
-def device(index: int = 0) -> CapsuleType:
-    """Open a GPU for the core.
+@functools.cache
+def device(index: int = 0) -> _core.Device:
+    """Opens a GPU, once.
 
     Args:
         index: which of those that this process sees, counted from 0.
-
-    Returns:
-        A capsule, which the core takes.
 
     Raises:
         UnavailableError: CUDA cannot be used here, or there is no such GPU.
@@ -55,4 +49,4 @@ def device(index: int = 0) -> CapsuleType:
         raise UnavailableError(f"cuda:{index} cannot be used: {why}")
     from gpucomm import _cuda
 
-    return _cuda.open_device(index)
+    return _core.add_gpu(index, _cuda.open_device(index))
