@@ -167,8 +167,8 @@ def test_any_bits_are_coded_or_refused_as_on_the_host(library: Path, spec: str, 
             assert host.split(": ")[1] in programs.text()
             continue
         same(programs.encode(x), stream)
-        for adds in [False, True]:
-            same(programs.decode(stream, x, adds=int(adds)), host_decode(codec, stream, x, dtype, adds))
+        for own, adds in [(x, False), (x, True), (x[::-1].copy(), True)]:
+            same(programs.decode(stream, own, adds=int(adds)), host_decode(codec, stream, own, dtype, adds))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -216,6 +216,23 @@ def test_coded_sums(library: Path, spec: str, top: float, seed: int) -> None:
         codec.add(stream, into)
         same(got, into)
         assert programs.status == 0
+
+
+@pytest.mark.parametrize("spec", ["fixed:0.25:8:1", "fixed:0.25:16:3", "fixed:0.25:32:4"])
+def test_up_to_the_limit_and_no_further(library: Path, spec: str) -> None:
+    codec = _core.Codec(spec)
+    width, world = map(int, spec.split(":")[2:])
+    most = np.float32(((1 << (width - 1)) - 1) // world)
+    most = np.nextafter(most, np.float32(0)) if width == 32 else most
+    x = np.array([0.5 * most, -0.5 * most, 0.5], np.float32)
+    programs = Programs(library, codec, "float32")
+    same(programs.encode(x), codec.encode(x))
+    assert programs.status == 0
+    x[1] = -np.nextafter(most, np.float32(np.inf)) if width == 32 else -0.5 * (most + 1)
+    with pytest.raises(errors.InvalidArgumentError, match="element 1"):
+        codec.encode(x)
+    programs.encode(x)
+    assert "element 1 of a piece" in programs.text()
 
 
 def test_statuses_are_sentences(library: Path) -> None:
