@@ -36,6 +36,7 @@ __all__: list[str] = [
     "hasten",
     "mpi_wire",
     "norms",
+    "place_steps",
     "read_process",
     "reduce",
     "scale",
@@ -1089,6 +1090,14 @@ def norms(
     """
     The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of two up to 1024) the norm of an array that
     holds at every element the largest magnitude of its block.
+    """
+
+def place_steps(
+    plans: collections.abc.Sequence[Plan], agreed: collections.abc.Sequence[Plan] = []
+) -> list[list[int]]:
+    """
+    The round in which each rank's send or recv travels, and after which any other step runs (-1: before all), where
+    messages are grouped; `agreed`: the plans whose rounds hold, in place.
     """
 
 def read_process(
