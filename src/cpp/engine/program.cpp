@@ -148,6 +148,18 @@ size_t scratch_of(const Plan& plan, const Layout& layout, const Shape& shape) {
 
 }  // namespace
 
+Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratch) {
+  // Offsets count from the message's start; an array that holds only this rank's chunk starts later.
+  auto shifted = [](const std::byte* p, size_t by) {
+    return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(p) - by);
+  };
+  std::byte* input = shifted(arrays.input, program.input_shift);
+  std::byte* output = shifted(arrays.output, program.output_shift);
+  // In place builders call the one array "output". All of it is there, whichever part the caller passed.
+  if (program.shape.in_place) input = output = scatters(program.shape.collective) ? input : output;
+  return {input, output, scratch, scratch + program.coded_begin};
+}
+
 CallRecord make_record(const Shape& shape) {
   CallRecord record;
   record.count = shape.out_counts.empty() ? shape.count : 0;

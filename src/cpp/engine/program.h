@@ -1,5 +1,6 @@
 // A plan with its sizes filled in: what the executor runs, cached per shape of call.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -50,6 +51,10 @@ struct Program {
 inline constexpr size_t kCodedHeader = 8;  // a coded piece in a slot: its size in bytes, then these
 
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank);
+
+// Where a program's spaces begin; indexed by Space.
+using Spaces = std::array<std::byte*, 4>;
+Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratch);
 
 CallRecord make_record(const Shape& shape);
 // Fingerprint of the `sequence`-th call.
