@@ -223,6 +223,7 @@ API ncclGroupStart() { return ++depth, 0; }
 API ncclGroupEnd() {
   std::lock_guard lock(mutex);
   if (--depth) return 0;
+  calls += "ncclGroupEnd ";
   for (auto& [comm, work] : grouped) comm->queue.push_back(work);
   grouped.clear();
   return kInProgress;

@@ -65,6 +65,7 @@ def fake(build: Build) -> Iterator[ctypes.CDLL]:
 
 
 Body = Callable[[Any], Any]
+STREAMS: dict[int, Any] = {}  # handle -> the communicator
 IDLE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -73,15 +74,15 @@ def outcomes_of(fake: ctypes.CDLL, world: int, body: Body, timeout: float = TIME
     library = _core.NcclLibrary(fake._name)
     identity = library.unique_id()
     outcomes: list[Any] = [None] * world
-    by_stream: dict[int, Any] = {}
-    idle = IDLE(lambda stream: by_stream[stream].idle())
+    STREAMS.clear()
+    idle = IDLE(lambda stream: STREAMS[stream].idle())
     fake.fake_set_idle(idle)
 
     def run(rank: int) -> None:
         try:
             device = _core.HostDevice(deferred_us=20)
             comm = _core.NcclCommunicator(library, device, identity, rank, world, timeout=timeout)
-            by_stream[comm.stream] = comm
+            STREAMS[comm.stream] = comm
             outcomes[rank] = body(comm)
             if not comm.closed:
                 comm.close(timeout=timeout)
@@ -104,6 +105,15 @@ def run(fake: ctypes.CDLL, world: int, body: Body, timeout: float = TIMEOUT_S) -
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes
+
+
+def native(comm: Any, collective: str, x: Any, out: Any, **how: Any) -> None:
+    comm.native(collective, comm.device.array(x), comm.device.array(out), **how)
+
+
+def by_plan(comm: Any, collective: str, algorithm: str, x: Any, out: Any, **how: Any) -> None:
+    x, out = (None if a is None else comm.device.array(a) for a in (x, out))
+    comm.run(collective, algorithm, x, out, **how)
 
 
 # --- the library
@@ -209,7 +219,7 @@ def test_native_collectives(fake: ctypes.CDLL, world: int, collective: str) -> N
             for op in ("sum", "min", "max", "prod", "mean"):
                 if defined(op, dtype):
                     x, out = shapes(collective, comm.rank, world, dtype, op)
-                    comm.native(collective, x, out, op=op, root=root)
+                    native(comm, collective, x, out, op=op, root=root)
                     results.append((dtype, op, out))
         return results
 
@@ -232,13 +242,13 @@ def test_what_nccl_does_not_offer_is_refused(fake: ctypes.CDLL) -> None:
     def body(comm: Any) -> None:
         whole, half = np.zeros(4, np.int16), np.zeros(4, np.float32)
         with pytest.raises(UnsupportedTypeError, match="NCCL has no sum of int16 elements"):
-            comm.native("all_reduce", whole, whole)
+            native(comm, "all_reduce", whole, whole)
         with pytest.raises(UnsupportedTypeError, match="NCCL has no bor of int32 elements"):
-            comm.native("all_reduce", whole.astype(np.int32), whole.astype(np.int32), op="bor")
+            native(comm, "all_reduce", whole.astype(np.int32), whole.astype(np.int32), op="bor")
         with pytest.raises(UnavailableError, match="no all_to_all: any algorithm that offers it has"):
-            comm.native("all_to_all", half, half)
+            native(comm, "all_to_all", half, half)
         with pytest.raises(InvalidArgumentError, match="x has 4 elements and out 3, which does not fit"):
-            comm.native("all_reduce", half, np.zeros(3, np.float32))
+            native(comm, "all_reduce", half, np.zeros(3, np.float32))
         assert not comm.closed
 
     run(fake, 1, body)
@@ -289,7 +299,7 @@ def test_plans_give_what_the_host_executor_gives(
         results = []
         for count, segments in cases:
             x, out = arrays(collective, comm.rank, world, count, root)
-            comm.run(collective, algorithm, x, out, root=root, segments=segments, **ops)
+            by_plan(comm, collective, algorithm, x, out, root=root, segments=segments, **ops)
             results.append(out)
         return results
 
@@ -308,10 +318,11 @@ def test_plans_give_what_the_host_executor_gives(
 def test_coded_plans_too(fake: ctypes.CDLL, collective: str, algorithm: str, codec: str) -> None:
     """mpc's messages vary in length, fixed is additive, the others are neither."""
     for world in (2, 3):
+        largest = max(float(np.abs(arrays(collective, r, world, 5000, 0)[0]).max()) for r in range(world))
 
-        def over_nccl(comm: Any, world: int = world) -> Any:
+        def over_nccl(comm: Any, world: int = world, largest: float = largest) -> Any:
             x, out = arrays(collective, comm.rank, world, 5000, 0)
-            comm.run(collective, algorithm, x, out, segments=2, codec=codec)
+            by_plan(comm, collective, algorithm, x, out, segments=2, codec=codec, max_abs=largest)
             return out
 
         def over_threads(comm: Any) -> Any:
@@ -325,7 +336,7 @@ def test_a_round_is_one_group(fake: ctypes.CDLL) -> None:
     """A ring of three has four rounds: as many groups, of a send and a receive of each rank."""
 
     def body(comm: Any) -> None:
-        comm.run("all_reduce", "ring", np.ones(12, np.float32), np.zeros(12, np.float32))
+        by_plan(comm, "all_reduce", "ring", np.ones(300, np.float32), np.zeros(300, np.float32))
 
     run(fake, 3, body)
     calls = fake.fake_calls().split()
@@ -338,7 +349,7 @@ def test_in_place_beside_not_in_place(fake: ctypes.CDLL) -> None:
     def body(comm: Any) -> Any:
         x = np.full(1000, comm.rank + 1, np.float32)
         out = x if comm.rank % 2 else np.zeros_like(x)
-        comm.run("all_reduce", "one_shot", x, out)
+        by_plan(comm, "all_reduce", "one_shot", x, out)
         return out
 
     for out in run(fake, 4, body):
@@ -350,8 +361,9 @@ def test_split(fake: ctypes.CDLL, build: Build) -> None:
         part = comm.split(-1 if comm.rank == 3 else comm.rank % 2, key=-comm.rank)
         if part is None:
             return None
+        STREAMS[part.stream] = part
         out = np.zeros(1, np.int32)
-        part.native("all_reduce", np.array([comm.rank], np.int32), out)
+        native(part, "all_reduce", np.array([comm.rank], np.int32), out)
         seat = (part.rank, part.world, int(out[0]))
         part.close()
         return seat
@@ -388,10 +400,10 @@ def test_a_hanging_rank_ends_at_the_deadline(fake: ctypes.CDLL) -> None:
         with pytest.raises(
             CollectiveTimeoutError, match=f"rank {comm.rank} of 2 waited 0.4 s for the others"
         ):
-            comm.run("all_reduce", "direct", x, np.zeros_like(x), timeout=0.4)
+            by_plan(comm, "all_reduce", "direct", x, np.zeros_like(x), timeout=0.4)
         assert comm.closed
         with pytest.raises(ClosedError, match=f"of rank {comm.rank} of 2 is closed: .* waited 0.4 s"):
-            comm.native("all_reduce", x, np.zeros_like(x))
+            native(comm, "all_reduce", x, np.zeros_like(x))
         return "ended"
 
     assert run(fake, 2, body) == ["ended", "ended"]
@@ -408,7 +420,7 @@ def test_abort_ends_a_wait_of_another_thread(fake: ctypes.CDLL) -> None:
         timer.start()
         x = np.ones(8, np.float32)
         with pytest.raises(ClosedError, match="is closed: the watchdog had enough"):
-            comm.native("all_reduce", x, np.zeros_like(x), timeout=TIMEOUT_S)
+            native(comm, "all_reduce", x, np.zeros_like(x), timeout=TIMEOUT_S)
         timer.join()
         return time.monotonic() - began
 

@@ -22,8 +22,9 @@ CPP_LAYERS = {
     "plans": {"base"},
     "codecs": {"base"},
     "transports": {"base"},
-    "engine": {"base", "reduce", "plans", "codecs", "transports"},
-    "bindings": {"base", "reduce", "plans", "codecs", "transports", "engine"},
+    "devices": {"base", "reduce", "codecs"},
+    "engine": {"base", "reduce", "plans", "codecs", "transports", "devices"},
+    "bindings": {"base", "reduce", "plans", "codecs", "transports", "devices", "engine"},
 }
 # What a Python part may import of gpucomm, besides itself.
 LOWEST = {"_core", "errors"}

@@ -8,15 +8,21 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
+import typing_extensions
 
 __all__: list[str] = [
     "Block",
     "Codec",
     "Communicator",
+    "Device",
     "Event",
     "Frame",
+    "HostDevice",
+    "HostDeviceArray",
     "Line",
     "Links",
+    "NcclCommunicator",
+    "NcclLibrary",
     "Place",
     "Plan",
     "Region",
@@ -403,6 +409,211 @@ class ServedWire(Wire):
         A receive into the array is under way; it must stay until it has come.
         """
 
+class HostDeviceArray:
+    """
+    A NumPy array that DLPack calls one of a host device.
+    """
+    def __dlpack__(
+        self, *, stream: typing.Any = None, max_version: typing.Any = None
+    ) -> typing_extensions.CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    @property
+    def values(self) -> numpy.ndarray:
+        """
+        The array, as the host reads it.
+        """
+
+class Device:
+    """
+    Memory and streams of work, on CUDA or on the host.
+    """
+    def copy(
+        self,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        nbytes: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues a copy.
+        """
+    def done(self, event: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether what the event was recorded behind has ended.
+        """
+    def end_event(self, event: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Ends an event of make_event.
+        """
+    def end_stream(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Ends a stream of make_stream.
+        """
+    def failure(self) -> str:
+        """
+        What went wrong in work that has run, or nothing.
+        """
+    def make_event(self) -> int:
+        """
+        An event's handle.
+        """
+    def make_stream(self) -> int:
+        """
+        A stream's handle.
+        """
+    def name(self) -> str:
+        """
+        As error texts name it.
+        """
+    def record(
+        self,
+        event: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        The event is done when all is that the stream holds now.
+        """
+    def reduce(
+        self,
+        dtype: str,
+        op: str,
+        to: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        sources: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        count: typing.SupportsInt | typing.SupportsIndex,
+        divisor: typing.SupportsInt | typing.SupportsIndex = 1,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues a fold of the sources, in their order, into each of `to`.
+        """
+    def wait(
+        self,
+        stream: typing.SupportsInt | typing.SupportsIndex,
+        event: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None:
+        """
+        What the stream gets from now on comes after the event as it was last recorded.
+        """
+
+class HostDevice(Device):
+    """
+    A device made of threads, on which what uses devices is tested without a GPU.
+    """
+    def __init__(
+        self, deferred_us: typing.SupportsInt | typing.SupportsIndex = 0
+    ) -> None:
+        """
+        deferred_us: each piece of work starts after a pause of up to so long.
+        """
+    def array(self, values: numpy.ndarray, bfloat16: bool = False) -> HostDeviceArray:
+        """
+        A C-contiguous array as one of this device: no copy.
+        """
+    def enqueued(self, kind: str) -> int:
+        """
+        Pieces of work so far: "copy", "reduce", ...
+        """
+
+class NcclLibrary:
+    """
+    NCCL, loaded at run time.
+    """
+    def __init__(self, path: str) -> None:
+        """
+        A file, or the soname for the dynamic linker to find.
+        """
+    def has(self, name: str) -> bool:
+        """
+        Whether it has a call, by its full name.
+        """
+    def unique_id(self) -> bytes:
+        """
+        For the ranks of one communicator, to be told to all.
+        """
+    @property
+    def file(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+class NcclCommunicator:
+    """
+    A communicator of NCCL on a device; calls wait for their end.
+    """
+    def __init__(
+        self,
+        library: NcclLibrary,
+        device: Device,
+        unique_id: bytes,
+        rank: typing.SupportsInt | typing.SupportsIndex,
+        world: typing.SupportsInt | typing.SupportsIndex,
+        timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+    ) -> None: ...
+    def abort(self, why: str) -> None:
+        """
+        Ends what is under way; from any thread.
+        """
+    def check(self) -> None:
+        """
+        Raises what NCCL has found since.
+        """
+    def close(
+        self, timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0
+    ) -> None:
+        """
+        After what is enqueued, by all ranks.
+        """
+    def idle(self) -> None:
+        """
+        Waits until the stream has done all it holds.
+        """
+    def native(
+        self,
+        collective: str,
+        x: typing.Any,
+        out: typing.Any,
+        op: str = "sum",
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+    ) -> None:
+        """
+        One call of NCCL's own.
+        """
+    def run(
+        self,
+        collective: str,
+        algorithm: str,
+        x: typing.Any = None,
+        out: typing.Any = None,
+        op: str = "sum",
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        segments: typing.SupportsInt | typing.SupportsIndex = 1,
+        codec: str | None = None,
+        max_abs: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+    ) -> None:
+        """
+        A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it.
+        """
+    def split(
+        self,
+        color: typing.SupportsInt | typing.SupportsIndex,
+        key: typing.SupportsInt | typing.SupportsIndex = 0,
+        timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+    ) -> NcclCommunicator:
+        """
+        A communicator of those who give the same color, by key; None for a negative one.
+        """
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+
 class Work:
     """
     The handle of an asynchronous call.
@@ -410,6 +621,12 @@ class Work:
     def done(self) -> bool:
         """
         Whether the call has ended, well or not.
+        """
+    def synchronize(
+        self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
+    ) -> typing.Any:
+        """
+        As wait, but the host waits for arrays on a device too, whose stream only would.
         """
     def wait(
         self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
@@ -545,6 +762,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
         codec: str | None = None,
     ) -> typing.Any:
         """
@@ -556,7 +774,7 @@ class Communicator:
             out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
                 None: a new array of x's library.
             counts: the first extent of every rank's x where these differ, alike on all ranks.
-            algorithm, segments, timeout, async_op, codec: as in all_reduce.
+            algorithm, segments, timeout, async_op, stream, codec: as in all_reduce.
 
         Returns:
             An array of shape (world * n, ...), or (sum(counts), ...), of a list a list of those; a Work if async_op.
@@ -575,6 +793,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
         codec: str | None = None,
         error: typing.Any = None,
         max_rel_err: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -583,8 +802,8 @@ class Communicator:
         Reduces x over all ranks; every rank gets the result, the same bits everywhere.
 
         Args:
-            x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
-                int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
+            x: an array of any shape that speaks DLPack, C-contiguous, in host memory or in a device's; float64/32/16,
+                bfloat16, int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
                 arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
                 those of more than 1 MiB by themselves.
             op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
@@ -596,6 +815,9 @@ class Communicator:
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
             segments: how finely the message is cut for pipelining; None: the cheapest.
             timeout: seconds until the call fails on every rank; None: the communicator's.
+            stream: the handle of the stream (a cudaStream_t as int) that arrays in a device's memory are used on; None:
+                the current one of their library where that tells, else the device's default stream. The call is
+                ordered behind what the stream holds, and the stream waits for it; the host does not.
             async_op: return a Work at once; x and out must be left alone until it is done. Of a list a
                 CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
             codec: the spec of a codec (gpucomm.codecs.names()) in which elements travel; None: as they are. Floats and
@@ -630,6 +852,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Sends part j of x to rank j; part j of the result is what rank j sent here.
@@ -642,7 +865,7 @@ class Communicator:
                 own. Then x and out must be apart, and all ranks must give counts or out_counts.
             out_counts: how many come from each rank, in the first dimension of the result. None with counts given:
                 the ranks tell each other first, in a small call of its own that is waited for, async_op or not.
-            algorithm, segments, timeout, async_op: as in all_reduce.
+            algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
         Returns:
             An array of x's shape, or (sum(out_counts), ...); a Work if async_op.
@@ -665,6 +888,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Copies the root's x into every rank's x.
@@ -673,7 +897,7 @@ class Communicator:
             x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
                 or tuple of arrays, as in all_reduce.
             root: the rank whose x is sent.
-            algorithm, segments, timeout, async_op: as in all_reduce.
+            algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
         Returns:
             x; a Work if async_op.
@@ -707,6 +931,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Concatenates every rank's x along the first dimension, in rank order, on one rank.
@@ -716,7 +941,7 @@ class Communicator:
             root: the rank that gets the result.
             out: as in all_gather, on the root only.
             counts: as in all_gather.
-            algorithm, segments, timeout, async_op: as in all_reduce.
+            algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
         Returns:
             On the root an array as all_gather's, elsewhere None; a Work if async_op.
@@ -763,6 +988,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Reduces x over all ranks onto one; the others' x is left as it is.
@@ -770,7 +996,7 @@ class Communicator:
         Args:
             x: as in all_reduce, a list too; the root's is overwritten unless it gives `out`.
             root: the rank that gets the result.
-            op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
+            op, out, algorithm, segments, timeout, async_op, stream: as in all_reduce (out: on the root only).
             scale: as in all_reduce; where x is left as it is, the products need memory of its size.
 
         Returns:
@@ -792,6 +1018,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
         codec: str | None = None,
         error: typing.Any = None,
     ) -> typing.Any:
@@ -806,7 +1033,7 @@ class Communicator:
             scale: as in all_reduce; the products need memory of x's size.
             counts: how many of x's first dimension go to each rank where not world times the same, alike on all
                 ranks.
-            algorithm, segments, timeout, async_op, codec, error: as in all_reduce.
+            algorithm, segments, timeout, async_op, stream, codec, error: as in all_reduce.
 
         Returns:
             An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.
@@ -838,6 +1065,7 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Cuts the root's x along the first dimension and gives each rank its part.
@@ -848,7 +1076,7 @@ class Communicator:
             root: the rank whose x is cut.
             out: where this rank's part goes; the root's may be that part of x (in place). None: a new array of x's
                 library. Needed where x is None.
-            algorithm, segments, timeout, async_op: as in all_reduce.
+            algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
         Returns:
             An array of shape (n, ...); a Work if async_op.

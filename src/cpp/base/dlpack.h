@@ -11,7 +11,7 @@ struct Version {
 struct Device {
   int32_t type, id;
 };
-inline constexpr int32_t kCpu = 1, kCuda = 2, kCudaHost = 3;
+inline constexpr int32_t kCpu = 1, kCuda = 2, kCudaHost = 3, kExtension = 12;
 struct DataType {
   uint8_t code, bits;
   uint16_t lanes;

@@ -66,9 +66,9 @@ bool contiguous(const dlpack::Tensor& t) {
 
 }  // namespace
 
-Array::Array(py::handle object, const char* what) {
+Array::Array(py::handle object, const char* what, bool anywhere) : anywhere_(anywhere) {
   const TypeFacts& facts = facts_of(Py_TYPE(object.ptr()));
-  read_only_ = facts.immutable;
+  read_only_ = facts.immutable, api_ = facts.api;
   if (!facts.api) {
     from_protocol(object, what);
     return;
@@ -122,10 +122,18 @@ void Array::from_protocol(py::handle object, const char* what) {
   }
 }
 
+void* Array::current_stream() const {
+  void* stream = nullptr;
+  if (api_ && api_->current_work_stream && api_->current_work_stream(place_.type, place_.id, &stream))
+    throw py::error_already_set();
+  return stream;
+}
+
 void Array::read(const dlpack::Tensor& tensor, const char* what) {
-  if (tensor.device.type != dlpack::kCpu && tensor.device.type != dlpack::kCudaHost)
-    fail(ErrorKind::unsupported_type, what, " is on a device of DLPack type ", tensor.device.type,
-         "; this build moves arrays in host memory only");
+  place_ = tensor.device;
+  if (!on_host() && !anywhere_)
+    fail(ErrorKind::unsupported_type, what, " is on a device (of DLPack type ", place_.type,
+         "); this call takes arrays in host memory only");
   if (!contiguous(tensor))
     fail(ErrorKind::unsupported_type, what, " must be C-contiguous: pass a contiguous copy of it");
   dtype_ = dtype_of(tensor.dtype, what);

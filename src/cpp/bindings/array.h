@@ -13,7 +13,8 @@ class Array {
  public:
   // Throws unsupported_type, in a sentence with `what` ("x", "out"), for what is no array, not on the CPU,
   // not C-contiguous, or of a dtype that is unknown.
-  Array(pybind11::handle object, const char* what);
+  // `anywhere`: arrays on devices too.
+  Array(pybind11::handle object, const char* what, bool anywhere = false);
   ~Array();
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
@@ -23,6 +24,11 @@ class Array {
   size_t bytes() const { return count_ * size_of(dtype_); }
   Dtype dtype() const { return dtype_; }
   bool read_only() const { return read_only_; }
+  // Where it is, as DLPack numbers devices.
+  dlpack::Device place() const { return place_; }
+  bool on_host() const { return place_.type == dlpack::kCpu || place_.type == dlpack::kCudaHost; }
+  // The stream that its library works on now; null where that does not tell: the device's default stream.
+  void* current_stream() const;
   std::vector<int64_t> shape() const { return {extents_, extents_ + dimensions_}; }
   bool overlaps(const Array& other) const {
     return bytes() && other.bytes() && data_ < other.data_ + other.bytes() && other.data_ < data_ + bytes();
@@ -31,6 +37,8 @@ class Array {
  private:
   void from_protocol(pybind11::handle object, const char* what);
   void read(const dlpack::Tensor& tensor, const char* what);
+  const bool anywhere_;
+  dlpack::ExchangeApi* api_ = nullptr;
 
   dlpack::Managed* managed_ = nullptr;
   dlpack::ManagedVersioned* versioned_ = nullptr;
@@ -38,6 +46,7 @@ class Array {
   size_t count_ = 1;
   Dtype dtype_ = Dtype::float32;
   bool read_only_ = false;
+  dlpack::Device place_{dlpack::kCpu, 0};
   const int64_t* extents_ = nullptr;  // the array's own
   int dimensions_ = 0;
 };

@@ -15,5 +15,6 @@ void bind_wires(pybind11::module_& m);
 void bind_nccl(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
 void bind_hot_path(pybind11::module_& m);
+void bind_devices(pybind11::module_& m);
 void bind_packs(pybind11::module_& m);
 }  // namespace gpucomm

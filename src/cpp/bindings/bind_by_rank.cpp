@@ -19,7 +19,7 @@ Args:
     out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
         None: a new array of x's library.
     counts: the first extent of every rank's x where these differ, alike on all ranks.
-    algorithm, segments, timeout, async_op, codec: as in all_reduce.
+    algorithm, segments, timeout, async_op, stream, codec: as in all_reduce.
 
 Returns:
     An array of shape (world * n, ...), or (sum(counts), ...), of a list a list of those; a Work if async_op.
@@ -38,7 +38,7 @@ Args:
     scale: as in all_reduce; the products need memory of x's size.
     counts: how many of x's first dimension go to each rank where not world times the same, alike on all
         ranks.
-    algorithm, segments, timeout, async_op, codec, error: as in all_reduce.
+    algorithm, segments, timeout, async_op, stream, codec, error: as in all_reduce.
 
 Returns:
     An array of shape (n, ...), or (counts[rank], ...); a Work if async_op.
@@ -54,7 +54,7 @@ Args:
     root: the rank that gets the result.
     out: as in all_gather, on the root only.
     counts: as in all_gather.
-    algorithm, segments, timeout, async_op: as in all_reduce.
+    algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
 Returns:
     On the root an array as all_gather's, elsewhere None; a Work if async_op.
@@ -70,7 +70,7 @@ Args:
     root: the rank whose x is cut.
     out: where this rank's part goes; the root's may be that part of x (in place). None: a new array of x's
         library. Needed where x is None.
-    algorithm, segments, timeout, async_op: as in all_reduce.
+    algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
 Returns:
     An array of shape (n, ...); a Work if async_op.
@@ -89,7 +89,7 @@ Args:
         own. Then x and out must be apart, and all ranks must give counts or out_counts.
     out_counts: how many come from each rank, in the first dimension of the result. None with counts given:
         the ranks tell each other first, in a small call of its own that is waited for, async_op or not.
-    algorithm, segments, timeout, async_op: as in all_reduce.
+    algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
 Returns:
     An array of x's shape, or (sum(out_counts), ...); a Work if async_op.
@@ -103,62 +103,70 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
   type.def(
           "all_gather",
           [](PyCommunicator& c, Object x, Object out, const Counts& counts, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op, std::optional<std::string> codec) {
+             std::optional<int> segments, Maybe timeout, bool async_op, Handle stream,
+             std::optional<std::string> codec) {
             if (several(x))
               return coalesced(c, "all_gather", x, "out"_a = out, "counts"_a = counts,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
                                "async_op"_a = async_op, "codec"_a = codec);
             return c.located([&] {
-              return c.all_gather(x, out, counts, {algorithm, segments, timeout, async_op, 0, codec});
+              return c.all_gather(x, out, counts,
+                                  with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec}));
             });
           },
           "x"_a, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, "codec"_a = py::none(),
-          kAllGather)
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, "stream"_a = py::none(),
+          "codec"_a = py::none(), kAllGather)
       .def(
           "reduce_scatter",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Counts& counts,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op,
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op, Handle stream,
              std::optional<std::string> codec, Object error) {
             return c.located([&] {
-              return c.reduce_scatter(x, op, out, scale, counts,
-                                      {algorithm, segments, timeout, async_op, 0, codec, error});
+              return c.reduce_scatter(
+                  x, op, out, scale, counts,
+                  with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec, error}));
             });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
           "counts"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(),
-          "timeout"_a = py::none(), "async_op"_a = false, "codec"_a = py::none(), "error"_a = py::none(),
-          kReduceScatter)
+          "timeout"_a = py::none(), "async_op"_a = false, "stream"_a = py::none(), "codec"_a = py::none(),
+          "error"_a = py::none(), kReduceScatter)
       .def(
           "gather",
           [](PyCommunicator& c, Object x, int root, Object out, const Counts& counts, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op) {
-            return c.located(
-                [&] { return c.gather(x, root, out, counts, {algorithm, segments, timeout, async_op}); });
+             std::optional<int> segments, Maybe timeout, bool async_op, Handle stream) {
+            return c.located([&] {
+              return c.gather(x, root, out, counts,
+                              with_stream(stream, {algorithm, segments, timeout, async_op}));
+            });
           },
           "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(),
           "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
-          kGather)
+          "stream"_a = py::none(), kGather)
       .def(
           "scatter",
           [](PyCommunicator& c, Object x, int root, Object out, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op) {
-            return c.located(
-                [&] { return c.scatter(x, root, out, {algorithm, segments, timeout, async_op}); });
+             Maybe timeout, bool async_op, Handle stream) {
+            return c.located([&] {
+              return c.scatter(x, root, out, with_stream(stream, {algorithm, segments, timeout, async_op}));
+            });
           },
           "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
-          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, kScatter)
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, "stream"_a = py::none(),
+          kScatter)
       .def(
           "all_to_all",
           [](PyCommunicator& c, Object x, Object out, const Counts& counts, const Counts& out_counts,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op) {
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op, Handle stream) {
             return c.located([&] {
-              return c.all_to_all(x, out, counts, out_counts, {algorithm, segments, timeout, async_op});
+              return c.all_to_all(x, out, counts, out_counts,
+                                  with_stream(stream, {algorithm, segments, timeout, async_op}));
             });
           },
           "x"_a, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(), "out_counts"_a = py::none(),
           "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
-          kAllToAll);
+          "stream"_a = py::none(), kAllToAll);
 }
 
 }  // namespace gpucomm

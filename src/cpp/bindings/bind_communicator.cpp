@@ -23,8 +23,8 @@ constexpr const char* kAllReduce =
     R"(Reduces x over all ranks; every rank gets the result, the same bits everywhere.
 
 Args:
-    x: an array of any shape that speaks DLPack, in host memory, C-contiguous; float64/32/16, bfloat16,
-        int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
+    x: an array of any shape that speaks DLPack, C-contiguous, in host memory or in a device's; float64/32/16,
+        bfloat16, int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
         arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
         those of more than 1 MiB by themselves.
     op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
@@ -36,6 +36,9 @@ Args:
     algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
     segments: how finely the message is cut for pipelining; None: the cheapest.
     timeout: seconds until the call fails on every rank; None: the communicator's.
+    stream: the handle of the stream (a cudaStream_t as int) that arrays in a device's memory are used on; None:
+        the current one of their library where that tells, else the device's default stream. The call is
+        ordered behind what the stream holds, and the stream waits for it; the host does not.
     async_op: return a Work at once; x and out must be left alone until it is done. Of a list a
         CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
     codec: the spec of a codec (gpucomm.codecs.names()) in which elements travel; None: as they are. Floats and
@@ -62,7 +65,7 @@ constexpr const char* kReduce = R"(Reduces x over all ranks onto one; the others
 Args:
     x: as in all_reduce, a list too; the root's is overwritten unless it gives `out`.
     root: the rank that gets the result.
-    op, out, algorithm, segments, timeout, async_op: as in all_reduce (out: on the root only).
+    op, out, algorithm, segments, timeout, async_op, stream: as in all_reduce (out: on the root only).
     scale: as in all_reduce; where x is left as it is, the products need memory of its size.
 
 Returns:
@@ -77,7 +80,7 @@ Args:
     x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
         or tuple of arrays, as in all_reduce.
     root: the rank whose x is sent.
-    algorithm, segments, timeout, async_op: as in all_reduce.
+    algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
 Returns:
     x; a Work if async_op.
@@ -91,6 +94,8 @@ void bind_work(py::module_& m) {
            "Waits for the end and returns the result; raises the call's error. After `timeout` seconds the "
            "call, and\n"
            "with it the communicator, fails on every rank.")
+      .def("synchronize", &PyWork::synchronize, "timeout"_a = py::none(),
+           "As wait, but the host waits for arrays on a device too, whose stream only would.")
       .def("done", &PyWork::done, "Whether the call has ended, well or not.")
       .def_property_readonly("result", &PyWork::result,
                              "The result of a call that is done; raises its error.");
@@ -211,8 +216,8 @@ void bind_communicator(py::module_& m) {
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op, std::optional<std::string> codec,
-             Object error, Maybe max_rel_err) {
+             std::optional<int> segments, Maybe timeout, bool async_op, Handle stream,
+             std::optional<std::string> codec, Object error, Maybe max_rel_err) {
             if (max_rel_err)
               return bounded(c, x, *max_rel_err, "op"_a = op, "out"_a = out, "scale"_a = scale,
                              "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
@@ -222,38 +227,44 @@ void bind_communicator(py::module_& m) {
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
                                "async_op"_a = async_op, "codec"_a = codec, "error"_a = error);
             return c.located([&] {
-              return c.all_reduce(x, op, out, scale,
-                                  {algorithm, segments, timeout, async_op, 0, codec, error});
+              return c.all_reduce(
+                  x, op, out, scale,
+                  with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec, error}));
             });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
           "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
-          "codec"_a = py::none(), "error"_a = py::none(), "max_rel_err"_a = py::none(), kAllReduce)
+          "stream"_a = py::none(), "codec"_a = py::none(), "error"_a = py::none(),
+          "max_rel_err"_a = py::none(), kAllReduce)
       .def(
           "reduce",
           [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op) {
+             std::optional<int> segments, Maybe timeout, bool async_op, Handle stream) {
             if (several(x))
               return coalesced(c, "reduce", x, "op"_a = op, "root"_a = root, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
                                "async_op"_a = async_op);
-            return c.located(
-                [&] { return c.reduce(x, root, op, out, scale, {algorithm, segments, timeout, async_op}); });
+            return c.located([&] {
+              return c.reduce(x, root, op, out, scale,
+                              with_stream(stream, {algorithm, segments, timeout, async_op}));
+            });
           },
           "x"_a, "root"_a = 0, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
           "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false,
-          kReduce)
+          "stream"_a = py::none(), kReduce)
       .def(
           "broadcast",
           [](PyCommunicator& c, Object x, int root, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op) {
+             Maybe timeout, bool async_op, Handle stream) {
             if (several(x))
               return coalesced(c, "broadcast", x, "root"_a = root, "algorithm"_a = algorithm,
                                "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op);
-            return c.located([&] { return c.broadcast(x, root, {algorithm, segments, timeout, async_op}); });
+            return c.located([&] {
+              return c.broadcast(x, root, with_stream(stream, {algorithm, segments, timeout, async_op}));
+            });
           },
           "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(),
-          "timeout"_a = py::none(), "async_op"_a = false, kBroadcast)
+          "timeout"_a = py::none(), "async_op"_a = false, "stream"_a = py::none(), kBroadcast)
       .def(
           "barrier", [](PyCommunicator& c, Maybe timeout) { c.located([&] { c.barrier(timeout); }); },
           "timeout"_a = py::none(), "Returns when every rank has called it.")

@@ -8,6 +8,7 @@
 
 #include "bindings/array.h"
 #include "bindings/bind.h"
+#include "bindings/devices.h"
 #include "bindings/names.h"
 #include "devices/handles.h"
 #include "engine/nccl_call.h"
@@ -44,6 +45,17 @@ struct PyNccl {
   }
 };
 
+// An array of the communicator's device.
+class DeviceArray : public Array {
+ public:
+  DeviceArray(const PyNccl& self, py::handle object, const char* what) : Array(object, what, true) {
+    const auto device = device_of(*this, what);
+    if (device != self.device)
+      fail(ErrorKind::invalid_argument, what, " is on ", device->name(), ", the communicator on ",
+           self.device->name());
+  }
+};
+
 nccl::UniqueId id_of(const py::bytes& bytes) {
   const std::string_view text = bytes;
   nccl::UniqueId id;
@@ -70,7 +82,7 @@ std::unique_ptr<PyNccl> split(PyNccl& self, int color, int key, double timeout) 
 void native(PyNccl& self, Text name, py::handle x, py::handle out, Text op_name, int root, double timeout) {
   const auto collective = parse<Collective>("collective", name, kCollectiveNames);
   const Op op = parse_op(op_name);
-  const Array in(x, "x"), to(out, "out");
+  const DeviceArray in(self, x, "x"), to(self, out, "out");
   const size_t world = self.communicator->world();
   const size_t one = gathers(collective) ? to.count() : in.count();  // what may be all ranks' parts ...
   const size_t part = gathers(collective) ? in.count() : to.count();
@@ -112,18 +124,19 @@ size_t message_count(Collective collective, const Array* in, const Array* out, i
 }
 
 void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py::object& out, Text op,
-         int root, int segments, const std::optional<std::string>& codec, double timeout) {
-  std::optional<Array> in, to;
-  if (!x.is_none()) in.emplace(x, "x");
-  if (!out.is_none()) to.emplace(out, "out");
+         int root, int segments, const std::optional<std::string>& codec, double max_abs, double timeout) {
+  std::optional<DeviceArray> in, to;
+  if (!x.is_none()) in.emplace(self, x, "x");
+  if (!out.is_none()) to.emplace(self, out, "out");
   Shape shape{.collective = parse<Collective>("collective", name, kCollectiveNames), .op = parse_op(op)};
   NcclCommunicator& c = *self.communicator;
   const bool given = shape.collective == Collective::scatter ? to.has_value() : in.has_value();
   if (!given) fail(ErrorKind::invalid_argument, name, " needs ", in ? "out" : "x");
   shape.dtype = (in ? *in : *to).dtype();
   shape.count = message_count(shape.collective, in ? &*in : nullptr, to ? &*to : nullptr, c.world());
-  shape.root = root, shape.segments = segments, shape.algorithm = algorithm;
+  shape.root = rooted(shape.collective) ? root : 0, shape.segments = segments, shape.algorithm = algorithm;
   if (codec) shape.codec = parse_codec(*codec);
+  if (codec && shape.codec->traits().needs_maximum) shape.codec = shape.codec->agreed(max_abs, c.world());
   shape.in_place = in && to && in->data() == to->data();
   const Arrays arrays{in ? in->data() : nullptr, to ? to->data() : nullptr};
   py::gil_scoped_release release;
@@ -170,14 +183,16 @@ void bind_nccl(py::module_& m) {
            "library"_a, "device"_a, "unique_id"_a, "rank"_a, "world"_a, "timeout"_a = 60.0)
       .def_property_readonly("rank", [](const PyNccl& c) { return c.communicator->rank(); })
       .def_property_readonly("world", [](const PyNccl& c) { return c.communicator->world(); })
+      .def_readonly("device", &PyNccl::device)
       .def_property_readonly("closed", [](const PyNccl& c) { return c.communicator->closed(); })
       .def_property_readonly("stream",
                              [](const PyNccl& c) { return reinterpret_cast<uintptr_t>(c.stream.get()); })
       .def("native", &native, "collective"_a, "x"_a, "out"_a, "op"_a = "sum", "root"_a = 0,
            "timeout"_a = 60.0, "One call of NCCL's own.")
       .def("run", &run, "collective"_a, "algorithm"_a, "x"_a = py::none(), "out"_a = py::none(),
-           "op"_a = "sum", "root"_a = 0, "segments"_a = 1, "codec"_a = py::none(), "timeout"_a = 60.0,
-           "A plan, round by round.")
+           "op"_a = "sum", "root"_a = 0, "segments"_a = 1, "codec"_a = py::none(), "max_abs"_a = 1.0,
+           "timeout"_a = 60.0,
+           "A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it.")
       .def("split", &split, "color"_a, "key"_a = 0, "timeout"_a = 60.0, Released(),
            "A communicator of those who give the same color, by key; None for a negative one.")
       .def(

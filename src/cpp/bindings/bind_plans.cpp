@@ -166,12 +166,12 @@ static void bind_cost(py::module_& m) {
       .def_readonly("beta", &Links::beta)
       .def_readonly("lambda_", &Links::lambda)
       .def_readonly("gamma", &Links::gamma);
-  py::class_<Event>(m, "Event", "One step of a schedule; peer is -1 for a local step.")
-      .def_readonly("rank", &Event::rank)
-      .def_readonly("step", &Event::step)
-      .def_readonly("peer", &Event::peer)
-      .def_readonly("start_s", &Event::start_s)
-      .def_readonly("end_s", &Event::end_s);
+  py::class_<Timed>(m, "Event", "One step of a schedule; peer is -1 for a local step.")
+      .def_readonly("rank", &Timed::rank)
+      .def_readonly("step", &Timed::step)
+      .def_readonly("peer", &Timed::peer)
+      .def_readonly("start_s", &Timed::start_s)
+      .def_readonly("end_s", &Timed::end_s);
   py::class_<Schedule>(m, "Schedule", "When each step runs on a model of the links.")
       .def_readonly("total_s", &Schedule::total_s)
       .def_readonly("events", &Schedule::events);

@@ -28,7 +28,7 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Parts& 
 py::object PyCommunicator::collect(Shape call, const Parts& parts, py::object x, const Array& in,
                                    py::object out, const Options& options) {
   if (out.is_none()) out = allocate(x, in, parts.total_rows());
-  const Array to(out, "out");
+  const Array to(out, "out", true);
   const std::byte* own = to.data() + parts.begin(core_->rank()) * size_of(in.dtype());
   check_out(in, to, parts.total(), own, in.bytes());
   call.in_place = in.data() == own && in.bytes();
@@ -37,14 +37,14 @@ py::object PyCommunicator::collect(Shape call, const Parts& parts, py::object x,
 
 py::object PyCommunicator::all_gather(py::object x, py::object out, const Counts& counts,
                                       const Options& options) {
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   const Parts parts = joined(in, counts, core_->world(), core_->rank());
   return collect(shape(Collective::all_gather, in, parts, options), parts, x, in, out, options);
 }
 
 py::object PyCommunicator::gather(py::object x, int root, py::object out, const Counts& counts,
                                   const Options& options) {
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   check_root(root);
   const Parts parts = joined(in, counts, core_->world(), core_->rank());
   Shape call = shape(Collective::gather, in, parts, options);
@@ -56,14 +56,14 @@ py::object PyCommunicator::gather(py::object x, int root, py::object out, const 
 
 py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out, Factor scale,
                                           const Counts& counts, const Options& options) {
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   check_reducible(in, op, scale);
   const int rank = core_->rank();
   const Parts parts = divided(in, counts, core_->world());
   Shape call = shape(Collective::reduce_scatter, in, parts, options);
   call.op = parse_op(op);
   if (out.is_none()) out = allocate(x, in, parts.rows[rank]);
-  const Array to(out, "out");
+  const Array to(out, "out", true);
   std::byte* own = in.data() + parts.begin(rank) * size_of(in.dtype());
   check_out(in, to, parts.count(rank), own, to.bytes());
   call.in_place = to.data() == own && to.bytes();
@@ -71,7 +71,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
   check_has_codec(options);
   if (scale || !options.error.is_none()) check_call(call, x, out, options);
   py::object own_x = contribution(x, in, scale);
-  const auto* data = scale ? Array(own_x, "x").data() : in.data();
+  const auto* data = scale ? Array(own_x, "x", true).data() : in.data();
   call.in_place = call.in_place && !scale;
   return issue(std::move(call), {data, to.data()}, own_x, out, options);
 }
@@ -83,10 +83,10 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
   if (x.is_none() && out.is_none())
     fail(ErrorKind::invalid_argument, "out is needed where x is None: nothing else tells how much comes");
   if (out.is_none()) {
-    const Array like(x, "x");
+    const Array like(x, "x", true);
     out = allocate(x, like, divided(like, {}, core_->world()).rows[0]);
   }
-  const Array to(out, "out");
+  const Array to(out, "out", true);
   Shape call = shape(Collective::scatter, to, options);
   call.count = to.count() * core_->world(), call.root = root;
   if (core_->rank() != root) {
@@ -94,7 +94,7 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
     call.in_place = false;
     return issue(std::move(call), {nullptr, to.data()}, x, out, options);
   }
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   const Parts parts = divided(in, {}, core_->world());
   std::byte* own = in.data() + parts.begin(root) * size_of(in.dtype());
   check_out(in, to, parts.count(root), own, to.bytes());
@@ -130,15 +130,15 @@ Parts PyCommunicator::agree(Shape& call, const Parts& sent, const Counts& out_co
 
 py::object PyCommunicator::all_to_all(py::object x, py::object out, const Counts& counts,
                                       const Counts& out_counts, const Options& options) {
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   const bool even = !counts && !out_counts;
   const Parts sent = divided(in, counts, core_->world());
   Shape call = shape(Collective::all_to_all, in, options);
-  if (!even && !out.is_none() && Array(out, "out").overlaps(in))
+  if (!even && !out.is_none() && Array(out, "out", true).overlaps(in))
     fail(ErrorKind::invalid_argument, "x and out must be apart where counts or out_counts are given");
   const Parts received = even ? sent : agree(call, sent, out_counts, options);
   if (out.is_none()) out = allocate(x, in, received.total_rows());
-  const Array to(out, "out");
+  const Array to(out, "out", true);
   check_out(in, to, received.total(), in.data(), in.bytes());
   call.in_place = even && in.data() == to.data();
   return issue(std::move(call), {in.data(), to.data()}, x, out, options);

@@ -60,25 +60,41 @@ bool forked() {
   return is_child.load(std::memory_order_relaxed);
 }
 
+bool ended(const Pending& call) {
+  if (!call.done.load(std::memory_order_acquire)) return false;
+  return call.error || !call.finished || call.finished->device()->done(call.finished->get());
+}
+
 py::object PyWork::wait(std::optional<double> timeout_s) {
-  if (!done()) {
+  if (!settled()) {
     std::optional<Seconds> timeout;
     if (timeout_s) timeout = seconds(*timeout_s);
     blocking(*communicator_, [&] {
       for (const auto& call : calls_) driver_.wait(*call, timeout);
     });
   }
-  return result();
+  for (const auto& call : calls_) stream_waits(*call);
+  return outcome();
 }
 
 bool PyWork::done() const {
+  for (const auto& call : calls_)
+    if (!ended(*call)) return false;
+  return true;
+}
+
+bool PyWork::settled() const {
   for (const auto& call : calls_)
     if (!call->done.load(std::memory_order_acquire)) return false;
   return true;
 }
 
 py::object PyWork::result() const {
-  if (!done()) fail(ErrorKind::invalid_argument, "the call is not done yet: wait() first");
+  if (!settled()) fail(ErrorKind::invalid_argument, "the call is not done yet: wait() first");
+  return outcome();
+}
+
+py::object PyWork::outcome() const {
   for (const auto& call : calls_)
     if (call->error) throw *call->error;
   return result_;
@@ -191,6 +207,7 @@ void PyCommunicator::check_reducible(const Array& x, const std::string& name, Fa
 // A pass of its own: builders send the input as it is. Nothing is written on a closed communicator.
 void PyCommunicator::multiply(const Array& x, const Array& target, Factor factor) const {
   if (!factor || core_->closed()) return;
+  if (!x.on_host()) fail(ErrorKind::unsupported_type, "scale is for arrays in host memory");
   py::gil_scoped_release released;
   scale(x.dtype(), target.data(), x.data(), x.count(), *factor);
 }
@@ -199,7 +216,7 @@ void PyCommunicator::multiply(const Array& x, const Array& target, Factor factor
 py::object PyCommunicator::contribution(py::object x, const Array& in, Factor scale) const {
   if (!scale) return x;
   py::object copy = allocate(x, in, in.shape().empty() ? 1 : in.shape()[0]);
-  multiply(in, Array(copy, "x"), scale);
+  multiply(in, Array(copy, "x", true), scale);
   return copy;
 }
 
@@ -211,6 +228,10 @@ void PyCommunicator::check_writable(const Array& array, const char* what, const 
 void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
                                size_t shared_bytes) const {
   check_writable(out, "out", "");
+  const auto [x_at, out_at] = std::pair(x.place(), out.place());
+  if (x.on_host() != out.on_host() || (!x.on_host() && (x_at.type != out_at.type || x_at.id != out_at.id)))
+    fail(ErrorKind::invalid_argument, "x and out must be on one device, got DLPack's (type, number) (",
+         x_at.type, ", ", x_at.id, ") and (", out_at.type, ", ", out_at.id, ")");
   if (out.dtype() != x.dtype() || out.count() != count)
     fail(ErrorKind::invalid_argument, "out must hold ", count, " elements of ", name_of(x.dtype()), ", got ",
          out.count(), " of ", name_of(out.dtype()));
@@ -230,20 +251,29 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
   shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
   shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
   shape.pack = options.pack;
+  shape.on_device = !x.on_host();
+  if (shape.on_device && (!options.error.is_none() || options.lost_sq))
+    fail(ErrorKind::invalid_argument, "error and max_rel_err are for arrays in host memory");
   return shape;
 }
 
 py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::object result,
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
+  if (shape.on_device) return issue_on_device(std::move(shape), arrays, std::move(x), result, options, limit);
   arrays.error = error_for(options);
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
   const bool chooses = options.algorithm == "auto" && core_->world() > 1;
   if (chooses && !core_->links_known()) measure_links(limit);
   if (options.codec)
-    shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x").count(), limit);
+    shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x", true).count(), limit);
   if (chooses && shape.codec) measure_coding(shape, limit);
+  return begin(shape, arrays, std::move(x), std::move(result), options, limit);
+}
+
+py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::object x, py::object result,
+                                 const Options& options, Seconds limit) {
   release_done();
   if (!options.async_op) {
     blocking(*core_, [&] { core_->run(shape, arrays, limit); });
@@ -259,7 +289,7 @@ py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::o
 }
 
 void PyCommunicator::release_done() {
-  std::erase_if(kept_, [](const Kept& kept) { return kept.call->done.load(std::memory_order_acquire); });
+  std::erase_if(kept_, [](const Kept& kept) { return ended(*kept.call); });
 }
 
 // Once, before the first call that leaves the choice to us; every rank gets here at the same call.
@@ -284,7 +314,7 @@ py::object PyCommunicator::fold(Shape call, py::object x, const Array& in, py::o
     multiply(in, in, scale);
     return issue(std::move(call), {in.data(), in.data()}, x, x, options);
   }
-  const Array to(out, "out");
+  const Array to(out, "out", true);
   check_out(in, to, in.count(), in.data(), in.bytes());
   multiply(in, to, scale);
   auto* input = scale ? to.data() : in.data();
@@ -294,7 +324,7 @@ py::object PyCommunicator::fold(Shape call, py::object x, const Array& in, py::o
 
 py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::object out, Factor scale,
                                       const Options& options) {
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   check_reducible(in, op, scale);
   Shape call = shape(Collective::all_reduce, in, options);
   call.op = parse_op(op);
@@ -304,7 +334,7 @@ py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::o
 
 py::object PyCommunicator::reduce(py::object x, int root, const std::string& op, py::object out, Factor scale,
                                   const Options& options) {
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   check_root(root);
   check_reducible(in, op, scale);
   Shape call = shape(Collective::reduce, in, options);
@@ -312,12 +342,12 @@ py::object PyCommunicator::reduce(py::object x, int root, const std::string& op,
   if (core_->rank() == root) return fold(std::move(call), x, in, out, scale, options);
   call.in_place = false;  // x is only read here
   py::object own = contribution(x, in, scale);
-  const auto* data = scale ? Array(own, "x").data() : in.data();
+  const auto* data = scale ? Array(own, "x", true).data() : in.data();
   return issue(std::move(call), {data, nullptr}, own, x, options);
 }
 
 py::object PyCommunicator::broadcast(py::object x, int root, const Options& options) {
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   check_root(root);
   if (core_->rank() != root) check_writable(in, "x", ": broadcast writes it on every rank but the root");
   Shape call = shape(Collective::broadcast, in, options);

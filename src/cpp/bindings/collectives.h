@@ -34,7 +34,14 @@ struct Options {
   std::optional<std::string> codec{};
   pybind11::object error = pybind11::none();  // where it goes what the codec loses
   double* lost_sq = nullptr;
+  std::optional<uintptr_t> stream{};  // of arrays on a device; else what their library tells
 };
+
+using Handle = std::optional<uintptr_t>;  // of a stream
+inline Options with_stream(Handle stream, Options options) {
+  options.stream = stream;
+  return options;
+}
 
 // Rates that change: from so many seconds on the s a byte of each place, as Links::betas.
 using Script = std::vector<std::pair<double, std::vector<double>>>;
@@ -51,6 +58,12 @@ struct Emulation {
 
 class PyCommunicator;
 
+// Whether a call has ended, on a device too.
+bool ended(const Pending& call);
+// Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for
+// it.
+void stream_waits(const Pending& call);
+
 // The handle of an asynchronous call.
 class PyWork {
  public:
@@ -61,11 +74,17 @@ class PyWork {
         driver_(driver),
         calls_(std::move(calls)),
         result_(std::move(result)) {}
+  // Arrays on a device: makes the stream wait, and the host only until all ranks have come.
   pybind11::object wait(std::optional<double> timeout_s);
+  // The host waits until the arrays are there, wherever they are.
+  pybind11::object synchronize(std::optional<double> timeout_s);
   bool done() const;
   pybind11::object result() const;
 
  private:
+  bool settled() const;  // as for the host; on a device all is enqueued
+  pybind11::object outcome() const;
+
   std::shared_ptr<Communicator> communicator_;
   Drivable& driver_;
   std::vector<std::shared_ptr<Pending>> calls_;
@@ -141,6 +160,11 @@ class PyCommunicator {
                           pybind11::object result, const Options& options);
   pybind11::object issue(Shape shape, Arrays arrays, pybind11::object x, pybind11::object result,
                          const Options& options);
+  pybind11::object begin(const Shape& shape, const Arrays& arrays, pybind11::object x,
+                         pybind11::object result, const Options& options, Seconds limit);
+  pybind11::object issue_on_device(Shape shape, Arrays arrays, pybind11::object x, pybind11::object result,
+                                   const Options& options, Seconds limit);
+  void check_on_device(const Shape& shape, Device& device) const;
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
   std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,

@@ -21,6 +21,7 @@ struct Names {
   PyObject* timeout = PyUnicode_InternFromString("timeout");
   PyObject* async_op = PyUnicode_InternFromString("async_op");
   PyObject* codec = PyUnicode_InternFromString("codec");
+  PyObject* stream = PyUnicode_InternFromString("stream");
 };
 const Names& known() {
   static const Names names;
@@ -81,6 +82,14 @@ bool take(PyObject* value, std::optional<double>& seconds) {
   return true;
 }
 
+bool take(PyObject* value, std::optional<uintptr_t>& handle) {
+  if (value == Py_None) return true;
+  const size_t number = PyLong_CheckExact(value) ? PyLong_AsSize_t(value) : SIZE_MAX;
+  if (number == SIZE_MAX) return PyErr_Clear(), false;
+  handle = number;
+  return true;
+}
+
 bool take(PyObject* value, bool& flag) {
   flag = value == Py_True;
   return flag || value == Py_False;
@@ -92,6 +101,7 @@ bool take(const Method& method, PyObject* name, PyObject* value, Call& call) {
   if (name == names.segments) return take(value, call.options.segments);
   if (name == names.timeout) return take(value, call.options.timeout_s);
   if (name == names.async_op) return take(value, call.options.async_op);
+  if (name == names.stream) return take(value, call.options.stream);
   if (name == names.codec)
     return method.codec && (value == Py_None || take(value, call.options.codec.emplace()));
   if (name == names.op) return method.op && take(value, call.op);

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "codecs/codec.h"
+#include "devices/device.h"
 #include "plans/plan.h"
 
 namespace gpucomm {
@@ -30,6 +31,7 @@ struct Shape {
   std::vector<size_t> counts, out_counts;
   std::shared_ptr<const Codec> codec;  // null: elements travel as they are
   bool tells_error = false;            // arrays have an `error`
+  bool on_device = false;              // arrays are in a device's memory: the call is enqueued on streams
   uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
   bool operator==(const Shape&) const = default;
 };
@@ -58,6 +60,10 @@ struct Arrays {
   // As long as the whole message, or null: what this rank's encodings lose. Zeros where it encodes nothing.
   std::byte* error = nullptr;
   double* lost_sq = nullptr;  // the same, as a sum of squares to add to
+  // Null: host memory. Else who calls may reuse or read the arrays behind what `stream` holds after the call.
+  std::shared_ptr<Device> device;
+  Stream stream = nullptr;
+  bool stream_waits = true;  // else the rank lets it wait later
 };
 
 }  // namespace gpucomm

@@ -46,6 +46,8 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
   std::shared_ptr<Work> work =
       spare_ && spare_.use_count() == 1 ? std::move(spare_) : std::make_shared<Work>();
   work->arrays = arrays, work->timeout = timeout;
+  work->stream = arrays.stream;
+  work->finished = arrays.device ? std::make_shared<OwnEvent>(make_event(arrays.device)) : nullptr;
   work->sequence = ++sequence_;
   work->program.reset(), work->tuning.reset(), work->turn = {};
   work->started = false, work->error.reset(), work->deadline.reset();
@@ -110,8 +112,8 @@ bool Communicator::advance_front() {
   Work& work = *queue_.front();
   try {
     if (!work.started) begin(work);
-    const bool moved = work.execution.advance();
-    if (!work.execution.done() || !transport_->flush(kEverybody)) return moved;
+    bool moved = false;
+    if (under_way(work, moved)) return moved;
     if (transport_->read_in_place()) {
       // After a fault a peer may reuse its array while we still read there: what we have may be anything.
       std::atomic_thread_fence(std::memory_order_acquire);
@@ -129,6 +131,33 @@ bool Communicator::advance_front() {
   return true;
 }
 
+// Moves it on.
+bool Communicator::under_way(Work& work, bool& moved) {
+  if (work.arrays.device) return !streams_->enqueued(work.sequence);
+  moved = work.execution.advance();
+  return !work.execution.done() || !transport_->flush(kEverybody);
+}
+
+// The last rank to come enqueues for all.
+void Communicator::begin_on_device(Work& work) {
+  if (!streams_) {
+    Common* common = transport_->common();
+    if (!common)
+      fail(ErrorKind::unavailable,
+           "collectives on device arrays need ranks that are threads of one process, ", "transport '",
+           transport_name_, "' has others", fate_.where());
+    std::lock_guard lock(common->mutex);
+    if (!common->value) common->value = std::make_shared<StreamGroup>(world_);
+    streams_ = std::static_pointer_cast<StreamGroup>(common->value);
+  }
+  const CallRecord record = tagged(*work.program, work.sequence);
+  transport_->announce(record);
+  streams_->come(rank_, {work.program, work.arrays, record, work.finished});
+  if (!streams_->enqueued(work.sequence)) return;
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_) transport_->wake(peer);
+}
+
 void Communicator::begin(Work& work) {
   fate_.check_poison();
   if (!work.program) work.program = programs_.get(work.shape, work.tuning.get(), work.turn.place);
@@ -137,8 +166,9 @@ void Communicator::begin(Work& work) {
     auto* times = reinterpret_cast<std::byte*>(work.times.data());
     work.arrays = {times, times};
   }
-  grow_scratch(work.program->scratch_bytes);
   work.started = true;
+  if (work.arrays.device) return begin_on_device(work);
+  grow_scratch(work.program->scratch_bytes);
   if (work.turn.round) work.begun = Clock::now();
   work.execution.start(*work.program, *transport_, work.arrays, scratch_.get(), work.sequence);
   transport_->announce(work.execution.record());
@@ -172,6 +202,7 @@ void Communicator::finish_front(const std::optional<Error>& error) {
 // With the lock held.
 void Communicator::fault(const Error& error) {
   fate_.fail(error);
+  if (streams_) streams_->leave();
   transport_->withdraw();
   while (!queue_.empty()) finish_front(error);
 }
@@ -208,7 +239,7 @@ CallRecord Communicator::record_of(const Work& work) const {
 }
 
 void Communicator::check_peers(const Work& work) const {
-  const CallRecord& mine = work.execution.record();
+  const CallRecord mine = tagged(*work.program, work.sequence);
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
     if (transport_->arrived(peer) >= work.sequence) {
@@ -263,6 +294,7 @@ void Communicator::abort() {
 // Returns whether calls were under way.
 bool Communicator::end(const Error& error) {
   std::lock_guard lock(mutex_);
+  if (streams_) streams_->leave();
   const bool unfinished = !queue_.empty();
   while (!queue_.empty()) finish_front(error);
   return unfinished;

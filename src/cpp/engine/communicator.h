@@ -13,6 +13,7 @@
 #include "engine/execution.h"
 #include "engine/point_to_point.h"
 #include "engine/programs.h"
+#include "engine/stream_group.h"
 
 namespace gpucomm {
 
@@ -119,6 +120,8 @@ class Communicator : public Drivable {
   std::shared_ptr<Work> enqueue(const Arrays& arrays, Seconds timeout);
   void agree(const std::shared_ptr<Tuning>& tuning, int settles, Seconds timeout);
   void begin(Work& work);
+  void begin_on_device(Work& work);
+  bool under_way(Work& work, bool& moved);
   void learn(Work& work);
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
@@ -140,6 +143,7 @@ class Communicator : public Drivable {
   Programs programs_;
   std::shared_ptr<Work> spare_;
   std::unique_ptr<std::byte[], Free> scratch_;
+  std::shared_ptr<StreamGroup> streams_;  // from the first call on a device on
   size_t scratch_bytes_ = 0;
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0;
   std::atomic<bool> links_known_{false}, left_{false};

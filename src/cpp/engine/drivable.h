@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "devices/handles.h"
 #include "transports/transport.h"
 
 namespace gpucomm {
@@ -20,6 +21,9 @@ struct Pending {
   std::optional<Clock::time_point> deadline;  // from the first look at it: short calls read no clock
   std::atomic<bool> done{false};
   std::optional<Error> error;  // set before done
+  // On a device a call is done when it is enqueued; this comes behind it. Null: host memory.
+  std::shared_ptr<OwnEvent> finished;
+  Stream stream = nullptr;  // where it was called
 };
 
 class Drivable {

@@ -14,23 +14,8 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
                       uint64_t sequence) {
   program_ = &program, transport_ = &transport;
   error_ = arrays.error, lost_sq_ = arrays.lost_sq;
-  // Offsets count from the message's start; an array that holds only this rank's chunk starts later.
-  auto shifted = [](const std::byte* p, size_t by) {
-    return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(p) - by);
-  };
-  spaces_[static_cast<int>(Space::input)] = shifted(arrays.input, program.input_shift);
-  spaces_[static_cast<int>(Space::output)] = shifted(arrays.output, program.output_shift);
-  spaces_[static_cast<int>(Space::scratch)] = scratch;
-  spaces_[static_cast<int>(Space::coded)] = scratch + program.coded_begin;
-  if (program.shape.in_place) {
-    // Builders call the one array "output". All of it is there, whichever part the caller passed.
-    std::byte* whole = scatters(program.shape.collective) ? spaces_[static_cast<int>(Space::input)]
-                                                          : spaces_[static_cast<int>(Space::output)];
-    spaces_[static_cast<int>(Space::input)] = spaces_[static_cast<int>(Space::output)] = whole;
-  }
-  record_ = program.record;
-  record_.sequence = sequence;
-  record_.tag = tag_of(program.fingerprint, sequence);
+  spaces_ = spaces_of(program, arrays, scratch);
+  record_ = tagged(program, sequence);
   lanes_.assign(program.lanes, {});
   done_.assign(program.instructions.size(), 0);
   taken_.assign(program.world, 0);
@@ -86,7 +71,7 @@ bool Execution::ready(const Instruction& in) const {
 }
 
 std::byte* Execution::at(const Place& place, size_t offset) const {
-  return spaces_[static_cast<int>(place.space)] + offset;
+  return spaces_[static_cast<size_t>(place.space)] + offset;
 }
 
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {

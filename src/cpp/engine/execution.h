@@ -60,7 +60,7 @@ class Execution {
 
   const Program* program_ = nullptr;
   Transport* transport_ = nullptr;
-  std::byte* spaces_[4] = {};
+  Spaces spaces_{};
   std::byte* error_ = nullptr;
   double* lost_sq_ = nullptr;
   CallRecord record_;

@@ -167,7 +167,8 @@ CallRecord make_record(const Shape& shape) {
   record.root = shape.root, record.segments = shape.segments;
   record.collective = static_cast<uint8_t>(shape.collective);
   record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
-  record.in_use = 1, record.purpose = static_cast<uint32_t>(shape.purpose);
+  record.in_use = 1, record.purpose = static_cast<uint16_t>(shape.purpose);
+  record.on_device = shape.on_device;
   std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
   if (shape.codec) std::strncpy(record.codec.data(), shape.codec->spec().c_str(), record.codec.size() - 1);
   return record;
@@ -210,6 +211,12 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
 
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence) { return mix(fingerprint, sequence); }
 
+CallRecord tagged(const Program& program, uint64_t sequence) {
+  CallRecord record = program.record;
+  record.sequence = sequence, record.tag = tag_of(program.fingerprint, sequence);
+  return record;
+}
+
 std::string describe(const CallRecord& r) {
   const auto purpose = static_cast<Purpose>(r.purpose);
   if (purpose == Purpose::barrier) return concat("barrier #", r.sequence);
@@ -224,6 +231,7 @@ std::string describe(const CallRecord& r) {
     text += concat(by_rank(collective) ? " in uneven counts of digest " : " packed of arrays of digest ",
                    std::hex, r.counts >> 32, std::dec);
   if (rooted(collective)) text += concat(", root ", r.root);
+  if (r.on_device) text += ", on a device";
   if (r.codec[0]) text += concat(", codec ", r.codec.data());
   return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
                        r.segments == 1 ? " segment)" : " segments)");

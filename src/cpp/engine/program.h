@@ -59,6 +59,7 @@ Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratc
 CallRecord make_record(const Shape& shape);
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
+CallRecord tagged(const Program& program, uint64_t sequence);
 // "all_reduce #3 (sum of 1000 float32, algorithm ring, 4 segments)".
 std::string describe(const CallRecord& record);
 

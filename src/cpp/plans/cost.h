@@ -13,14 +13,14 @@ struct Coding {
   double ratio = 1, encode = 0, decode = 0;
 };
 
-struct Event {
+struct Timed {
   int rank, step, peer;  // peer: where a send goes to; -1 for a local step
   double start_s, end_s;
 };
 
 struct Schedule {
   double total_s = 0;
-  std::vector<Event> events;
+  std::vector<Timed> events;
 };
 
 // `offset_bytes`: the layout in bytes, pieces + 1. Deterministic: ties go to the lower rank, then lane.

@@ -105,6 +105,7 @@ class Emulated : public Transport {
   }
 
   bool emulates() const override { return true; }
+  Common* common() override { return nullptr; }  // work on devices knows nothing of these links
   bool waits_long() const override {
     constexpr uint64_t kLongNs = 200'000;
     const uint64_t next = due();

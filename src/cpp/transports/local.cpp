@@ -12,11 +12,15 @@ struct AnonymousRegion : Region {
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return;
     base = static_cast<std::byte*>(p), size = bytes;
+    common = &common_;
   }
   ~AnonymousRegion() override {
     if (base) munmap(base, size);
   }
   void unback(size_t offset, size_t bytes) override { madvise(base + offset, bytes, MADV_DONTNEED); }
+
+ private:
+  Common common_;
 };
 
 std::shared_ptr<Region> make_local_region(int world, std::optional<size_t> heap_bytes) {

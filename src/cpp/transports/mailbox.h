@@ -60,6 +60,7 @@ class Mailbox : public Transport {
   void end_sleep() override;
   void wake_self() override;
   void wake(int rank) override;
+  Common* common() override { return region_->common; }
   void announce(const CallRecord& record) override;
   void complete(uint64_t sequence) override;
   CallRecord call(int rank, uint64_t sequence) const override;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct CallRecord {
   uint64_t count = 0;     // elements of the whole message
   int32_t root = 0, segments = 0;
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
-  uint32_t purpose = 0;  // 1: a barrier, 2: an agreement on measured times
+  uint16_t purpose = 0;    // 1: a barrier, 2: an agreement on measured times
+  uint16_t on_device = 0;  // 1: of arrays on a device
   std::array<char, 32> algorithm{};
   std::array<char, 24> codec{};
   uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
@@ -76,6 +78,13 @@ struct SendProgress {
 };
 
 class Heap;
+
+// What the ranks of a communicator hold together, where they are threads of one process. Who comes first puts
+// it there.
+struct Common {
+  std::mutex mutex;
+  std::shared_ptr<void> value;
+};
 
 // Words that all ranks of a communicator share, zero at first.
 inline constexpr int kSharedClocks = 128 + 2 * 64 * 64 + 1;
@@ -144,6 +153,8 @@ class Transport {
   virtual Clocks* clocks() { return nullptr; }
   // nullptr: the ranks share no memory to agree in.
   virtual Census* census() { return nullptr; }
+  // nullptr: the ranks are no threads of one process.
+  virtual Common* common() { return nullptr; }
   // This rank's part of the memory that all ranks of the node map, for arrays; nullptr: none.
   virtual std::shared_ptr<Heap> heap() { return nullptr; }
   // Why there is no heap, or a smaller one than usual; empty: all is well.
@@ -174,6 +185,7 @@ struct Region {
   // write to nobody's.
   virtual void detach(size_t, size_t) {}
   bool detachable = false;
+  Common* common = nullptr;  // of threads
   std::byte* base = nullptr;
   size_t size = 0;
 };

@@ -85,12 +85,11 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None
     ) -> Any:
         """Collects every rank's tensors, those in each place in one."""
-        copies: Copies = []
-        calls: Calls = []
-        for out, x in zip(outputs, inputs, strict=True):
-            sent, into = source(x), target(out, copies)
-            calls.append(((sent,), keywords(self._choices["all_gather"], sent, opts) | {"out": into}))
-        return self._issue(self._comm.all_gather, calls, opts, outputs, copies)
+
+        def how(_: Any, sent: Any) -> dict[str, Any]:
+            return keywords(self._choices["all_gather"], sent, opts)
+
+        return self._each(self._comm.all_gather, outputs, inputs, how, opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Reduces a list of a tensor for each rank, whose sizes may differ, and leaves each its own."""
@@ -115,12 +114,26 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None
     ) -> Any:
         """Reduces each tensor and leaves each rank its parts."""
+
+        def how(x: Any, sent: Any) -> dict[str, Any]:
+            return self._reducing("reduce_scatter", x, sent, opts)
+
+        return self._each(self._comm.reduce_scatter, outputs, inputs, how, opts)
+
+    def _each(
+        self,
+        call: Callable[..., Any],
+        outputs: Sequence[Any],
+        inputs: Sequence[Any],
+        how: Callable[[Any, Any], dict[str, Any]],
+        opts: Any,
+    ) -> Any:
         copies: Copies = []
         calls: Calls = []
         for out, x in zip(outputs, inputs, strict=True):
             sent, into = source(x), target(out, copies)
-            calls.append(((sent,), self._reducing("reduce_scatter", x, sent, opts) | {"out": into}))
-        return self._issue(self._comm.reduce_scatter, calls, opts, outputs, copies)
+            calls.append(((sent,), how(x, sent) | {"out": into}))
+        return self._issue(call, calls, opts, outputs, copies)
 
     def all_to_all_single(
         self,

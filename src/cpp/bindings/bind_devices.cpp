@@ -1,0 +1,177 @@
+// Devices as Python sees them: CUDA's come from the other extension, those of the host are made here, with
+// arrays that say that they are on them.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <map>
+#include <mutex>
+
+#include "bindings/bind.h"
+#include "bindings/devices.h"
+#include "bindings/names.h"
+#include "devices/handles.h"
+#include "devices/host_device.h"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace gpucomm {
+namespace {
+
+using Address = uintptr_t;
+using Text = const std::string&;
+
+// Those of the host, by the number that their arrays carry.
+std::map<int32_t, std::weak_ptr<Device>>& host_devices() {
+  static std::map<int32_t, std::weak_ptr<Device>> devices;
+  return devices;
+}
+
+std::shared_ptr<Device> cuda_device(int32_t index) {
+  static auto* known = new std::map<int32_t, std::shared_ptr<Device>>;  // never ended: CUDA ends before us
+  auto& device = (*known)[index];
+  if (!device) {
+    const py::object capsule = py::module_::import("gpucomm.cuda").attr("open_device")(index);
+    device = *static_cast<std::shared_ptr<Device>*>(PyCapsule_GetPointer(capsule.ptr(), "gpucomm.Device"));
+  }
+  return device;
+}
+
+// An array of NumPy, of which DLPack says that it is on a host device. It keeps both.
+struct DeviceArray {
+  py::array values;
+  int32_t device;
+  bool bfloat16;  // NumPy has no such dtype: the values are uint16
+};
+
+// What DLPack hands over keeps this until its consumer lets go.
+struct Export {
+  dlpack::Managed managed;
+  py::object values;
+  std::vector<int64_t> shape;
+};
+
+dlpack::DataType type_of(const DeviceArray& array) {
+  static const std::map<char, uint8_t> codes = {{'i', 0}, {'u', 1}, {'f', 2}, {'c', 5}, {'b', 6}};
+  const auto bits = static_cast<uint8_t>(8 * array.values.itemsize());
+  return {array.bfloat16 ? uint8_t{4} : codes.at(array.values.dtype().kind()), bits, 1};
+}
+
+py::capsule export_array(const DeviceArray& array) {
+  const py::array& values = array.values;
+  auto* out = new Export{{}, values, {values.shape(), values.shape() + values.ndim()}};
+  dlpack::Tensor& tensor = out->managed.tensor;
+  tensor.data = const_cast<void*>(values.data());
+  tensor.device = {dlpack::kExtension, array.device};
+  tensor.ndim = static_cast<int32_t>(values.ndim());
+  tensor.dtype = type_of(array), tensor.shape = out->shape.data();
+  out->managed.context = out;
+  out->managed.deleter = [](dlpack::Managed* managed) { delete static_cast<Export*>(managed->context); };
+  return py::capsule(&out->managed, "dltensor", [](PyObject* capsule) {
+    if (!PyCapsule_IsValid(capsule, "dltensor")) return PyErr_Clear();
+    auto* managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    managed->deleter(managed);
+  });
+}
+
+void bind_arrays(py::module_& m) {
+  py::class_<DeviceArray>(m, "HostDeviceArray", "A NumPy array that DLPack calls one of a host device.")
+      .def(
+          "__dlpack__",
+          [](const DeviceArray& array, const py::object&, const py::object&) { return export_array(array); },
+          py::kw_only(), "stream"_a = py::none(), "max_version"_a = py::none())
+      .def("__dlpack_device__",
+           [](const DeviceArray& array) { return py::make_tuple(dlpack::kExtension, array.device); })
+      .def_readonly("values", &DeviceArray::values, "The array, as the host reads it.");
+}
+
+std::byte* pointer(Address address) { return reinterpret_cast<std::byte*>(address); }
+void* handle(Address address) { return reinterpret_cast<void*>(address); }
+
+// The work of a device one by one, for tests and benchmarks; memory, streams and events are addresses.
+void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
+  type.def("name", &Device::name, "As error texts name it.")
+      .def(
+          "make_stream", [](Device& d) { return reinterpret_cast<Address>(d.make_stream()); },
+          "A stream's handle.")
+      .def(
+          "end_stream",
+          [](Device& d, Address s) {
+            py::gil_scoped_release r;
+            d.end_stream(handle(s));
+          },
+          "stream"_a, "Ends a stream of make_stream.")
+      .def(
+          "make_event", [](Device& d) { return reinterpret_cast<Address>(d.make_event()); },
+          "An event's handle.")
+      .def(
+          "end_event", [](Device& d, Address e) { d.end_event(handle(e)); }, "event"_a,
+          "Ends an event of make_event.")
+      .def(
+          "record", [](Device& d, Address e, Address s) { d.record(handle(e), handle(s)); }, "event"_a,
+          "stream"_a = 0, "The event is done when all is that the stream holds now.")
+      .def(
+          "wait", [](Device& d, Address s, Address e) { d.wait(handle(s), handle(e)); }, "stream"_a,
+          "event"_a, "What the stream gets from now on comes after the event as it was last recorded.")
+      .def(
+          "done", [](Device& d, Address e) { return d.done(handle(e)); }, "event"_a,
+          "Whether what the event was recorded behind has ended.")
+      .def(
+          "copy",
+          [](Device& d, Address to, Address from, size_t n, Address s) {
+            d.copy(pointer(to), pointer(from), n, handle(s));
+          },
+          "to"_a, "source"_a, "nbytes"_a, "stream"_a = 0, "Enqueues a copy.")
+      .def(
+          "reduce",
+          [](Device& d, Text dtype, Text op, const std::vector<Address>& to, const std::vector<Address>& from,
+             size_t count, int divisor, Address s) {
+            Fold fold{parse_dtype(dtype), parse_op(op), divisor, {}, {}, count};
+            for (const Address a : to) fold.destinations.push_back(pointer(a));
+            for (const Address a : from) fold.sources.push_back(pointer(a));
+            d.reduce(fold, handle(s));
+          },
+          "dtype"_a, "op"_a, "to"_a, "sources"_a, "count"_a, "divisor"_a = 1, "stream"_a = 0,
+          "Enqueues a fold of the sources, in their order, into each of `to`.")
+      .def("failure", &Device::failure, "What went wrong in work that has run, or nothing.");
+}
+
+}  // namespace
+
+std::shared_ptr<Device> device_of(const Array& array, const char* what) {
+  const dlpack::Device place = array.place();
+  if (place.type == dlpack::kCuda) return cuda_device(place.id);
+  const auto known = host_devices().find(place.id);
+  auto device = known == host_devices().end() ? nullptr : known->second.lock();
+  if (place.type != dlpack::kExtension || !device)
+    fail(ErrorKind::unsupported_type, what, " is on a device of DLPack type ", place.type, " (number ",
+         place.id, "); gpucomm moves arrays in host memory and in that of CUDA devices");
+  return device;
+}
+
+void bind_devices(py::module_& m) {
+  bind_arrays(m);
+  py::class_<Device, std::shared_ptr<Device>> device(m, "Device",
+                                                     "Memory and streams of work, on CUDA or on the host.");
+  bind_work_of_devices(device);
+  py::class_<HostDevice, Device, std::shared_ptr<HostDevice>>(
+      m, "HostDevice", "A device made of threads, on which what uses devices is tested without a GPU.")
+      .def(py::init([](int deferred_us) {
+             return std::make_shared<HostDevice>(std::chrono::microseconds(deferred_us));
+           }),
+           "deferred_us"_a = 0, "deferred_us: each piece of work starts after a pause of up to so long.")
+      .def(
+          "array",
+          [](const std::shared_ptr<HostDevice>& self, const py::array& values, bool bfloat16) {
+            static int32_t next = 0;
+            int32_t number = -1;
+            for (const auto& [known, device] : host_devices())
+              if (device.lock() == self) number = known;
+            if (number < 0) host_devices()[number = next++] = self;
+            return DeviceArray{values, number, bfloat16};
+          },
+          "values"_a, "bfloat16"_a = false, "A C-contiguous array as one of this device: no copy.")
+      .def("enqueued", &HostDevice::enqueued, "kind"_a, "Pieces of work so far: \"copy\", \"reduce\", ...");
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,78 @@
+// Collectives on arrays in a device's memory: they are enqueued, and the caller's stream waits for them.
+#include <algorithm>
+#include <thread>
+
+#include "bindings/collectives.h"
+#include "bindings/devices.h"
+
+namespace py = pybind11;
+
+namespace gpucomm {
+namespace {
+
+// Without a GPU's links measured: one pass over all ranks' memory, or the ring where messages are coded.
+void choose(Shape& shape) {
+  if (shape.algorithm == "auto") shape.algorithm = shape.codec ? "coded_ring" : "direct";
+  if (!shape.segments) shape.segments = 1;
+}
+
+void poll(const OwnEvent& event, Clock::time_point deadline, double patience_s) {
+  constexpr auto kLongest = std::chrono::microseconds(500);
+  for (auto nap = std::chrono::microseconds(1); !event.device()->done(event.get());
+       nap = std::min(2 * nap, kLongest)) {
+    if (Clock::now() >= deadline)
+      fail(ErrorKind::timeout, "the work on ", event.device()->name(), " has not ended after ", patience_s,
+           " s");
+    std::this_thread::sleep_for(nap);
+  }
+  const std::string failure = event.device()->failure();
+  if (!failure.empty()) fail(ErrorKind::unavailable, event.device()->name(), ": ", failure);
+}
+
+}  // namespace
+
+void stream_waits(const Pending& call) {
+  if (!call.error && call.finished) call.finished->device()->wait(call.stream, call.finished->get());
+}
+
+py::object PyWork::synchronize(std::optional<double> timeout_s) {
+  const Seconds patience = timeout_s ? Seconds(*timeout_s) : communicator_->timeout();
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+  py::object result = wait(timeout_s);
+  py::gil_scoped_release released;
+  for (const auto& call : calls_)
+    if (call->finished) poll(*call->finished, deadline, patience.count());
+  return result;
+}
+
+void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
+  const std::string failed = device.failure();
+  if (!failed.empty()) fail(ErrorKind::unavailable, device.name(), " failed in earlier work: ", failed);
+  if (!shape.codec) return;
+  const CodecTraits& traits = shape.codec->traits();
+  if (traits.needs_maximum)
+    fail(ErrorKind::invalid_argument, "codec '", shape.codec->spec(),
+         "' needs the largest magnitude of all ranks, which is not asked for on a device (", device.name(),
+         ")");
+  const std::string refusal = device.refuses(*shape.codec, shape.dtype);
+  if (!refusal.empty())
+    fail(ErrorKind::invalid_argument, "codec '", shape.codec->spec(), "' on ", device.name(), ": ", refusal);
+}
+
+py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, py::object x, py::object result,
+                                           const Options& options, Seconds limit) {
+  const Array array(x.is_none() ? result : x, "x", true);
+  arrays.device = device_of(array, "x");
+  arrays.stream = options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
+  arrays.stream_waits = !options.async_op;
+  if (options.codec) {
+    shape.codec = known_codec(*options.codec).codec;
+    check_codec(shape);
+  }
+  check_on_device(shape, *arrays.device);
+  choose(shape);
+  core_->check_wish(shape);
+  return begin(shape, arrays, std::move(x), std::move(result), options, limit);
+}
+
+}  // namespace gpucomm

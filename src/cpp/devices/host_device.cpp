@@ -1,0 +1,215 @@
+#include "devices/host_device.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "base/error.h"
+#include "reduce/reduce.h"
+
+namespace gpucomm {
+
+// The times that it was recorded, and how many of them have come.
+class HostEvent {
+ public:
+  uint64_t record() {
+    std::lock_guard lock(mutex_);
+    return ++recorded_;
+  }
+  void reach(uint64_t number) {
+    std::lock_guard lock(mutex_);
+    reached_ = std::max(reached_, number);
+    changed_.notify_all();
+  }
+  uint64_t recorded() const {
+    std::lock_guard lock(mutex_);
+    return recorded_;
+  }
+  bool done() const {
+    std::lock_guard lock(mutex_);
+    return reached_ == recorded_;
+  }
+  void wait(uint64_t number) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_ >= number; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t recorded_ = 0, reached_ = 0;
+};
+
+class HostStream {
+ public:
+  explicit HostStream(std::chrono::microseconds deferred)
+      : deferred_(deferred), pauses_(std::random_device{}()), thread_([this] { serve(); }) {}
+  ~HostStream() {
+    add({});
+    thread_.join();
+  }
+  void add(std::function<void()> job) {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    added_.notify_one();
+  }
+
+ private:
+  void serve() {
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      added_.wait(lock, [&] { return !jobs_.empty(); });
+      const auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      if (!job) return;
+      if (deferred_.count()) std::this_thread::sleep_for(deferred_ * (pauses_() % 1024) / 1024);
+      job();
+    }
+  }
+
+  std::chrono::microseconds deferred_;
+  std::minstd_rand pauses_;
+  std::mutex mutex_;  // guards jobs_
+  std::condition_variable added_;
+  std::deque<std::function<void()>> jobs_;
+  std::thread thread_;
+};
+
+namespace {
+
+// Handles own a share, work that is under way another.
+std::shared_ptr<HostEvent>& shared(Event event) { return *static_cast<std::shared_ptr<HostEvent>*>(event); }
+
+uint64_t coded_bytes(const std::byte* slot) {
+  uint64_t bytes;
+  std::memcpy(&bytes, slot, sizeof bytes);
+  return bytes;
+}
+
+size_t checked_bytes(const CodedPiece& piece, const std::byte* slot) {
+  const uint64_t bytes = coded_bytes(slot), most = piece.codec->max_bytes(piece.count, piece.dtype);
+  if (bytes > most)
+    fail(ErrorKind::mismatch, "a coded message says that it has ", bytes, " bytes where at most ", most,
+         " fit");
+  return bytes;
+}
+
+void divide(const CodedPiece& piece, std::byte* dense, int divisor) {
+  const void* sources[] = {dense};
+  if (divisor > 1) reduce(piece.dtype, Op::sum, dense, sources, 1, piece.count, divisor);
+}
+
+}  // namespace
+
+HostDevice::HostDevice(std::chrono::microseconds deferred)
+    : deferred_(deferred), default_stream_(std::make_unique<HostStream>(deferred)) {}
+HostDevice::~HostDevice() = default;
+
+std::byte* HostDevice::allocate(size_t bytes) {
+  constexpr size_t kUnit = 256;
+  auto* memory = static_cast<std::byte*>(
+      std::aligned_alloc(kUnit, std::max(kUnit, (bytes + kUnit - 1) / kUnit * kUnit)));
+  if (!memory) fail(ErrorKind::unavailable, "no memory for ", bytes, " bytes on the host device");
+  return memory;
+}
+void HostDevice::release(std::byte* memory) noexcept { std::free(memory); }
+
+Stream HostDevice::make_stream() { return new HostStream(deferred_); }
+void HostDevice::end_stream(Stream stream) noexcept { delete static_cast<HostStream*>(stream); }
+Event HostDevice::make_event() { return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>()); }
+void HostDevice::end_event(Event event) noexcept { delete &shared(event); }
+bool HostDevice::done(Event event) { return shared(event)->done(); }
+
+HostStream& HostDevice::stream_of(Stream stream) {
+  return stream ? *static_cast<HostStream*>(stream) : *default_stream_;
+}
+
+void HostDevice::record(Event event, Stream stream) {
+  count("record");
+  stream_of(stream).add([event = shared(event), number = shared(event)->record()] { event->reach(number); });
+}
+
+void HostDevice::wait(Stream stream, Event event) {
+  count("wait");
+  stream_of(stream).add([event = shared(event), number = shared(event)->recorded()] { event->wait(number); });
+}
+
+template <class Job>
+void HostDevice::enqueue(const char* kind, Stream stream, Job job) {
+  count(kind);
+  stream_of(stream).add([this, job = std::move(job)] {
+    try {
+      job();
+    } catch (const Error& error) {
+      fail_with(error.what());
+    }
+  });
+}
+
+void HostDevice::copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) {
+  enqueue("copy", stream, [=] { std::memmove(to, from, bytes); });
+}
+
+void HostDevice::reduce(const Fold& fold, Stream stream) {
+  enqueue("reduce", stream, [fold] {
+    const std::vector<const void*> sources(fold.sources.begin(), fold.sources.end());
+    std::byte* const first = fold.destinations[0];
+    gpucomm::reduce(fold.dtype, fold.op, first, sources.data(), static_cast<int>(sources.size()), fold.count,
+                    fold.divisor);
+    for (size_t i = 1; i < fold.destinations.size(); ++i)
+      std::memcpy(fold.destinations[i], first, fold.count * size_of(fold.dtype));
+  });
+}
+
+void HostDevice::encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {
+  enqueue("encode", stream, [=] {
+    const uint64_t bytes = piece.codec->encode(dense, piece.count, piece.dtype, slot + kSlotHeader);
+    std::memcpy(slot, &bytes, sizeof bytes);
+  });
+}
+
+void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds,
+                        int divisor, Stream stream) {
+  enqueue("decode", stream, [=] {
+    const auto decode = adds ? &Codec::decode_add : &Codec::decode;
+    (piece.codec->*decode)(slot + kSlotHeader, checked_bytes(piece, slot), piece.count, piece.dtype, dense);
+    divide(piece, dense, divisor);
+  });
+}
+
+void HostDevice::add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) {
+  enqueue("add_coded", stream,
+          [=] { piece.codec->add(from + kSlotHeader, checked_bytes(piece, from), into + kSlotHeader); });
+}
+
+void HostDevice::fail_with(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = text;
+}
+
+std::string HostDevice::failure() {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void HostDevice::count(const char* kind) {
+  std::lock_guard lock(mutex_);
+  for (auto& [name, times] : enqueued_)
+    if (name == kind) return void(++times);
+  enqueued_.emplace_back(kind, 1);
+}
+
+size_t HostDevice::enqueued(const std::string& kind) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& [name, times] : enqueued_)
+    if (name == kind) return times;
+  return 0;
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,62 @@
+// A device made of this machine's memory and threads: streams are queues with a thread each, events numbers.
+// It orders what CUDA orders and nothing more, so what uses devices is tested on it.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "devices/device.h"
+
+namespace gpucomm {
+
+class HostStream;
+class HostEvent;
+
+class HostDevice : public Device {
+ public:
+  // `deferred`: each piece of work starts after a pause of up to so long, drawn anew each time, so that a
+  // wait that is missing shows.
+  explicit HostDevice(std::chrono::microseconds deferred = {});
+  ~HostDevice() override;
+
+  std::string name() const override { return "host device"; }
+  std::byte* allocate(size_t bytes) override;
+  void release(std::byte* memory) noexcept override;
+  // nullptr is a stream too, as with CUDA.
+  Stream make_stream() override;
+  void end_stream(Stream stream) noexcept override;  // after what it holds
+  Event make_event() override;
+  void end_event(Event event) noexcept override;
+  void record(Event event, Stream stream) override;
+  void wait(Stream stream, Event event) override;
+  bool done(Event event) override;
+
+  void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override;
+  void reduce(const Fold& fold, Stream stream) override;
+  std::string refuses(const Codec&, Dtype) const override { return ""; }
+  void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) override;
+  void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
+              Stream stream) override;
+  void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override;
+  std::string failure() override;
+
+  // Pieces of work that were enqueued, by kind, for tests: "copy", "reduce", ..., "record", "wait".
+  size_t enqueued(const std::string& kind) const;
+
+ private:
+  template <class Job>
+  void enqueue(const char* kind, Stream stream, Job job);
+  HostStream& stream_of(Stream stream);
+  void count(const char* kind);
+  void fail_with(const std::string& text);
+
+  std::chrono::microseconds deferred_;
+  std::unique_ptr<HostStream> default_stream_;
+  mutable std::mutex mutex_;  // guards all below
+  std::string failure_;
+  std::vector<std::pair<std::string, size_t>> enqueued_;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,32 @@
+// The programs of all ranks of one process as one list of work for streams, in an order in which every piece
+// of work comes after what it needs. Values only: built once per set of programs, enqueued again and again.
+#pragma once
+#include <vector>
+
+#include "engine/program.h"
+
+namespace gpucomm {
+
+// A step of a rank: what receives reads out of the senders' memory; sends are no work of their own.
+struct Launch {
+  struct Source {
+    int rank, step;         // the send
+    bool answered = false;  // the fold writes its result there too
+  };
+  int track;               // where it runs, in order
+  int rank, step;          // the instruction
+  std::vector<int> after;  // tracks: what they have recorded last is done before
+  bool record = false;     // other tracks wait for it
+  std::vector<Source> sources;
+};
+
+struct Launches {
+  std::vector<int> tracks;  // whose: the rank of each
+  std::vector<Launch> list;
+};
+
+// Messages meet as in the verifier, which has shown that the plans come to an end: a send waits for its
+// receive, and what it sent may be overwritten after that.
+Launches arrange(const std::vector<const Program*>& programs);
+
+}  // namespace gpucomm

@@ -1,0 +1,173 @@
+#include "engine/stream_group.h"
+
+#include <algorithm>
+
+namespace gpucomm {
+
+// What the streams hold may still use any rank's memory.
+StreamGroup::~StreamGroup() {
+  for (Held& held : ranks_) held.streams.clear();
+  hub_ = {};
+}
+
+void StreamGroup::come(int rank, const StreamCall& part) {
+  std::lock_guard lock(mutex_);
+  if (left_) fail(ErrorKind::peer_lost, "a rank has closed its communicator before ", describe(part.record));
+  parts_[rank] = part;
+  if (++present_ < static_cast<int>(parts_.size())) return;
+  check();
+  prepare();
+  const Launches& launches = launches_of();
+  begin(launches);
+  for (const Launch& launch : launches.list) enqueue(launch);
+  end(launches);
+  const uint64_t sequence = part.record.sequence;
+  for (auto& each : parts_) each.reset();
+  present_ = 0;
+  enqueued_.store(sequence, std::memory_order_release);
+}
+
+void StreamGroup::leave() {
+  std::lock_guard lock(mutex_);
+  left_ = true;
+}
+
+void StreamGroup::check() const {
+  for (size_t rank = 1; rank < parts_.size(); ++rank)
+    if (parts_[rank]->record.tag != parts_[0]->record.tag)
+      fail(ErrorKind::mismatch, "the ranks do not make the same call: rank 0 of ", parts_.size(), " calls ",
+           describe(parts_[0]->record), ", rank ", rank, " ", describe(parts_[rank]->record));
+}
+
+// Of every rank's device what this call needs.
+void StreamGroup::prepare() {
+  spaces_.resize(parts_.size()), came_.resize(parts_.size());
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    Held& held = ranks_[rank];
+    const StreamCall& part = *parts_[rank];
+    if (held.device != part.arrays.device) {
+      held = {}, held.device = part.arrays.device;
+      came_[rank] = make_event(held.device);
+      if (rank == 0) hub_ = make_stream(held.device), hub_event_ = make_event(held.device);
+    }
+    const size_t bytes = part.program->scratch_bytes;
+    if (bytes > held.scratch.bytes()) {
+      // Twice as much each time: what is outgrown is together less than what there is now.
+      OwnMemory grown(held.device, std::max(bytes, 2 * held.scratch.bytes()));
+      if (held.scratch.bytes()) held.outgrown.push_back(std::move(held.scratch));
+      held.scratch = std::move(grown);
+    }
+    spaces_[rank] = spaces_of(*part.program, part.arrays, held.scratch.get());
+  }
+}
+
+const Launches& StreamGroup::launches_of() {
+  constexpr size_t kMost = 256;
+  Key key;
+  for (const auto& part : parts_) key.push_back(part->program);
+  if (const auto found = launches_.find(key); found != launches_.end()) return found->second;
+  std::vector<const Program*> programs;
+  for (const auto& program : key) programs.push_back(program.get());
+  if (launches_.size() >= kMost) launches_.clear();
+  return launches_.emplace(std::move(key), arrange(programs)).first->second;
+}
+
+// All of the group comes after what all ranks' streams hold, and after its former call.
+void StreamGroup::begin(const Launches& launches) {
+  std::vector<size_t> used(parts_.size());
+  streams_.clear(), events_.clear();
+  for (const int rank : launches.tracks) {
+    Held& held = ranks_[rank];
+    const size_t index = used[rank]++;
+    if (index == held.streams.size()) {
+      held.streams.push_back(make_stream(held.device));
+      held.events.push_back(make_event(held.device));
+    }
+    streams_.push_back(held.streams[index].get()), events_.push_back(held.events[index].get());
+  }
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    device(rank).record(came_[rank].get(), parts_[rank]->arrays.stream);
+    device(0).wait(hub_.get(), came_[rank].get());
+  }
+  device(0).record(hub_event_.get(), hub_.get());
+  for (size_t t = 0; t < streams_.size(); ++t) device(launches.tracks[t]).wait(streams_[t], hub_event_.get());
+}
+
+void StreamGroup::enqueue(const Launch& launch) {
+  const Instruction& in = step(launch.rank, launch.step);
+  const Stream stream = streams_[launch.track];
+  for (const int track : launch.after) device(launch.rank).wait(stream, events_[track]);
+  if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce)
+    receive(in, launch, stream);
+  else
+    code(in, launch.rank, stream);
+  if (launch.record) device(launch.rank).record(events_[launch.track], stream);
+}
+
+void StreamGroup::end(const Launches& launches) {
+  for (size_t t = 0; t < streams_.size(); ++t) {
+    device(launches.tracks[t]).record(events_[t], streams_[t]);
+    device(0).wait(hub_.get(), events_[t]);
+  }
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    const StreamCall& part = *parts_[rank];
+    device(0).record(part.finished->get(), hub_.get());
+    if (part.arrays.stream_waits) device(rank).wait(part.arrays.stream, part.finished->get());
+  }
+}
+
+std::byte* StreamGroup::at(int rank, const Place& place, size_t offset) const {
+  return spaces_[rank][static_cast<size_t>(place.space)] + offset;
+}
+
+// Straight out of the senders' memory.
+void StreamGroup::receive(const Instruction& in, const Launch& launch, Stream stream) {
+  const Shape& shape = parts_[launch.rank]->program->shape;
+  const size_t count = in.bytes / size_of(shape.dtype);
+  auto source = [&](const Launch::Source& from) {
+    const Instruction& sent = step(from.rank, from.step);
+    return at(from.rank, sent.source, sent.source_offset);
+  };
+  std::byte* const target = at(launch.rank, in.target, in.target_offset);
+  if (in.kind == StepKind::recv) {
+    const size_t bytes = in.coded ? kSlotHeader + shape.codec->max_bytes(count, shape.dtype) : in.bytes;
+    if (bytes) device(launch.rank).copy(target, source(launch.sources[0]), bytes, stream);
+    return;
+  }
+  if (!count) return;
+  const bool mean = shape.op == Op::mean;
+  Fold fold{shape.dtype,
+            mean ? Op::sum : shape.op,
+            mean && in.final ? parts_[launch.rank]->program->world : 1,
+            {target},
+            {},
+            count};
+  for (const auto& from : launch.sources) {
+    fold.sources.push_back(source(from));
+    if (from.answered) fold.destinations.push_back(source(from));
+  }
+  fold.sources.insert(fold.sources.begin() + in.below, at(launch.rank, in.source, in.source_offset));
+  device(launch.rank).reduce(fold, stream);
+}
+
+// What a rank does on its own.
+void StreamGroup::code(const Instruction& in, int rank, Stream stream) {
+  const Program& program = *parts_[rank]->program;
+  const Shape& shape = program.shape;
+  const CodedPiece piece{shape.codec.get(), shape.dtype, in.bytes / size_of(shape.dtype)};
+  const std::byte* source = at(rank, in.source, in.source_offset);
+  std::byte* target = at(rank, in.target, in.target_offset);
+  if (in.kind == StepKind::encode) return device(rank).encode(piece, source, target, stream);
+  if (!in.bytes) return;
+  const bool mean = shape.op == Op::mean;
+  const int divisor = mean && in.final ? program.world : 1;
+  if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
+    return device(rank).decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor, stream);
+  if (in.kind == StepKind::reduce && in.coded) return device(rank).add_coded(piece, source, target, stream);
+  if (in.kind == StepKind::reduce)
+    return device(rank).reduce(
+        {shape.dtype, mean ? Op::sum : shape.op, divisor, {target}, {target, source}, piece.count}, stream);
+  if (target != source) device(rank).copy(target, source, in.bytes, stream);
+}
+
+}  // namespace gpucomm

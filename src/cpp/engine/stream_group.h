@@ -1,0 +1,75 @@
+// The ranks of a communicator that are threads of one process, where they call collectives on device arrays:
+// the last to come enqueues the work of all of them, on streams of the group, and nobody waits for its end.
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "devices/handles.h"
+#include "engine/launches.h"
+
+namespace gpucomm {
+
+// A rank's part of a call.
+struct StreamCall {
+  std::shared_ptr<const Program> program;
+  Arrays arrays;
+  CallRecord record;
+  std::shared_ptr<OwnEvent> finished;  // recorded behind all of the group's work
+};
+
+class StreamGroup {
+ public:
+  explicit StreamGroup(int world) : parts_(world), ranks_(world) {}
+  ~StreamGroup();
+
+  // This rank's part of its next call. The last to come enqueues, or throws what is wrong: mismatch where the
+  // parts do not fit.
+  void come(int rank, const StreamCall& part);
+  // A rank ends its communicator: nothing is enqueued any more, its arrays may go.
+  void leave();
+  // Whether all have come to a call.
+  bool enqueued(uint64_t sequence) const { return enqueued_.load(std::memory_order_acquire) >= sequence; }
+
+ private:
+  // What a rank has on its device.
+  struct Held {
+    std::shared_ptr<Device> device;
+    std::vector<OwnStream> streams;  // by track, in the order of the rank's own
+    std::vector<OwnEvent> events;
+    OwnMemory scratch;
+    std::vector<OwnMemory> outgrown;  // what is under way may still use it
+  };
+  void check() const;
+  void prepare();
+  const Launches& launches_of();
+  void begin(const Launches& launches);
+  void enqueue(const Launch& launch);
+  void end(const Launches& launches);
+  void receive(const Instruction& in, const Launch& launch, Stream stream);
+  void code(const Instruction& in, int rank, Stream stream);
+  std::byte* at(int rank, const Place& place, size_t offset) const;
+  Device& device(int rank) const { return *ranks_[rank].device; }
+  const Instruction& step(int rank, int index) const { return parts_[rank]->program->instructions[index]; }
+
+  mutable std::mutex mutex_;  // guards all below but the atomic
+  std::vector<std::optional<StreamCall>> parts_;
+  std::vector<Held> ranks_;
+  // Of the group: between the ranks' streams and its own, so that calls follow one another.
+  OwnStream hub_;
+  OwnEvent hub_event_;
+  std::vector<OwnEvent> came_;   // by rank: what its stream held
+  std::vector<Spaces> spaces_;   // by rank, of the call at hand
+  std::vector<Stream> streams_;  // by track
+  std::vector<Event> events_;
+  using Key = std::vector<std::shared_ptr<const Program>>;
+  std::map<Key, Launches> launches_;
+  int present_ = 0;
+  bool left_ = false;
+  std::atomic<uint64_t> enqueued_{0};
+};
+
+}  // namespace gpucomm
