@@ -20,7 +20,7 @@ from conftest import ROOTED, pairs
 from ranks import run_ranks
 from reference import defined, fold, values
 
-from gpucomm import _core, nccl
+from gpucomm import _core, doctor, nccl
 from gpucomm.errors import (
     ClosedError,
     CollectiveTimeoutError,
@@ -173,6 +173,13 @@ def test_what_was_not_found_is_a_sentence(build: Build, monkeypatch: pytest.Monk
     assert nccl.why_not().endswith("(named by GPUCOMM_NCCL_LIBRARY)")
     monkeypatch.setenv(nccl.VARIABLE, str(build()))
     assert nccl.why_not() == ""
+
+
+@pytest.mark.processes
+def test_the_doctor_names_version_file_and_way(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(nccl.VARIABLE, str(build()))
+    (finding,) = doctor._LOOKS["NCCL"]("NCCL")
+    assert finding.why.startswith(f"NCCL 2.27.3, {build()} (named by GPUCOMM_NCCL_LIBRARY)")
 
 
 @pytest.mark.processes

@@ -36,6 +36,7 @@ PYTHON_LAYERS = {
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
     "codecs": LOWEST | {"arrays"},
+    "nccl": LOWEST,
     "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
     "comm": LOWEST | {"launch", "object_collectives"},  # late
     "coalesce": LOWEST | {"arrays", "comm"},
