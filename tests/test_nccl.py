@@ -352,6 +352,23 @@ def test_a_round_is_one_group(fake: ctypes.CDLL) -> None:
     assert b"ncclCommAbort" not in calls
 
 
+@pytest.mark.parametrize(("collective", "algorithm"), pairs("all_reduce", "reduce", "reduce_scatter"))
+def test_what_lands_at_once_is_bounded(collective: str, algorithm: str) -> None:
+    """And all ranks cut the message alike."""
+    world, count = 4, 64 << 20
+    found = [_core.grouped(collective, algorithm, count, rank, world) for rank in range(world)]
+    assert len({segments for segments, _, _ in found}) == 1
+    assert max(scratch for _, _, scratch in found) <= 2 * (16 << 20) + 4096  # the plan's, and what lands
+    small = [_core.grouped(collective, algorithm, 4096, rank, world) for rank in range(world)]
+    assert {segments for segments, _, _ in small} == {1}
+
+
+def test_more_sources_than_a_device_folds_are_refused() -> None:
+    _core.grouped("all_reduce", "direct", 65 * 16, 0, 64)
+    with pytest.raises(UnavailableError, match=r"algorithm direct folds 65 arrays at once, .* at most 64"):
+        _core.grouped("all_reduce", "direct", 65 * 16, 0, 65)
+
+
 def test_in_place_beside_not_in_place(fake: ctypes.CDLL) -> None:
     def body(comm: Any) -> Any:
         x = np.full(1000, comm.rank + 1, np.float32)

@@ -39,6 +39,7 @@ __all__: list[str] = [
     "choose",
     "codecs",
     "copy_pack",
+    "grouped",
     "hasten",
     "mpi_wire",
     "norms",
@@ -1292,6 +1293,20 @@ def codecs() -> dict:
 def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
     """
     Copies arrays into a pack, one behind the other, or out of it again.
+    """
+
+def grouped(
+    collective: str,
+    algorithm: str,
+    count: typing.SupportsInt | typing.SupportsIndex,
+    rank: typing.SupportsInt | typing.SupportsIndex,
+    world: typing.SupportsInt | typing.SupportsIndex,
+    root: typing.SupportsInt | typing.SupportsIndex = 0,
+    segments: typing.SupportsInt | typing.SupportsIndex = 1,
+) -> tuple:
+    """
+    How a call on `count` float32 elements, all chunks together, goes over NCCL: segments, the messages of each round,
+    and bytes of scratch.
     """
 
 def hasten(communicator: type) -> None:

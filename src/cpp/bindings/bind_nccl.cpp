@@ -142,11 +142,20 @@ void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py:
   py::gil_scoped_release release;
   const Deadline deadline(timeout);
   const std::vector<int> nodes(c.world());
-  const Program program = compile(shape, nodes, c.rank());
-  const Grouped grouped = group(program, nodes);
+  const Grouped grouped = compile_grouped(shape, nodes, c.rank());
   if (self.scratch.bytes() < grouped.scratch_bytes) self.scratch = {self.device, grouped.scratch_bytes};
-  enqueue(program, grouped, arrays, self.scratch.get(), c, *self.device, self.stream.get(), deadline);
+  enqueue(grouped, arrays, self.scratch.get(), c, *self.device, self.stream.get(), deadline);
   self.finish(deadline);
+}
+
+// (segments, messages of each round, bytes of scratch).
+py::tuple grouped(Text name, Text algorithm, size_t count, int rank, int world, int root, int segments) {
+  Shape shape{.collective = parse<Collective>("collective", name, kCollectiveNames), .count = count};
+  shape.root = root, shape.segments = segments, shape.algorithm = algorithm;
+  const Grouped grouped = compile_grouped(shape, std::vector<int>(world), rank);
+  std::vector<size_t> messages;
+  for (const Grouped::Round& round : grouped.rounds) messages.push_back(round.messages.size());
+  return py::make_tuple(grouped.program.shape.segments, messages, grouped.scratch_bytes);
 }
 
 void idle(PyNccl& self) {
@@ -176,6 +185,10 @@ void bind_library(py::module_& m) {
 void bind_nccl(py::module_& m) {
   using Released = py::call_guard<py::gil_scoped_release>;
   bind_library(m);
+  m.def("grouped", &grouped, "collective"_a, "algorithm"_a, "count"_a, "rank"_a, "world"_a, "root"_a = 0,
+        "segments"_a = 1,
+        "How a call on `count` float32 elements, all chunks together, goes over NCCL: segments, the messages "
+        "of each round,\nand bytes of scratch.");
   py::class_<PyNccl>(m, "NcclCommunicator", "A communicator of NCCL on a device; calls wait for their end.")
       .def(py::init([](const std::shared_ptr<NcclLibrary>& library, const std::shared_ptr<Device>& device,
                        const py::bytes& id, int rank, int world,

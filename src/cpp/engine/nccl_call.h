@@ -9,6 +9,7 @@
 namespace gpucomm {
 
 struct Grouped {
+  Program program;
   struct Round {
     std::vector<int> messages, after;  // instructions that move something, in the order of the program
   };
@@ -19,12 +20,14 @@ struct Grouped {
   size_t scratch_bytes = 0;     // of both
 };
 
-// `nodes`: as compile() had them. A program's rounds hold for all ranks, whether they work in place or not.
-Grouped group(const Program& program, const std::vector<int>& nodes);
+// As compile(), which this calls: raises the segment count also until what lands at once on the neediest rank
+// fits in kMaxScratchBytes. The rounds hold for all ranks, whether they work in place or not. Throws
+// unavailable for a fold of more sources than a device takes.
+Grouped compile_grouped(Shape shape, const std::vector<int>& nodes, int rank);
 
 // `scratch`: Grouped::scratch_bytes of the device's memory, which no other call uses before the stream is
 // done with this one. Throws unavailable where the device cannot code these elements.
-void enqueue(const Program& program, const Grouped& grouped, const Arrays& arrays, std::byte* scratch,
-             NcclCommunicator& communicator, Device& device, Stream stream, const Deadline& deadline);
+void enqueue(const Grouped& grouped, const Arrays& arrays, std::byte* scratch, NcclCommunicator& communicator,
+             Device& device, Stream stream, const Deadline& deadline);
 
 }  // namespace gpucomm

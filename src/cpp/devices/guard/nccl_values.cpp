@@ -6,6 +6,8 @@
 
 #include "devices/nccl_types.h"
 
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 14, 0)  // older ones are refused at run time
+
 namespace ours = gpucomm::nccl;
 
 static_assert(sizeof(ncclUniqueId) == sizeof(ours::UniqueId) &&
@@ -87,4 +89,6 @@ SAME(CommDeregister);
 #endif
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 SAME(CommShrink);
+#endif
+
 #endif
