@@ -52,7 +52,7 @@ struct Comm {
 
 std::mutex mutex;
 std::map<std::string, World> worlds;
-std::map<int, int> failing;
+std::map<int, int> failing, failing_later;
 std::set<int> hanging;
 std::string calls;
 void (*idle)(void* stream) = nullptr;
@@ -151,7 +151,9 @@ int state(Comm& comm) {
         while (from && to && !hanging.count(from->rank) && !hanging.count(to->rank) && meet(*from, *to))
           moved = true;
   }
-  return comm.fault ? comm.fault : comm.queue.empty() ? kSuccess : kInProgress;
+  if (comm.fault || !comm.queue.empty()) return comm.fault ? comm.fault : kInProgress;
+  if (failing_later.count(comm.rank)) failing[comm.rank] = failing_later[comm.rank];
+  return kSuccess;
 }
 
 // What the stream holds is done before anything of NCCL's begins.
@@ -173,8 +175,12 @@ char* bytes(void* p) { return static_cast<char*>(p); }
 
 API fake_set_idle(void (*function)(void*)) { return idle = function, 0; }
 API fake_fail(int rank, int code) { return failing[rank] = code, 0; }
+// Once it has said that all is well.
+API fake_fail_later(int rank, int code) { return failing_later[rank] = code, 0; }
 API fake_hang(int rank) { return hanging.insert(rank), 0; }
-API fake_reset() { return failing.clear(), hanging.clear(), calls.clear(), idle = nullptr, 0; }
+API fake_reset() {
+  return failing.clear(), failing_later.clear(), hanging.clear(), calls.clear(), idle = nullptr, 0;
+}
 extern "C" __attribute__((visibility("default"))) const char* fake_calls() { return calls.c_str(); }
 
 API ncclGetVersion(int* version) { return *version = VERSION, 0; }

@@ -339,6 +339,26 @@ def test_coded_plans_too(fake: ctypes.CDLL, collective: str, algorithm: str, cod
             assert got.tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("nodes", [[0, 1, 1], [0, 0, 1, 2], [0, 1, 0, 1]])
+def test_plans_across_nodes(fake: ctypes.CDLL, nodes: list[int]) -> None:
+    """Here some rank folds from two others in one round."""
+    algorithms = [a for c, a in pairs("all_reduce") if _core.algorithms()[a]["across_nodes"]]
+    assert algorithms
+    for algorithm in algorithms:
+
+        def over_nccl(comm: Any, algorithm: str = algorithm) -> Any:
+            x, out = arrays("all_reduce", comm.rank, comm.world, 1003, 0)
+            by_plan(comm, "all_reduce", algorithm, x, out, segments=2, nodes=nodes)
+            return out
+
+        def over_threads(comm: Any, algorithm: str = algorithm) -> Any:
+            return on_host(comm, "all_reduce", 1003, 0, algorithm=algorithm, segments=2)
+
+        results = run(fake, len(nodes), over_nccl)
+        for got, want in zip(results, run_ranks(len(nodes), over_threads, nodes=nodes), strict=True):
+            assert got.tobytes() == want.tobytes()
+
+
 def test_a_round_is_one_group(fake: ctypes.CDLL) -> None:
     """A ring of three has four rounds: as many groups, of a send and a receive of each rank."""
 
@@ -417,9 +437,11 @@ def test_ranks_that_do_not_come(fake: ctypes.CDLL) -> None:
 
 
 def test_a_hanging_rank_ends_at_the_deadline(fake: ctypes.CDLL) -> None:
+    all_there = threading.Barrier(2)
+
     def body(comm: Any) -> str:
-        if comm.rank == 0:
-            fake.fake_hang(1)
+        all_there.wait(TIMEOUT_S)
+        fake.fake_hang(1)
         x = np.ones(8, np.float32)
         with pytest.raises(
             CollectiveTimeoutError, match=f"rank {comm.rank} of 2 waited 0.4 s for the others"
@@ -453,7 +475,10 @@ def test_abort_ends_a_wait_of_another_thread(fake: ctypes.CDLL) -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(6, PeerLostError), (3, UnavailableError)])
 def test_an_error_of_nccl_surfaces_with_its_words(fake: ctypes.CDLL, code: int, kind: type) -> None:
+    all_there = threading.Barrier(2)
+
     def body(comm: Any) -> None:
+        all_there.wait(TIMEOUT_S)
         comm.check()
         fake.fake_fail(comm.rank, code)
         words = "remote process exited" if code == 6 else "internal error"
@@ -463,6 +488,20 @@ def test_an_error_of_nccl_surfaces_with_its_words(fake: ctypes.CDLL, code: int, 
             comm.check()
 
     run(fake, 2, body)
+
+
+def test_success_is_not_reported_before_nccl_says_so(fake: ctypes.CDLL) -> None:
+    """The result may be there, and wrong, when NCCL finds that a link has broken."""
+
+    def body(comm: Any) -> None:
+        fake.fake_fail_later(comm.rank, 6)
+        x = np.ones(8, np.float32)
+        with pytest.raises(
+            PeerLostError, match=f"rank {comm.rank} of 1: what it had enqueued failed: remote"
+        ):
+            native(comm, "all_reduce", x, np.zeros_like(x))
+
+    run(fake, 1, body)
 
 
 def test_bad_arguments_are_sentences(fake: ctypes.CDLL) -> None:

@@ -124,7 +124,8 @@ size_t message_count(Collective collective, const Array* in, const Array* out, i
 }
 
 void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py::object& out, Text op,
-         int root, int segments, const std::optional<std::string>& codec, double max_abs, double timeout) {
+         int root, int segments, const std::optional<std::string>& codec, double max_abs,
+         std::vector<int> nodes, double timeout) {
   std::optional<DeviceArray> in, to;
   if (!x.is_none()) in.emplace(self, x, "x");
   if (!out.is_none()) to.emplace(self, out, "out");
@@ -141,7 +142,7 @@ void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py:
   const Arrays arrays{in ? in->data() : nullptr, to ? to->data() : nullptr};
   py::gil_scoped_release release;
   const Deadline deadline(timeout);
-  const std::vector<int> nodes(c.world());
+  nodes.resize(c.world());
   const Grouped grouped = compile_grouped(shape, nodes, c.rank());
   if (self.scratch.bytes() < grouped.scratch_bytes) self.scratch = {self.device, grouped.scratch_bytes};
   enqueue(grouped, arrays, self.scratch.get(), c, *self.device, self.stream.get(), deadline);
@@ -204,8 +205,10 @@ void bind_nccl(py::module_& m) {
            "timeout"_a = 60.0, "One call of NCCL's own.")
       .def("run", &run, "collective"_a, "algorithm"_a, "x"_a = py::none(), "out"_a = py::none(),
            "op"_a = "sum", "root"_a = 0, "segments"_a = 1, "codec"_a = py::none(), "max_abs"_a = 1.0,
-           "timeout"_a = 60.0,
-           "A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it.")
+           "nodes"_a = std::vector<int>{}, "timeout"_a = 60.0,
+           "A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it. "
+           "`nodes`: "
+           "the node of each\nrank, numbered from 0; none: all on one.")
       .def("split", &split, "color"_a, "key"_a = 0, "timeout"_a = 60.0, Released(),
            "A communicator of those who give the same color, by key; None for a negative one.")
       .def(

@@ -170,16 +170,14 @@ void NcclCommunicator::check() {
 }
 
 void NcclCommunicator::wait(Device& device, Event event, const Deadline& deadline) {
-  Patience patience;
-  while (!device.done(event)) {
-    check();
-    if (deadline.passed()) {
-      Lock lock(mutex_);
-      late("what it had enqueued", deadline);
-    }
-    patience.pause();
+  for (Patience patience;; patience.pause()) {
+    const bool done = device.done(event);
+    check();  // no success is reported before NCCL says so
+    if (done) return;
+    if (!deadline.passed()) continue;
+    Lock lock(mutex_);
+    late("what it had enqueued", deadline);
   }
-  check();  // success is not reported before NCCL says so
 }
 
 std::unique_ptr<NcclCommunicator> NcclCommunicator::split(int color, int key, const Deadline& deadline) {
