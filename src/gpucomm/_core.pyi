@@ -33,6 +33,7 @@ __all__: list[str] = [
     "Wire",
     "WireEvent",
     "Work",
+    "add_gpu",
     "algorithms",
     "build_plan",
     "build_plans",
@@ -438,9 +439,35 @@ class Device:
         """
         Enqueues a copy.
         """
+    def decode(
+        self,
+        codec: str,
+        dtype: str,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        adds: bool = False,
+        divisor: typing.SupportsInt | typing.SupportsIndex = 1,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues a decoding of what encode made.
+        """
     def done(self, event: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Whether what the event was recorded behind has ended.
+        """
+    def encode(
+        self,
+        codec: str,
+        dtype: str,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues an encoding: 8 bytes with the number of coded bytes, then these.
         """
     def end_event(self, event: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -590,10 +617,12 @@ class NcclCommunicator:
         segments: typing.SupportsInt | typing.SupportsIndex = 1,
         codec: str | None = None,
         max_abs: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
         timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
     ) -> None:
         """
-        A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it.
+        A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it. `nodes`: the node of each
+        rank, numbered from 0; none: all on one.
         """
     def split(
         self,
@@ -1237,6 +1266,14 @@ class Block:
         """
         Its size.
         """
+
+def add_gpu(
+    index: typing.SupportsInt | typing.SupportsIndex,
+    capsule: typing_extensions.CapsuleType,
+) -> Device:
+    """
+    Makes a device of gpucomm._cuda the one of this index.
+    """
 
 def algorithms() -> dict:
     """

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from gpucomm import _core
+from gpucomm import _core, cuda
 from gpucomm.launch.cores import cgroup_quota, usable_cores
 from gpucomm.links import memory_bandwidth
 from gpucomm.probe import cache
@@ -235,8 +235,21 @@ def _cuda(name: str) -> Iterator[Finding]:
     if not missing and not Path("/dev/nvidia0").exists():
         missing = "libcuda.so.1 is there, but no /dev/nvidia0"
     yield Finding(f"{name} driver", not missing, missing or "libcuda.so.1 and /dev/nvidia0 are there")
-    built = _find("gpucomm._cuda") is not None
-    yield Finding(f"{name} extension", built, f"gpucomm._cuda is {'' if built else 'not '}part of this build")
+    why = cuda.why_not()
+    built = "gpucomm._cuda is part of this build" if cuda.is_built() else why
+    yield Finding(f"{name} extension", cuda.is_built(), built)
+    if cuda.is_built():
+        yield Finding(f"{name} devices", not why, why or "; ".join(_gpus()))
+
+
+def _gpus() -> Iterator[str]:
+    from gpucomm import _cuda
+
+    for index in range(_cuda.device_count()):
+        yield f"cuda:{index} {_cuda.device_name(index)}"
+    versions = (_cuda.driver_version(), _cuda.runtime_version())
+    driver, runtime = (f"{version // 1000}.{version % 1000 // 10}" for version in versions)
+    yield f"the driver is for CUDA {driver}, gpucomm was built with CUDA {runtime}"
 
 
 def _package(name: str) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ struct Fold {
 // A piece in dense and in coded form. A slot holds the coded bytes' number as a uint64, which the device
 // itself writes and reads, then the bytes, whose alignment is 8.
 struct CodedPiece {
-  const Codec* codec = nullptr;
+  std::shared_ptr<const Codec> codec;
   Dtype dtype = Dtype::float32;
   size_t count = 0;  // elements
 };

@@ -178,7 +178,7 @@ void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byt
                         int divisor, Stream stream) {
   enqueue("decode", stream, [=] {
     const auto decode = adds ? &Codec::decode_add : &Codec::decode;
-    (piece.codec->*decode)(slot + kSlotHeader, checked_bytes(piece, slot), piece.count, piece.dtype, dense);
+    ((*piece.codec).*decode)(slot + kSlotHeader, checked_bytes(piece, slot), piece.count, piece.dtype, dense);
     divide(piece, dense, divisor);
   });
 }

@@ -154,7 +154,7 @@ void StreamGroup::receive(const Instruction& in, const Launch& launch, Stream st
 void StreamGroup::code(const Instruction& in, int rank, Stream stream) {
   const Program& program = *parts_[rank]->program;
   const Shape& shape = program.shape;
-  const CodedPiece piece{shape.codec.get(), shape.dtype, in.bytes / size_of(shape.dtype)};
+  const CodedPiece piece{shape.codec, shape.dtype, in.bytes / size_of(shape.dtype)};
   const std::byte* source = at(rank, in.source, in.source_offset);
   std::byte* target = at(rank, in.target, in.target_offset);
   if (in.kind == StepKind::encode) return device(rank).encode(piece, source, target, stream);
