@@ -38,6 +38,7 @@ PYTHON_LAYERS = {
     "arrays": LOWEST,
     "codecs": LOWEST | {"arrays"},
     "cuda": LOWEST | {"_cuda"},
+    "nccl": LOWEST,
     "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
     "comm": LOWEST | {"launch", "object_collectives"},  # late
     "coalesce": LOWEST | {"arrays", "comm"},

@@ -173,13 +173,20 @@ def _limits(name: str) -> Iterator[Finding]:
         yield Finding(f"{name} {what}", True, f"{soft} {unit} (hard limit: {hard})")
 
 
+# NCCL is loaded, but not in this process, whose torch may bring another copy.
+_ABOUT_NCCL = """
+from gpucomm import nccl
+why_not = nccl.why_not()
+library = None if why_not else nccl.load()
+print(why_not or f"NCCL {library.version}, {library.file} ({nccl.find().how})")
+raise SystemExit(bool(why_not))
+"""
+
+
 def _nccl(name: str) -> Iterator[Finding]:
-    wheel = list(getattr(_find("nvidia.nccl"), "submodule_search_locations", None) or [])
-    missing = "" if wheel else _load_error("libnccl.so.2")
-    if missing:
-        yield Finding(name, False, f"neither a wheel (pip install nvidia-nccl-cu12) nor a library: {missing}")
-    else:
-        yield _for_transport("nccl", Finding(name, True, f"found {wheel[0] if wheel else 'libnccl.so.2'}"))
+    done = subprocess.run([sys.executable, "-c", _ABOUT_NCCL], capture_output=True, text=True, timeout=60)
+    what = (done.stdout or done.stderr).strip() or "no reason given"
+    yield _for_transport("nccl", Finding(name, done.returncode == 0, what.splitlines()[-1]))
 
 
 # MPI is loaded but not initialised, and not in this process.
