@@ -19,8 +19,7 @@ std::string describe_status(Status status) {
   if (fault == Fault::none) return status ? concat("the status word ", status, " has no meaning") : "";
   const std::string what = concat("a codec cannot carry element ", index, " of a piece");
   if (std::isnan(value)) return what + ", which is nan: it has no code for NaN";
-  if (std::isinf(value))
-    return what + (value < 0 ? ", which is -inf" : ", which is inf") + ": it has no code for Inf";
+  if (std::isinf(value)) return concat(what, ", which is ", value, ": it has no code for Inf");
   return concat(what, ", which is about ", value, ": it is beyond the agreed largest magnitude");
 }
 
