@@ -317,7 +317,7 @@ def test_what_a_codec_cannot_carry_is_reported():
     run_ranks(2, body)
 
 
-def test_processes_are_told_that_this_needs_threads():
+def test_emulated_links_are_refused():
     region = _core.Region(1)
     comm = gpucomm.Communicator("local", 0, 1, region=region, links=None)
     gpu = device()
@@ -329,7 +329,7 @@ def test_processes_are_told_that_this_needs_threads():
         comm.all_reduce(gpu.array(np.ones(2)))
 
     for error in outcomes_of(2, body, links=_core.Links("switch", alpha=1e-5, beta=1e-9)):
-        assert isinstance(error, UnavailableError) and "threads of one process" in str(error)
+        assert isinstance(error, UnavailableError) and "and no emulated links" in str(error)
 
 
 def test_an_array_of_an_unknown_device():

@@ -1,0 +1,57 @@
+#include "engine/device_steps.h"
+
+namespace gpucomm {
+namespace {
+
+size_t count_of(const DeviceCall& call, const Instruction& in) {
+  return in.bytes / size_of(call.program.shape.dtype);
+}
+
+// Which divides a mean: the fold that completes it.
+int divisor_of(const DeviceCall& call, const Instruction& in) {
+  return call.program.shape.op == Op::mean && in.final ? call.program.world : 1;
+}
+
+void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> sources, Part part) {
+  const Shape& shape = call.program.shape;
+  const Op op = shape.op == Op::mean ? Op::sum : shape.op;
+  call.device.reduce({shape.dtype,
+                      op,
+                      divisor_of(call, in),
+                      {call.target(in) + part.begin},
+                      std::move(sources),
+                      part.bytes / size_of(shape.dtype)},
+                     call.stream);
+}
+
+}  // namespace
+
+size_t DeviceCall::message_bytes(const Instruction& in) const {
+  const Shape& shape = program.shape;
+  if (!in.coded || !in.bytes) return in.bytes;
+  return kSlotHeader + shape.codec->max_bytes(in.bytes / size_of(shape.dtype), shape.dtype);
+}
+
+void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
+                  Part part) {
+  arrived.insert(arrived.begin() + in.below, call.source(in) + part.begin);
+  fold(call, in, std::move(arrived), part);
+}
+
+void enqueue_local(const DeviceCall& call, const Instruction& in) {
+  const Shape& shape = call.program.shape;
+  const CodedPiece piece{shape.codec.get(), shape.dtype, count_of(call, in)};
+  const std::byte* const source = call.source(in);
+  std::byte* const target = call.target(in);
+  if (!in.bytes) return;  // an empty piece does not travel
+  if (in.kind == StepKind::encode) return call.device.encode(piece, source, target, call.stream);
+  if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
+    return call.device.decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor_of(call, in),
+                              call.stream);
+  if (in.kind == StepKind::reduce && in.coded)
+    return call.device.add_coded(piece, source, target, call.stream);
+  if (in.kind == StepKind::reduce) return fold(call, in, {target, source}, {0, in.bytes});
+  if (target != source) call.device.copy(target, source, in.bytes, call.stream);
+}
+
+}  // namespace gpucomm
