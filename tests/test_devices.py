@@ -33,6 +33,22 @@ def test_streams_wait_for_events_as_they_were_recorded_last():
     gpu.end_event(event)
 
 
+def test_a_later_recording_is_not_an_earlier_one():
+    """Recorded again on a quicker stream, an event still holds up who waits for its former time."""
+    slow, quick = device(100_000), device()
+    event, target, one = quick.make_event(), np.zeros(2), np.ones(1)
+    with stream_of(quick) as b, stream_of(quick) as c:
+        with stream_of(slow) as a:
+            for _ in range(5):
+                slow.copy(address(target), address(one), 8, a)
+            slow.record(event, a)
+            quick.wait(c, event)
+            quick.record(event, b)
+            quick.copy(address(target) + 8, address(target), 8, c)
+    assert target[1] == 1
+    quick.end_event(event)
+
+
 def test_without_an_event_streams_run_as_they_like():
     """What the tests of collectives rely on: a wait that is missing shows."""
     slow, quick = device(200_000), device()

@@ -54,7 +54,6 @@ class HostStream {
 
 namespace {
 
-// Handles own a share, work that is under way another.
 std::shared_ptr<HostEvent>& shared(Event event) { return *static_cast<std::shared_ptr<HostEvent>*>(event); }
 
 uint64_t coded_bytes(const std::byte* slot) {
@@ -120,15 +119,13 @@ std::string HostDevice::export_memory(const std::byte* memory) {
   std::lock_guard lock(mutex_);
   return shared_.at(memory).handle();
 }
-Event HostDevice::make_shared_event() {
-  return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>(SharedMemory(HostEvent::bytes())));
-}
+Event HostDevice::make_shared_event() { return new std::shared_ptr<HostEvent>(HostEvent::make_shared()); }
 std::string HostDevice::export_event(Event event) { return shared(event)->handle(); }
 Event HostDevice::open_event(const std::string& handle) {
-  return new std::shared_ptr<HostEvent>(HostEvent::open(handle));
+  return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>(handle));
 }
 
-bool HostDevice::done(Event event) { return shared(event)->done(); }
+bool HostDevice::done(Event event) { return shared(event)->latest().done(); }
 
 HostStream& HostDevice::stream_of(Stream stream) {
   return stream ? *static_cast<HostStream*>(stream) : *default_stream_;
@@ -136,15 +133,15 @@ HostStream& HostDevice::stream_of(Stream stream) {
 
 void HostDevice::record(Event event, Stream stream) {
   count("record");
-  stream_of(stream).add([event = shared(event), number = shared(event)->record()] { event->reach(number); });
+  stream_of(stream).add([mark = shared(event)->record()] { mark.reach(); });
 }
 
 void HostDevice::wait(Stream stream, Event event) {
   count("wait");
-  stream_of(stream).add([this, event = shared(event), number = shared(event)->recorded()] {
-    if (event->wait(number)) return;
+  stream_of(stream).add([this, mark = shared(event)->latest()] {
+    if (mark.wait()) return;
     lost_.store(true, std::memory_order_release);
-    fail_with(concat("process ", event->maker(), ", for whose work it waited, has ended"));
+    fail_with(concat("process ", mark.maker(), ", for whose work it waited, has ended"));
   });
 }
 
