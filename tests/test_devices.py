@@ -37,14 +37,13 @@ def test_a_later_recording_is_not_an_earlier_one():
     """Recorded again on a quicker stream, an event still holds up who waits for its former time."""
     slow, quick = device(100_000), device()
     event, target, one = quick.make_event(), np.zeros(2), np.ones(1)
-    with stream_of(quick) as b, stream_of(quick) as c:
-        with stream_of(slow) as a:
-            for _ in range(5):
-                slow.copy(address(target), address(one), 8, a)
-            slow.record(event, a)
-            quick.wait(c, event)
-            quick.record(event, b)
-            quick.copy(address(target) + 8, address(target), 8, c)
+    with stream_of(quick) as b, stream_of(quick) as c, stream_of(slow) as a:
+        for _ in range(5):
+            slow.copy(address(target), address(one), 8, a)
+        slow.record(event, a)
+        quick.wait(c, event)
+        quick.record(event, b)
+        quick.copy(address(target) + 8, address(target), 8, c)
     assert target[1] == 1
     quick.end_event(event)
 
