@@ -1,14 +1,17 @@
 # Two commands set everything up: `make demo`, `make test`. All make their own .venv.
 SHELL := /bin/bash
 PYTHON ?= python3
+GPU ?= native
 VENV := .venv
 BIN := $(VENV)/bin
 CPP := $(shell find src/cpp -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
-FORMATTED := $(shell find src/cpp -name '*.h' -o -name '*.cpp')
+FORMATTED := $(shell find src/cpp -name '*.h' -o -name '*.cpp' -o -name '*.cu')
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export GPUCOMM_CUDA ?= AUTO
+# A short list compiles fast; PTX runs on every later GPU. `pip install .` builds for all.
+export GPUCOMM_CUDA_ARCHITECTURES ?= 90-real;75-virtual
 
-.PHONY: demo test test-mpi timing check stubs docs bench sanitize package format clean
+.PHONY: demo test test-mpi timing check stubs docs gpu bench sanitize package format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train_digits.py
@@ -41,6 +44,12 @@ stubs: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(PIP) -e '.[docs]' --no-build-isolation && $(BIN)/mkdocs build --strict
 
+# On a machine with a GPU, without network: with the packages that are there (torch, pytest, scikit-build-core, ...).
+gpu:
+	GPUCOMM_CUDA=ON GPUCOMM_CUDA_ARCHITECTURES=$(GPU) $(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --upgrade --target build/gpu .
+	PYTHONPATH=build/gpu $(PYTHON) -m pytest tests/gpu
+	PYTHONPATH=build/gpu $(PYTHON) benchmarks/device.py --json benchmarks/results/h200.json
+
 bench: $(VENV)/.installed
 	$(BIN)/gpucomm bench all_reduce --ranks 2 --sizes 8,1K,64K,1M,16M,64M --algorithms auto,ring,linear_pipeline,direct --against gloo
 
@@ -71,6 +80,6 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 	touch $@
 
 # Editable: Python changes need nothing; C++ changes rebuild what they touch.
-$(VENV)/.installed: $(VENV)/.tools CMakeLists.txt $(CPP)
+$(VENV)/.installed: $(VENV)/.tools CMakeLists.txt cmake/cuda.cmake $(CPP)
 	$(PIP) --no-build-isolation -e '.[test]'
 	touch $@

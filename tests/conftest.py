@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import rank_processes
+from on_device import HostKit
+from on_gpu import CudaKit, missing
 
 from gpucomm import _core
 
@@ -30,6 +33,20 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUCOMM_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips tests/gpu, with the reason, where there is no GPU."""
+    if why := missing():
+        for item in items:
+            if "gpu" in item.path.parts:
+                item.add_marker(pytest.mark.skip(reason=f"no GPU: {why}"))
+
+
+@pytest.fixture
+def make_kit(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """The device that a test of devices runs on, by `deferred_us`."""
+    return CudaKit if "gpu" in request.path.parts else HostKit
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from on_device import Racing, device, stream_of
+from on_device import HostKit, Racing, stream_of
 from reference import close
 from test_collectives import expect, inputs
 from test_device_collectives import call, has_result
 
 from gpucomm import errors
 
-own = functools.cache(device)  # between processes all calls of a communicator are on one device
+own = functools.cache(HostKit)  # between processes all calls of a communicator are on one device
 
 
 def every_case(comm: Any, collective: str, algorithm: str, deferred_us: int) -> list[Any]:
@@ -28,8 +28,9 @@ def every_case(comm: Any, collective: str, algorithm: str, deferred_us: int) -> 
             result = call(
                 comm, racing, collective, arrays[comm.rank], root, algorithm=algorithm, segments=segments
             )
-            found = racing.read(result) if has_result(collective, comm.rank, root) else None
+            reading = racing.read(result) if has_result(collective, comm.rank, root) else None
             racing.finish()
+            found = None if reading is None else racing.found(reading)
             expected = expect(collective, arrays, comm.rank, root, "sum")
             if expected is not None and not close(found, expected, "sum"):
                 wrong.append((dtype, count))
@@ -44,8 +45,7 @@ def as_on_the_host(
     host = getattr(comm, collective)(x.copy(), **options)
     with stream_of(gpu) as stream:
         racing = Racing(gpu, stream)
-        found = racing.read(call(comm, racing, collective, x, 0, **options))
-        racing.finish()
+        found = racing.found(racing.read(call(comm, racing, collective, x, 0, **options)))
     return bool(np.array_equal(found, host))
 
 
@@ -59,16 +59,15 @@ def many(comm: Any, deferred_us: int) -> list[Any]:
             r, root = racing[n % 2], choice // 8 % comm.world
             x = np.full((3, 200, 30_000, 90_000)[choice % 4], comm.rank + n, np.float32)
             if n % 10 == 9:
-                kept.append((comm.all_reduce(x, op="max"), comm.world - 1 + n))
+                kept.append((None, comm.all_reduce(x, op="max"), comm.world - 1 + n))
             elif choice // 4 % 2:
                 algorithm = ("ring", "direct", "linear_pipeline")[choice // 512 % 3]
                 y = comm.all_reduce(r.array(x), op="max", algorithm=algorithm, stream=r.stream)
-                kept.append((r.read(y), comm.world - 1 + n))
+                kept.append((r, r.read(y), comm.world - 1 + n))
             else:
                 y = comm.broadcast(r.array(x), root, algorithm="binomial_tree", stream=r.stream)
-                kept.append((r.read(y), root + n))
-        for r in racing:
-            r.finish()
+                kept.append((r, r.read(y), root + n))
+        kept = [(r.found(y) if r else y, expected) for r, y, expected in kept]
     return [(n, expected) for n, (found, expected) in enumerate(kept) if not (found == expected).all()]
 
 
@@ -78,13 +77,13 @@ def early(comm: Any, deferred_us: int) -> tuple[bool, list[float]]:
     with stream_of(gpu) as stream:
         racing = Racing(gpu, stream)
         x = racing.array(np.ones(10, np.float32))
-        event = gpu.make_event()
-        gpu.record(event, stream)
+        event = gpu.device.make_event()
+        gpu.device.record(event, stream)
         for _ in range(calls):
             comm.all_reduce(x, stream=stream)
-        before = not gpu.done(event)
+        before = not gpu.device.done(event)
         racing.finish()
-        gpu.end_event(event)
+        gpu.device.end_event(event)
     return before, x.values.tolist()
 
 
@@ -95,10 +94,10 @@ def works(comm: Any) -> tuple[list[float], list[float], bool]:
         racing = Racing(gpu, stream)
         first = comm.all_reduce(racing.array(np.ones(5)), stream=stream, async_op=True)
         second = comm.all_reduce(racing.array(np.full(5, 3.0)), stream=stream, async_op=True)
-        found = racing.read(first.wait())
+        reading = racing.read(first.wait())
         direct = second.synchronize().values.copy()
         done = second.done()
-        racing.finish()
+        found = racing.found(reading)
     return found.tolist(), direct.tolist(), done
 
 

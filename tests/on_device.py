@@ -1,4 +1,7 @@
-"""Calls on arrays of a host device, between work of the same stream before and after."""
+"""Devices for tests: how arrays come to them, and calls between work of the same stream before and after.
+
+The same tests run on the host device and, in tests/gpu, on CUDA, whose arrays are torch's.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,31 @@ from typing import Any
 import numpy as np
 
 from gpucomm import _core
+
+
+class HostKit:
+    """A host device; `deferred_us`: each piece of work starts after a pause of up to so long."""
+
+    def __init__(self, deferred_us: int = 0) -> None:
+        self.device = _core.HostDevice(deferred_us)
+
+    def array(self, values: np.ndarray, dtype: str = "") -> Any:
+        """Values as an array of this device; `dtype`: "bfloat16" where they are its bits."""
+        return self.device.array(np.ascontiguousarray(values), dtype == "bfloat16")
+
+    def host(self, array: Any) -> np.ndarray:
+        """What is in an array now."""
+        return array.values
+
+    def address(self, array: Any) -> int:
+        return array.values.ctypes.data
+
+    def enqueued(self, kind: str) -> int | None:
+        """Pieces of work so far; None: not counted."""
+        return self.device.enqueued(kind)
+
+    def pause(self, stream: int) -> None:
+        """The stream does nothing for a while: this device pauses by itself."""
 
 
 def address(array: np.ndarray) -> int:
@@ -24,10 +52,10 @@ def wait_for(device: Any, event: int, timeout: float = 20.0) -> None:
 
 
 @contextlib.contextmanager
-def stream_of(device: Any) -> Iterator[int]:
-    stream = device.make_stream()
+def stream_of(kit: Any) -> Iterator[int]:
+    stream = kit.device.make_stream()
     yield stream
-    device.end_stream(stream)
+    kit.device.end_stream(stream)
 
 
 class Racing:
@@ -36,36 +64,42 @@ class Racing:
     A call that does not wait for its stream, or is not waited for, shows as wrong values.
     """
 
-    def __init__(self, device: Any, stream: int, dtype: str = "float32") -> None:
-        self.device, self.stream, self.bfloat16 = device, stream, dtype == "bfloat16"
-        self.kept: list[np.ndarray] = []
+    def __init__(self, kit: Any, stream: int, dtype: str = "") -> None:
+        self.kit, self.stream, self.dtype = kit, stream, dtype
+        self.kept: list[Any] = []
+
+    def _copy(self, to: Any, source: Any, nbytes: int) -> None:
+        self.kept += [to, source]
+        self.kit.device.copy(self.kit.address(to), self.kit.address(source), nbytes, self.stream)
 
     def array(self, values: np.ndarray) -> Any:
         """An array that gets these values when the stream comes to it."""
-        source, target = np.ascontiguousarray(values).copy(), np.zeros_like(values)
-        self.kept += [source, target]
-        self.device.copy(address(target), address(source), source.nbytes, self.stream)
-        return self.device.array(target, self.bfloat16)
+        source = self.kit.array(values.copy(), self.dtype)
+        target = self.kit.array(np.zeros_like(values), self.dtype)
+        self.kit.pause(self.stream)
+        self._copy(target, source, values.nbytes)
+        return target
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         """An array of zeros, for results."""
-        self.kept.append(np.zeros(shape, dtype))
-        return self.device.array(self.kept[-1], self.bfloat16)
+        self.kept.append(self.kit.array(np.zeros(shape, dtype), self.dtype))
+        return self.kept[-1]
 
-    def read(self, array: Any) -> np.ndarray:
-        """What is there when the stream comes to it; the stream then overwrites the array."""
-        found, waste = np.empty_like(array.values), np.full_like(array.values, 77)
-        self.device.copy(address(found), address(array.values), found.nbytes, self.stream)
-        self.device.copy(address(array.values), address(waste), waste.nbytes, self.stream)
-        self.kept += [found, waste]
+    def read(self, array: Any) -> Any:
+        """What is there when the stream comes to it, for `found`; the stream then overwrites the array."""
+        like = self.kit.host(array)
+        found, waste = (self.kit.array(np.full_like(like, fill), self.dtype) for fill in (0, 77))
+        self._copy(found, array, like.nbytes)
+        self._copy(array, waste, like.nbytes)
         return found
 
     def finish(self) -> None:
-        event = self.device.make_event()
-        self.device.record(event, self.stream)
-        wait_for(self.device, event)
-        self.device.end_event(event)
+        event = self.kit.device.make_event()
+        self.kit.device.record(event, self.stream)
+        wait_for(self.kit.device, event)
+        self.kit.device.end_event(event)
 
-
-def device(deferred_us: int = 0) -> Any:
-    return _core.HostDevice(deferred_us)
+    def found(self, reading: Any) -> np.ndarray:
+        """What a reading found, once all is finished."""
+        self.finish()
+        return self.kit.host(reading)

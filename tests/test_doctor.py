@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import json
 import subprocess
 import sys
@@ -85,15 +84,22 @@ def test_a_refused_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_no_transport_uses_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "NCCL"
-    spec = importlib.machinery.ModuleSpec("found", None, is_package=True)
-    monkeypatch.setattr(doctor, "_find", lambda module: spec)
-    monkeypatch.setattr(doctor, "_load_error", lambda library: "")
-    for transports, on in (({}, False), ({name.lower(): {"summary": ""}}, True)):
+    found = SimpleNamespace(returncode=0, stdout="NCCL 2.27.3, libnccl.so.2\n", stderr="")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: found)
+    for transports, on in (({}, False), ({"nccl": {"summary": ""}}, True)):
         monkeypatch.setattr(_core, "transports", lambda transports=transports: transports)
-        (finding,) = (finding for finding in doctor.examine() if finding.name == name)
-        assert finding.on is on
-        assert on or f"no transport '{name.lower()}'" in finding.why
+        (finding,) = doctor._LOOKS["NCCL"]("NCCL")
+        assert finding.on is on and finding.why.startswith("NCCL 2.27.3, libnccl.so.2")
+        assert on or "no transport 'nccl'" in finding.why
+
+
+@pytest.mark.processes
+def test_nccl_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUCOMM_NCCL_LIBRARY", "/nowhere/libnccl.so.2")
+    (finding,) = doctor._LOOKS["NCCL"]("NCCL")
+    assert not finding.on
+    assert finding.why.startswith("NCCL cannot be loaded: /nowhere/libnccl.so.2")
+    assert finding.why.endswith("(named by GPUCOMM_NCCL_LIBRARY)")
 
 
 @pytest.mark.processes

@@ -21,6 +21,8 @@ __all__: list[str] = [
     "HostDeviceArray",
     "Line",
     "Links",
+    "NcclCommunicator",
+    "NcclLibrary",
     "Place",
     "Plan",
     "Region",
@@ -31,15 +33,18 @@ __all__: list[str] = [
     "Wire",
     "WireEvent",
     "Work",
+    "add_gpu",
     "algorithms",
     "build_plan",
     "build_plans",
     "choose",
     "codecs",
     "copy_pack",
+    "grouped",
     "hasten",
     "mpi_wire",
     "norms",
+    "place_steps",
     "read_process",
     "reduce",
     "scale",
@@ -434,9 +439,35 @@ class Device:
         """
         Enqueues a copy.
         """
+    def decode(
+        self,
+        codec: str,
+        dtype: str,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        adds: bool = False,
+        divisor: typing.SupportsInt | typing.SupportsIndex = 1,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues a decoding of what encode made.
+        """
     def done(self, event: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Whether what the event was recorded behind has ended.
+        """
+    def encode(
+        self,
+        codec: str,
+        dtype: str,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues an encoding: 8 bytes with the number of coded bytes, then these.
         """
     def end_event(self, event: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -510,6 +541,108 @@ class HostDevice(Device):
         """
         Pieces of work so far: "copy", "reduce", ...
         """
+
+class NcclLibrary:
+    """
+    NCCL, loaded at run time.
+    """
+    def __init__(self, path: str) -> None:
+        """
+        A file, or the soname for the dynamic linker to find.
+        """
+    def has(self, name: str) -> bool:
+        """
+        Whether it has a call, by its full name.
+        """
+    def unique_id(self) -> bytes:
+        """
+        For the ranks of one communicator, to be told to all.
+        """
+    @property
+    def file(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+class NcclCommunicator:
+    """
+    A communicator of NCCL on a device; calls wait for their end.
+    """
+    def __init__(
+        self,
+        library: NcclLibrary,
+        device: Device,
+        unique_id: bytes,
+        rank: typing.SupportsInt | typing.SupportsIndex,
+        world: typing.SupportsInt | typing.SupportsIndex,
+        timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+    ) -> None: ...
+    def abort(self, why: str) -> None:
+        """
+        Ends what is under way; from any thread.
+        """
+    def check(self) -> None:
+        """
+        Raises what NCCL has found since.
+        """
+    def close(
+        self, timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0
+    ) -> None:
+        """
+        After what is enqueued, by all ranks.
+        """
+    def idle(self) -> None:
+        """
+        Waits until the stream has done all it holds.
+        """
+    def native(
+        self,
+        collective: str,
+        x: typing.Any,
+        out: typing.Any,
+        op: str = "sum",
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+    ) -> None:
+        """
+        One call of NCCL's own.
+        """
+    def run(
+        self,
+        collective: str,
+        algorithm: str,
+        x: typing.Any = None,
+        out: typing.Any = None,
+        op: str = "sum",
+        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        segments: typing.SupportsInt | typing.SupportsIndex = 1,
+        codec: str | None = None,
+        max_abs: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+    ) -> None:
+        """
+        A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it. `nodes`: the node of each
+        rank, numbered from 0; none: all on one.
+        """
+    def split(
+        self,
+        color: typing.SupportsInt | typing.SupportsIndex,
+        key: typing.SupportsInt | typing.SupportsIndex = 0,
+        timeout: typing.SupportsFloat | typing.SupportsIndex = 60.0,
+    ) -> NcclCommunicator:
+        """
+        A communicator of those who give the same color, by key; None for a negative one.
+        """
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def stream(self) -> int: ...
+    @property
+    def world(self) -> int: ...
 
 class Work:
     """
@@ -1134,6 +1267,14 @@ class Block:
         Its size.
         """
 
+def add_gpu(
+    index: typing.SupportsInt | typing.SupportsIndex,
+    capsule: typing_extensions.CapsuleType,
+) -> Device:
+    """
+    Makes a device of gpucomm._cuda the one of this index.
+    """
+
 def algorithms() -> dict:
     """
     The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, repeats.
@@ -1191,6 +1332,20 @@ def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
     Copies arrays into a pack, one behind the other, or out of it again.
     """
 
+def grouped(
+    collective: str,
+    algorithm: str,
+    count: typing.SupportsInt | typing.SupportsIndex,
+    rank: typing.SupportsInt | typing.SupportsIndex,
+    world: typing.SupportsInt | typing.SupportsIndex,
+    root: typing.SupportsInt | typing.SupportsIndex = 0,
+    segments: typing.SupportsInt | typing.SupportsIndex = 1,
+) -> tuple:
+    """
+    How a call on `count` float32 elements, all chunks together, goes over NCCL: segments, the messages of each round,
+    and bytes of scratch.
+    """
+
 def hasten(communicator: type) -> None:
     """
     Gives a subclass of Communicator collectives that are quicker to call.
@@ -1215,6 +1370,14 @@ def norms(
     """
     The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of two up to 1024) the norm of an array that
     holds at every element the largest magnitude of its block.
+    """
+
+def place_steps(
+    plans: collections.abc.Sequence[Plan], agreed: collections.abc.Sequence[Plan] = []
+) -> list[list[int]]:
+    """
+    The round in which each rank's send or recv travels, and after which any other step runs (-1: before all), where
+    messages are grouped; `agreed`: the plans whose rounds hold, in place.
     """
 
 def read_process(

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from gpucomm import _core
+from gpucomm import _core, cuda
 from gpucomm.launch.cores import cgroup_quota, usable_cores
 from gpucomm.links import memory_bandwidth
 from gpucomm.probe import cache
@@ -173,13 +173,20 @@ def _limits(name: str) -> Iterator[Finding]:
         yield Finding(f"{name} {what}", True, f"{soft} {unit} (hard limit: {hard})")
 
 
+# NCCL is loaded, but not in this process, whose torch may bring another copy.
+_ABOUT_NCCL = """
+from gpucomm import nccl
+why_not = nccl.why_not()
+library = None if why_not else nccl.load()
+print(why_not or f"NCCL {library.version}, {library.file} ({nccl.find().how})")
+raise SystemExit(bool(why_not))
+"""
+
+
 def _nccl(name: str) -> Iterator[Finding]:
-    wheel = list(getattr(_find("nvidia.nccl"), "submodule_search_locations", None) or [])
-    missing = "" if wheel else _load_error("libnccl.so.2")
-    if missing:
-        yield Finding(name, False, f"neither a wheel (pip install nvidia-nccl-cu12) nor a library: {missing}")
-    else:
-        yield _for_transport("nccl", Finding(name, True, f"found {wheel[0] if wheel else 'libnccl.so.2'}"))
+    done = subprocess.run([sys.executable, "-c", _ABOUT_NCCL], capture_output=True, text=True, timeout=60)
+    what = (done.stdout or done.stderr).strip() or "no reason given"
+    yield _for_transport("nccl", Finding(name, done.returncode == 0, what.splitlines()[-1]))
 
 
 # MPI is loaded but not initialised, and not in this process.
@@ -228,8 +235,21 @@ def _cuda(name: str) -> Iterator[Finding]:
     if not missing and not Path("/dev/nvidia0").exists():
         missing = "libcuda.so.1 is there, but no /dev/nvidia0"
     yield Finding(f"{name} driver", not missing, missing or "libcuda.so.1 and /dev/nvidia0 are there")
-    built = _find("gpucomm._cuda") is not None
-    yield Finding(f"{name} extension", built, f"gpucomm._cuda is {'' if built else 'not '}part of this build")
+    why = cuda.why_not()
+    built = "gpucomm._cuda is part of this build" if cuda.is_built() else why
+    yield Finding(f"{name} extension", cuda.is_built(), built)
+    if cuda.is_built():
+        yield Finding(f"{name} devices", not why, why or "; ".join(_gpus()))
+
+
+def _gpus() -> Iterator[str]:
+    from gpucomm import _cuda
+
+    for index in range(_cuda.device_count()):
+        yield f"cuda:{index} {_cuda.device_name(index)}"
+    versions = (_cuda.driver_version(), _cuda.runtime_version())
+    driver, runtime = (f"{version // 1000}.{version % 1000 // 10}" for version in versions)
+    yield f"the driver is for CUDA {driver}, gpucomm was built with CUDA {runtime}"
 
 
 def _package(name: str) -> Iterator[Finding]:

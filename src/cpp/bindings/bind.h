@@ -12,6 +12,7 @@ void bind_plans(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_codecs(pybind11::module_& m);
 void bind_wires(pybind11::module_& m);
+void bind_nccl(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
 void bind_hot_path(pybind11::module_& m);
 void bind_devices(pybind11::module_& m);

@@ -27,14 +27,19 @@ std::map<int32_t, std::weak_ptr<Device>>& host_devices() {
   return devices;
 }
 
-std::shared_ptr<Device> cuda_device(int32_t index) {
-  static auto* known = new std::map<int32_t, std::shared_ptr<Device>>;  // never ended: CUDA ends before us
-  auto& device = (*known)[index];
-  if (!device) {
-    const py::object capsule = py::module_::import("gpucomm.cuda").attr("open_device")(index);
-    device = *static_cast<std::shared_ptr<Device>*>(PyCapsule_GetPointer(capsule.ptr(), "gpucomm.Device"));
-  }
-  return device;
+// GPUs, by their index; never ended, for CUDA may end before us.
+std::map<int32_t, std::shared_ptr<Device>>& gpus() {
+  static auto* devices = new std::map<int32_t, std::shared_ptr<Device>>;
+  return *devices;
+}
+
+std::shared_ptr<Device> gpu(int32_t index) {
+  if (!gpus().contains(index)) py::module_::import("gpucomm.cuda").attr("device")(index);
+  return gpus().at(index);
+}
+
+std::shared_ptr<Device> add_gpu(int32_t index, const py::capsule& capsule) {
+  return gpus()[index] = *capsule.get_pointer<std::shared_ptr<Device>>();
 }
 
 // An array of NumPy, of which DLPack says that it is on a host device. It keeps both.
@@ -133,6 +138,23 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           },
           "dtype"_a, "op"_a, "to"_a, "sources"_a, "count"_a, "divisor"_a = 1, "stream"_a = 0,
           "Enqueues a fold of the sources, in their order, into each of `to`.")
+      .def(
+          "encode",
+          [](Device& d, Text codec, Text dtype, Address dense, size_t count, Address slot, Address s) {
+            d.encode({parse_codec(codec), parse_dtype(dtype), count}, pointer(dense), pointer(slot),
+                     handle(s));
+          },
+          "codec"_a, "dtype"_a, "dense"_a, "count"_a, "slot"_a, "stream"_a = 0,
+          "Enqueues an encoding: 8 bytes with the number of coded bytes, then these.")
+      .def(
+          "decode",
+          [](Device& d, Text codec, Text dtype, Address slot, Address dense, size_t count, bool adds,
+             int divisor, Address s) {
+            d.decode({parse_codec(codec), parse_dtype(dtype), count}, pointer(slot), pointer(dense), adds,
+                     divisor, handle(s));
+          },
+          "codec"_a, "dtype"_a, "slot"_a, "dense"_a, "count"_a, "adds"_a = false, "divisor"_a = 1,
+          "stream"_a = 0, "Enqueues a decoding of what encode made.")
       .def("failure", &Device::failure, "What went wrong in work that has run, or nothing.");
 }
 
@@ -140,7 +162,7 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
 
 std::shared_ptr<Device> device_of(const Array& array, const char* what) {
   const dlpack::Device place = array.place();
-  if (place.type == dlpack::kCuda) return cuda_device(place.id);
+  if (place.type == dlpack::kCuda) return gpu(place.id);
   const auto known = host_devices().find(place.id);
   auto device = known == host_devices().end() ? nullptr : known->second.lock();
   if (place.type != dlpack::kExtension || !device)
@@ -154,6 +176,8 @@ void bind_devices(py::module_& m) {
   py::class_<Device, std::shared_ptr<Device>> device(m, "Device",
                                                      "Memory and streams of work, on CUDA or on the host.");
   bind_work_of_devices(device);
+  m.def("add_gpu", &add_gpu, "index"_a, "capsule"_a,
+        "Makes a device of gpucomm._cuda the one of this index.");
   py::class_<HostDevice, Device, std::shared_ptr<HostDevice>>(
       m, "HostDevice", "A device made of threads, on which what uses devices is tested without a GPU.")
       .def(py::init([](int deferred_us) {

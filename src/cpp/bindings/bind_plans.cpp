@@ -6,6 +6,7 @@
 #include "bindings/bind.h"
 #include "bindings/names.h"
 #include "plans/cost.h"
+#include "plans/rounds.h"
 #include "plans/verify.h"
 
 namespace py = pybind11;
@@ -114,6 +115,17 @@ static void bind_verify(py::module_& m) {
       .def_readonly("sent", &Verified::sent);
   m.def("verify", &verify, "plans"_a,
         "Executes the plans of all ranks symbolically; raises MismatchError on any fault.");
+  m.def(
+      "place_steps",
+      [](const std::vector<Plan>& plans, const std::vector<Plan>& agreed) {
+        const std::vector<MessageRounds> rounds = find_rounds(agreed.empty() ? plans : agreed);
+        std::vector<std::vector<int>> placed;
+        for (const Plan& plan : plans) placed.push_back(place_steps(plan, rounds.at(plan.rank)));
+        return placed;
+      },
+      "plans"_a, "agreed"_a = std::vector<Plan>{},
+      "The round in which each rank's send or recv travels, and after which any other step runs (-1: before "
+      "all), where\nmessages are grouped; `agreed`: the plans whose rounds hold, in place.");
 }
 
 constexpr std::string_view kLinkKinds[] = {"switch", "chain", "nodes"};

@@ -9,7 +9,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "codecs/blocks/portable.h"
+#include "codecs/blocks/steps.h"
+#include "codecs/fixed_setting.h"
 #include "codecs/float_codec.h"
 #include "codecs/levels.h"
 #include "codecs/unaligned.h"
@@ -18,16 +19,7 @@ namespace gpucomm {
 namespace {
 
 using blocks::bits_of;
-
-// To the nearest integer, ties to even, of any magnitude: from 2^23 on every float is one.
-GPUCOMM_BLOCK float nearest_of_any(float value) {
-  constexpr uint32_t kTwo23 = 0x4b000000;
-  const uint32_t sign = bits_of(value) & ~blocks::kMagnitudeBits;
-  const float two23 = blocks::float_of(sign | kTwo23);
-  const float rounded = (value + two23) - two23;
-  const bool small = (bits_of(value) & blocks::kMagnitudeBits) < kTwo23;
-  return blocks::float_of(blocks::choose(small, bits_of(rounded), bits_of(value)));
-}
+using blocks::nearest_of_any;
 
 // Stops before the run of elements in which one, in steps, is above `limit` (bits of a float), or no number.
 template <class T>
@@ -58,19 +50,7 @@ void add_kernel(const Unaligned<T>* in, size_t count, Unaligned<T>* into) {
     into[i].value = static_cast<T>(static_cast<uint32_t>(into[i].value) + static_cast<uint32_t>(in[i].value));
 }
 
-struct Setting {
-  double eps;
-  int width = 0, world = 0;  // 0: not agreed yet
-};
-
 constexpr int kWidths[] = {8, 16, 32};
-
-// The largest magnitude, in steps, of which `world` summands fit; a float.
-float limit_of(int width, int world) {
-  const int64_t limit = ((int64_t{1} << (width - 1)) - 1) / world;
-  const auto nearest = static_cast<float>(limit);
-  return nearest > static_cast<double>(limit) ? std::nextafter(nearest, 0.0f) : nearest;
-}
 
 class Fixed final : public FloatCodec {
   // call(T()), T the integer of the width.
@@ -82,12 +62,9 @@ class Fixed final : public FloatCodec {
   }
 
  public:
-  explicit Fixed(Setting setting) : setting_(setting) {
+  explicit Fixed(FixedSetting setting) : setting_(setting), step_(setting.step()) {
     traits_.needs_maximum = setting.width == 0;
-    int exponent;
-    std::frexp(2 * setting.eps, &exponent);  // 2^(exponent - 1) <= 2 eps
-    step_ = std::ldexp(1.0f, exponent - 1);
-    if (setting.width) limit_ = limit_of(setting.width, setting.world);
+    if (setting.width) limit_ = setting.limit();
   }
 
   const CodecTraits& traits() const override { return traits_; }
@@ -107,9 +84,10 @@ class Fixed final : public FloatCodec {
     if (!std::isfinite(max_abs) || max_abs < 0 || world < 1)
       fail(ErrorKind::invalid_argument, "codec ", spec(), " cannot agree on a largest magnitude of ", max_abs,
            " for ", world, " ranks: the magnitude must be finite");
-    for (const int width : kWidths)
-      if (std::nearbyint(max_abs / step_) <= limit_of(width, world))
-        return std::make_shared<Fixed>(Setting{setting_.eps, width, world});
+    for (const int width : kWidths) {
+      const FixedSetting setting{setting_.eps, width, world};
+      if (std::nearbyint(max_abs / step_) <= setting.limit()) return std::make_shared<Fixed>(setting);
+    }
     fail(ErrorKind::invalid_argument, "codec ", spec(), " has no width for magnitudes of ", max_abs,
          " summed over ", world, " ranks: in steps of ", step_,
          " they need more than 32 bits; use a larger EPS");
@@ -160,30 +138,14 @@ class Fixed final : public FloatCodec {
                          .needs_maximum = true,
                          .keeps_nan = false,
                          .keeps_infinity = false};
-  Setting setting_;
+  FixedSetting setting_;
   float step_;
   float limit_ = 0;
 };
 
-// Reads a number, and the colon behind it unless the text ends; false if there is none.
-template <class T>
-bool take(std::string_view& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc()) return false;
-  text.remove_prefix(end - text.data());
-  if (text.empty()) return true;
-  const bool more = text.front() == ':' && text.size() > 1;
-  text.remove_prefix(1);
-  return more;
-}
-
 std::shared_ptr<const Codec> make(std::string_view argument) {
-  Setting setting{0};
-  if (!take(argument, setting.eps) || !(setting.eps >= 0x1p-127 && setting.eps < 0x1p96)) return nullptr;
-  if (argument.empty()) return std::make_shared<Fixed>(setting);
-  if (!take(argument, setting.width) || !take(argument, setting.world) || !argument.empty()) return nullptr;
-  const bool known = setting.width == 8 || setting.width == 16 || setting.width == 32;
-  return known && setting.world >= 1 ? std::make_shared<Fixed>(setting) : nullptr;
+  const std::optional<FixedSetting> setting = parse_fixed(argument);
+  return setting ? std::make_shared<Fixed>(*setting) : nullptr;
 }
 
 const Registry<CodecEntry>::Add fixed{

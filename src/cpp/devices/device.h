@@ -31,7 +31,7 @@ struct Fold {
 // A piece in dense and in coded form. A slot holds the coded bytes' number as a uint64, which the device
 // itself writes and reads, then the bytes, whose alignment is 8.
 struct CodedPiece {
-  const Codec* codec = nullptr;
+  std::shared_ptr<const Codec> codec;
   Dtype dtype = Dtype::float32;
   size_t count = 0;  // elements
 };
@@ -43,6 +43,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;  // "cuda:0"
+
+  // From here on this device's work may use the other's memory. Throws unavailable where it cannot.
+  virtual void reach(const Device& other) = 0;
 
   // At least 256-byte aligned. The error text says how much was asked for.
   virtual std::byte* allocate(size_t bytes) = 0;

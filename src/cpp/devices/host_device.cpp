@@ -81,6 +81,11 @@ HostDevice::HostDevice(std::chrono::microseconds deferred)
     : deferred_(deferred), default_stream_(std::make_unique<HostStream>(deferred)) {}
 HostDevice::~HostDevice() = default;
 
+void HostDevice::reach(const Device& other) {
+  if (!dynamic_cast<const HostDevice*>(&other))
+    fail(ErrorKind::unavailable, name(), " cannot use the memory of ", other.name());
+}
+
 std::byte* HostDevice::allocate(size_t bytes) {
   constexpr size_t kUnit = 256;
   auto* memory = static_cast<std::byte*>(
@@ -184,7 +189,7 @@ void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byt
                         int divisor, Stream stream) {
   enqueue("decode", stream, [=] {
     const auto decode = adds ? &Codec::decode_add : &Codec::decode;
-    (piece.codec->*decode)(slot + kSlotHeader, checked_bytes(piece, slot), piece.count, piece.dtype, dense);
+    ((*piece.codec).*decode)(slot + kSlotHeader, checked_bytes(piece, slot), piece.count, piece.dtype, dense);
     divide(piece, dense, divisor);
   });
 }

@@ -23,6 +23,7 @@ class HostDevice : public Device {
   ~HostDevice() override;
 
   std::string name() const override { return "host device"; }
+  void reach(const Device& other) override;
   std::byte* allocate(size_t bytes) override;
   void release(std::byte* memory) noexcept override;
   // nullptr is a stream too, as with CUDA.

@@ -40,7 +40,7 @@ void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<con
 
 void enqueue_local(const DeviceCall& call, const Instruction& in) {
   const Shape& shape = call.program.shape;
-  const CodedPiece piece{shape.codec.get(), shape.dtype, count_of(call, in)};
+  const CodedPiece piece{shape.codec, shape.dtype, count_of(call, in)};
   const std::byte* const source = call.source(in);
   std::byte* const target = call.target(in);
   if (!in.bytes) return;  // an empty piece does not travel

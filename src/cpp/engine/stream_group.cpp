@@ -8,7 +8,8 @@ namespace gpucomm {
 
 // What the streams hold may still use any rank's memory.
 StreamGroup::~StreamGroup() {
-  for (Held& held : ranks_) held.streams.clear();
+  for (auto* all : {&ranks_, &left_behind_})
+    for (Held& held : *all) held.streams.clear();
   hub_ = {};
 }
 
@@ -44,16 +45,22 @@ void StreamGroup::check() const {
 // Of every rank's device what this call needs.
 void StreamGroup::prepare() {
   spaces_.resize(parts_.size()), came_.resize(parts_.size());
+  bool moved = false;
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
     Held& held = ranks_[rank];
     const StreamCall& part = *parts_[rank];
     if (held.device != part.arrays.device) {
+      moved = true;
+      left_behind_.push_back(std::move(held));
       held = {}, held.device = part.arrays.device;
       came_[rank] = make_event(held.device);
       if (rank == 0) hub_ = make_stream(held.device), hub_event_ = make_event(held.device);
     }
     spaces_[rank] = spaces_of(*part.program, part.arrays, held.grow_scratch(part.program->scratch_bytes));
   }
+  for (const Held& one : ranks_)
+    for (const Held& other : ranks_)
+      if (moved && one.device != other.device) one.device->reach(*other.device);
 }
 
 const Launches& StreamGroup::launches_of() {

@@ -41,7 +41,8 @@ class StreamGroup {
 
   mutable std::mutex mutex_;  // guards all below but the atomic
   std::vector<std::optional<StreamCall>> parts_;
-  std::vector<Held> ranks_;  // streams: by track, in the order of the rank's own
+  std::vector<Held> ranks_;        // streams: by track, in the order of the rank's own
+  std::vector<Held> left_behind_;  // on devices that ranks have moved away from: what is under way may use it
   // Of the group: between the ranks' streams and its own, so that calls follow one another.
   OwnStream hub_;
   OwnEvent hub_event_;

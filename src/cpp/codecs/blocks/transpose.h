@@ -5,19 +5,23 @@
 
 namespace gpucomm::blocks {
 
-template <class Word>
-GPUCOMM_BLOCK void transpose(Word (&a)[8 * sizeof(Word)]) {
-  constexpr int kBits = 8 * sizeof(Word);
-  Word mask = static_cast<Word>(~Word{0}) >> (kBits / 2);
-  for (int half = kBits / 2; half; half /= 2, mask ^= mask << half) {
-    for (int begin = 0; begin < kBits; begin += 2 * half) {
-      for (int i = begin; i < begin + half; ++i) {
-        const Word swapped = (a[i] >> half ^ a[i + half]) & mask;
-        a[i + half] ^= swapped;
-        a[i] ^= swapped << half;
-      }
+// From squares of 2 kHalf bits down. kHalf is known to the compiler, so that a GPU keeps `a` in registers.
+template <int kHalf, class Word>
+GPUCOMM_BLOCK void transpose_from(Word (&a)[8 * sizeof(Word)], Word mask) {
+  for (int begin = 0; begin < static_cast<int>(8 * sizeof(Word)); begin += 2 * kHalf) {
+    for (int i = begin; i < begin + kHalf; ++i) {
+      const Word swapped = (a[i] >> kHalf ^ a[i + kHalf]) & mask;
+      a[i + kHalf] ^= swapped;
+      a[i] ^= swapped << kHalf;
     }
   }
+  if constexpr (kHalf > 1) transpose_from<kHalf / 2>(a, mask ^ mask << kHalf / 2);
+}
+
+template <class Word>
+GPUCOMM_BLOCK void transpose(Word (&a)[8 * sizeof(Word)]) {
+  constexpr int kHalf = 4 * sizeof(Word);
+  transpose_from<kHalf>(a, static_cast<Word>(~Word{0}) >> kHalf);
 }
 
 }  // namespace gpucomm::blocks

@@ -40,10 +40,9 @@ GPUCOMM_BLOCK Factors factors(int exponent) {
   return {power_of_two(first), power_of_two(exponent - first)};
 }
 
-// max_bits: of the block's largest magnitude, which is finite and below 2^(field - 126).
-GPUCOMM_BLOCK Planes encode(const float (&x)[4], uint32_t max_bits) {
+// In negabinary. max_bits: of the block's largest magnitude, which is finite and below 2^(field - 126).
+GPUCOMM_BLOCK void coefficients(const float (&x)[4], uint32_t max_bits, uint32_t (&q)[4]) {
   const Factors scale = factors(30 + 126 - static_cast<int>(max_bits >> 23));
-  uint32_t q[4];
   for (int i = 0; i < 4; ++i)
     q[i] = static_cast<uint32_t>(static_cast<int32_t>(x[i] * scale.first * scale.second));
   q[0] += q[3], q[0] = half_of(q[0]), q[3] -= q[0];
@@ -51,22 +50,23 @@ GPUCOMM_BLOCK Planes encode(const float (&x)[4], uint32_t max_bits) {
   q[0] += q[2], q[0] = half_of(q[0]), q[2] -= q[0];
   q[3] += q[1], q[3] = half_of(q[3]), q[1] -= q[3];
   q[3] += half_of(q[1]), q[1] -= half_of(q[3]);
+  for (int i = 0; i < 4; ++i) q[i] = (q[i] + 0xaaaaaaaa) ^ 0xaaaaaaaa;
+}
+
+GPUCOMM_BLOCK Planes encode(const float (&x)[4], uint32_t max_bits) {
+  uint32_t q[4];
+  coefficients(x, max_bits, q);
   Planes planes = {0, 0};
   for (int i = 0; i < 4; ++i) {
-    const uint32_t negabinary = (q[i] + 0xaaaaaaaa) ^ 0xaaaaaaaa;
-    planes.high |= spread(negabinary >> 16) << i;
-    planes.low |= spread(negabinary & 0xffff) << i;
+    planes.high |= spread(q[i] >> 16) << i;
+    planes.low |= spread(q[i] & 0xffff) << i;
   }
   return planes;
 }
 
-// field: the block's coded exponent, 0 to 255.
-GPUCOMM_BLOCK void decode(Planes planes, uint32_t field, float (&x)[4]) {
-  uint32_t q[4];
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t negabinary = gather(planes.high >> i) << 16 | gather(planes.low >> i);
-    q[i] = (negabinary ^ 0xaaaaaaaa) - 0xaaaaaaaa;
-  }
+// Of negabinary coefficients. field: the block's coded exponent, 0 to 255.
+GPUCOMM_BLOCK void values(uint32_t (&q)[4], uint32_t field, float (&x)[4]) {
+  for (int i = 0; i < 4; ++i) q[i] = (q[i] ^ 0xaaaaaaaa) - 0xaaaaaaaa;
   q[1] += half_of(q[3]), q[3] -= half_of(q[1]);
   q[1] += q[3], q[3] <<= 1, q[3] -= q[1];
   q[2] += q[0], q[0] <<= 1, q[0] -= q[2];
@@ -79,6 +79,12 @@ GPUCOMM_BLOCK void decode(Planes planes, uint32_t field, float (&x)[4]) {
     const uint32_t magnitude = bits & kMagnitudeBits;
     x[i] = float_of((bits & ~kMagnitudeBits) | (magnitude < kInfinityBits ? magnitude : kInfinityBits - 1));
   }
+}
+
+GPUCOMM_BLOCK void decode(Planes planes, uint32_t field, float (&x)[4]) {
+  uint32_t q[4];
+  for (int i = 0; i < 4; ++i) q[i] = gather(planes.high >> i) << 16 | gather(planes.low >> i);
+  values(q, field, x);
 }
 
 }  // namespace gpucomm::blocks::zfp

@@ -1,0 +1,246 @@
+"""What a device computes and how fast its ranks exchange, each against its floor: a copy of the same traffic.
+
+    python benchmarks/device.py --json benchmarks/results/h200.json      # the first GPU
+    python benchmarks/device.py --device host --mib 1 --repeats 3        # no GPU: only shows that it works
+
+Each figure is a median of repetitions in turns, with buffers rotated so that no cache holds them. `of_floor`
+is the time that a copy of the same traffic (bytes read plus bytes written) takes here over the kernel's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gpucomm
+from gpucomm import _core
+
+CODECS = {"bf16": 2.0, "fp16": 2.0, "fp8_e4m3": 1.0, "int8": 1.0, "int4": 0.5, "zfp:8": 1.0}
+ROTATED = 3  # sets of buffers
+_INPUTS = 8
+_RESULT, _SLOT = _INPUTS, _INPUTS + 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measurement.
+
+    Attributes:
+        name: what ran.
+        traffic_bytes: read plus written, at the least.
+        time_us: the median.
+        GBps: traffic over time.
+        of_floor: the time of a copy of that traffic over `time_us`; 1 is the floor.
+        host_us: what enqueuing took, of collectives.
+    """
+
+    name: str
+    traffic_bytes: int
+    time_us: float
+    GBps: float
+    of_floor: float
+    host_us: float | None = None
+
+
+class Host:
+    """Threads in place of a GPU: shows that this program works."""
+
+    name = "host device"
+
+    def __init__(self) -> None:
+        self.device = _core.HostDevice()
+
+    def floats(self, count: int) -> Any:
+        """An array of random float32."""
+        return self.device.array(np.random.default_rng(count).standard_normal(count).astype(np.float32))
+
+    def address(self, array: Any) -> int:
+        """Of its first element."""
+        return int(array.values.ctypes.data)
+
+    def timed(self, work: Callable[[], None]) -> float:
+        """Seconds from the first to the last of what `work` enqueues on the default stream."""
+        event = self.device.make_event()
+        begun = time.perf_counter()
+        work()
+        self.device.record(event)
+        while not self.device.done(event):
+            time.sleep(1e-5)
+        self.device.end_event(event)
+        return time.perf_counter() - begun
+
+    def versions(self) -> dict[str, str]:
+        """Of what the figures depend on."""
+        return {"machine": platform.platform()}
+
+
+class Cuda:
+    """The first GPU; torch makes the arrays and the events that tell times."""
+
+    def __init__(self) -> None:
+        import torch
+
+        import gpucomm.cuda
+
+        if why := gpucomm.cuda.why_not():
+            raise SystemExit(f"no GPU: {why}")
+        self.device = gpucomm.cuda.device(0)
+        self.torch = torch
+        self.name = torch.cuda.get_device_name(0)
+
+    def floats(self, count: int) -> Any:
+        """An array of random float32."""
+        return self.torch.randn(count, device="cuda")
+
+    def address(self, array: Any) -> int:
+        """Of its first element."""
+        return int(array.data_ptr())
+
+    def timed(self, work: Callable[[], None]) -> float:
+        """Seconds from the first to the last of what `work` enqueues on the default stream."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.torch.cuda.synchronize()
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    def versions(self) -> dict[str, str]:
+        """Of what the figures depend on."""
+        from gpucomm import _cuda
+
+        return {
+            "machine": platform.platform(),
+            "gpu": self.name,
+            "driver": str(_cuda.driver_version()),
+            "runtime": str(_cuda.runtime_version()),
+            "torch": self.torch.__version__,
+        }
+
+
+class Bench:
+    """Runs things in turns with the copy that is their ceiling."""
+
+    def __init__(self, place: Any, nbytes: int, repeats: int) -> None:
+        self.place, self.count, self.repeats = place, nbytes // 4, repeats
+        # inputs of folds and codings, which nothing writes; then a result, and a coded message
+        self.sets = [[place.floats(self.count) for _ in range(_INPUTS + 2)] for _ in range(ROTATED)]
+        self.ceiling = statistics.median(self._copy(i) for i in range(repeats))
+
+    def _copy(self, turn: int) -> float:
+        """Bytes a second of a copy, read plus written."""
+        at = self._addresses(turn)
+        seconds = self.place.timed(lambda: self.place.device.copy(at[_RESULT], at[0], 4 * self.count))
+        return 2 * 4 * self.count / seconds
+
+    def _addresses(self, turn: int) -> list[int]:
+        return [self.place.address(x) for x in self.sets[turn % ROTATED]]
+
+    def row(self, name: str, traffic: int, work: Callable[[list[int]], None]) -> Row:
+        """Measures what `work` enqueues on the addresses of a set of buffers."""
+        ceilings, times = [], []
+        for turn in range(self.repeats + 1):
+            addresses = self._addresses(turn)
+            ceilings.append(self._copy(turn))
+            times.append(self.place.timed(lambda places=addresses: work(places)))
+        seconds, ceiling = statistics.median(times[1:]), statistics.median(ceilings[1:])
+        rate = traffic / seconds
+        return Row(name, traffic, seconds * 1e6, rate * 1e-9, rate / ceiling)
+
+    def kernels(self) -> Iterator[Row]:
+        """Folds and codings, one by one."""
+        for dtype, width in (("float32", 4), ("bfloat16", 2)):
+            for k in (2, 4, 8):
+                yield self._fold(dtype, width, k)
+        for spec, width in CODECS.items():
+            yield from self._codings(spec, 4 * self.count, int(self.count * width))
+
+    def _fold(self, dtype: str, width: int, k: int) -> Row:
+        count = 4 * self.count // width
+
+        def work(at: list[int]) -> None:
+            self.place.device.reduce(dtype, "sum", [at[_RESULT]], at[:k], count)
+
+        return self.row(f"reduce {k} x {dtype}", (k + 1) * 4 * self.count, work)
+
+    def _codings(self, spec: str, dense: int, coded: int) -> Iterator[Row]:
+        device, n = self.place.device, self.count
+
+        def encode(at: list[int]) -> None:
+            device.encode(spec, "float32", at[0], n, at[_SLOT])
+
+        def decode(at: list[int], adds: bool = False) -> None:
+            device.decode(spec, "float32", at[_SLOT], at[_RESULT], n, adds)
+
+        yield self.row(f"encode {spec}", dense + coded, encode)
+        for turn in range(ROTATED):
+            encode(self._addresses(turn))
+        yield self.row(f"decode {spec}", dense + coded, decode)
+        yield self.row(f"decode {spec} and add", 2 * dense + coded, lambda at: decode(at, True))
+
+    def collectives(self) -> Iterator[Row]:
+        """Ranks as threads on one device."""
+        for world in (4, 8):
+            n = 4 * self.count
+            yield self._call(world, "all_reduce direct", 2 * world * n, algorithm="direct", segments=1)
+            yield self._call(world, "all_reduce ring", 2 * world * n, algorithm="ring")
+            yield self._call(
+                world, "all_reduce linear_pipeline", 2 * world * n, algorithm="linear_pipeline", segments=8
+            )
+
+    def _call(self, world: int, name: str, traffic: int, **how: Any) -> Row:
+        region, arrays = _core.Region(world), self.sets[0][:world]
+        comms = [gpucomm.Communicator("local", rank, world, region=region) for rank in range(world)]
+        host: list[float] = []
+
+        def one(rank: int) -> None:
+            comms[rank].all_reduce(arrays[rank], op="mean", **how)
+
+        def together(_: list[int]) -> None:
+            begun = time.perf_counter()
+            list(pool.map(one, range(world)))
+            host.append(time.perf_counter() - begun)
+
+        with ThreadPoolExecutor(world) as pool:
+            row = self.row(f"{name}, {world} ranks", traffic, together)
+        for comm in comms:
+            comm.close()
+        return Row(**{**asdict(row), "host_us": statistics.median(host[1:]) * 1e6})
+
+
+def main() -> None:
+    """Measure, print a table, write the file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cuda", "host"], default="cuda")
+    parser.add_argument("--mib", type=int, default=256, metavar="N", help="MiB of a buffer (default: 256)")
+    parser.add_argument("--repeats", type=int, default=15, metavar="N", help="repetitions (default: 15)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write versions and rows there")
+    args = parser.parse_args()
+    place = Cuda() if args.device == "cuda" else Host()
+    bench = Bench(place, args.mib << 20, args.repeats)
+    print(f"{place.name}: a copy of {args.mib} MiB moves {bench.ceiling * 1e-9:.0f} GB/s (read plus written)")
+    rows = []
+    for row in (*bench.kernels(), *bench.collectives()):
+        rows.append(row)
+        host = "" if row.host_us is None else f"  host {row.host_us:8.1f} us"
+        print(f"{row.name:<36} {row.time_us:10.1f} us {row.GBps:8.1f} GB/s {row.of_floor:6.2f}{host}")
+    if args.json:
+        about = {"versions": place.versions(), "copy_GBps": bench.ceiling * 1e-9, "mib": args.mib}
+        args.json.write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+// Codecs on CUDA devices: the same coded bytes and elements as on the host. All calls only enqueue.
+// Dense pointers are aligned to their elements, slots to 8 bytes.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "devices/device.h"
+
+namespace gpucomm::cuda {
+
+// Why there are no kernels for it; empty: there are.
+std::string refuses(const Codec& codec, Dtype dtype);
+
+// `status`: a word that the device reaches, 0 while nothing is wrong; see status.h.
+void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, unsigned long long* status,
+            cudaStream_t stream);
+// divisor > 1 divides the outcome, after it was rounded to the dtype: as reduce() does on the host.
+void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
+            unsigned long long* status, cudaStream_t stream);
+// Of additive codecs.
+void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, unsigned long long* status,
+               cudaStream_t stream);
+// What `from` decodes to is added to `own`, rounded to the dtype and coded again, in one pass.
+void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
+                       std::byte* to_slot, unsigned long long* status, cudaStream_t stream);
+
+std::string describe_status(unsigned long long status);  // a sentence; empty for 0
+
+}  // namespace gpucomm::cuda

@@ -1,0 +1,45 @@
+// A device's primary context, which the CUDA runtime and all libraries of a process share, made current for a
+// scope. By the driver's stack of contexts: cudaSetDevice back to the caller's device would make a context on
+// a device that the caller never used.
+#pragma once
+#include <cuda_runtime_api.h>
+
+// What cuda.h calls them.
+struct CUctx_st;
+
+namespace gpucomm::cuda {
+
+class Context {
+ public:
+  explicit Context(int index);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  // The caller's context is current again at its end.
+  class Scope {
+   public:
+    explicit Scope(const Context& context);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+  };
+
+ private:
+  int device_ = 0;  // as the driver calls it
+  CUctx_st* primary_ = nullptr;
+};
+
+// For calls that enqueue nothing: they then disturb no capture of a CUDA graph that is going on.
+class OutsideCapture {
+ public:
+  OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~OutsideCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  OutsideCapture(const OutsideCapture&) = delete;
+  OutsideCapture& operator=(const OutsideCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace gpucomm::cuda

@@ -1,0 +1,40 @@
+// fixed:EPS:WIDTH:WORLD on CUDA, and sums of what it coded.
+#include "cuda/fixed_program.h"
+#include "cuda/launch.h"
+
+namespace gpucomm::cuda {
+namespace {
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    add_coded_tiles(size_t count, size_t coded_bytes, const std::byte* from, std::byte* into,
+                    Status* status) {
+  const WarpExec ex;
+  AddCoded<T, const WarpExec>{ex, count, coded_bytes, from, into, status}.run();
+}
+
+template <class T>
+void add(const Job& job) {
+  launch<add_coded_tiles<T>>(groups_of<Fixed<T>>(job), job.stream, job.count, job.coded_bytes, job.from,
+                             job.to_slot, job.status);
+}
+
+// The width is in the spec.
+template <CodecKernels::Launch narrow, CodecKernels::Launch middle, CodecKernels::Launch wide>
+void by_width(const Job& job) {
+  const int width = parse_fixed(job.argument).value().width;
+  (width == 8 ? narrow : width == 16 ? middle : wide)(job);
+}
+
+using Narrow = TileKernels<Fixed<int8_t>>;
+using Middle = TileKernels<Fixed<int16_t>>;
+using Wide = TileKernels<Fixed<int32_t>>;
+
+const CodecKernels fixed{
+    "fixed", by_width<Narrow::encode, Middle::encode, Wide::encode>,
+    by_width<Narrow::decode, Middle::decode, Wide::decode>,
+    by_width<Narrow::decode_add_encode, Middle::decode_add_encode, Wide::decode_add_encode>,
+    by_width<add<int8_t>, add<int16_t>, add<int32_t>>};
+
+}  // namespace
+}  // namespace gpucomm::cuda

@@ -1,0 +1,85 @@
+// fp8_e4m3, fp8_e5m2: blocks of 128 as 8-bit floats and a power of two; the wire is that of codecs/fp8.cpp.
+#pragma once
+#include "codecs/blocks/small_float.h"
+#include "cuda/blocks_program.h"
+
+namespace gpucomm::cuda {
+
+template <class Format, bool kInfinity>
+struct Fp8 {
+  static constexpr unsigned kTiles = 4;
+  using Raw = BlockRaw;
+  struct Shared {};
+  static Fp8 make(const char*) { return {}; }
+
+  template <bool kFull>
+  GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {
+    const std::byte* codes = message.bytes + tile.number * kTile;
+    return {load_codes<kFull>(codes, lane * kPerLane, tile.count),
+            load_scale<1>(message.bytes + message.count, tile.number)};
+  }
+
+  template <bool kFull, class Exec>
+  GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared&, typename Exec::template Lanes<Raw>& raw, const Tile&,
+                              typename Exec::template Lanes<Four>& x) const {
+    const uint32_t scale = ex.max([&](unsigned lane) { return raw[lane].scale; });  // the same in all
+    const int exponent = static_cast<int>(scale) - 127;
+    if (!Format::valid(exponent)) return false;
+    const float factor = blocks::power_of_two(exponent);
+    ex.each([&](unsigned lane) {
+      for (unsigned i = 0; i < kPerLane; ++i)
+        x[lane].at[i] = Format::decode(static_cast<uint8_t>(raw[lane].codes >> (8 * i)), factor);
+    });
+    return true;
+  }
+
+  template <bool kFull, class Exec>
+  GPUCOMM_PROGRAM void encode(const Exec& ex, Shared&, typename Exec::template Lanes<Four>& x,
+                              const Tile& tile, const Message& message, Status* status) const {
+    const uint32_t most = ex.max([&](unsigned lane) { return largest_bits(x[lane]); });
+    const int exponent = Format::scale_for(most);
+    if (most >= blocks::kInfinityBits || exponent >= Format::kMostScale)
+      return encode_special<kFull>(ex, x, tile, message, status);
+    const float inverse = blocks::power_of_two(-exponent);
+    write<kFull>(ex, x, tile, message, exponent,
+                 [&](float value) { return Format::encode(value * inverse); });
+  }
+
+  // A block with NaN or Inf, which do not count for the scale, or at the end of float32's range.
+  template <bool kFull, class Exec>
+  GPUCOMM_PROGRAM void encode_special(const Exec& ex, typename Exec::template Lanes<Four>& x,
+                                      const Tile& tile, const Message& message, Status* status) const {
+    if (!kInfinity)
+      refuse(ex, x, tile, status, [](uint32_t magnitude) { return magnitude == blocks::kInfinityBits; });
+    const uint32_t most = ex.max([&](unsigned lane) {
+      uint32_t finite = 0;
+      for (float value : x[lane].at) {
+        const uint32_t bits = blocks::bits_of(value) & blocks::kMagnitudeBits;
+        if (bits < blocks::kInfinityBits && bits > finite) finite = bits;
+      }
+      return finite;
+    });
+    const int exponent = Format::scale_for(most);
+    const float inverse = blocks::power_of_two(-exponent);
+    const uint32_t limit = Format::limit_for(exponent);
+    write<kFull>(ex, x, tile, message, exponent,
+                 [&](float value) { return Format::encode_any(value * inverse, limit); });
+  }
+
+  template <bool kFull, class Exec, class Code>
+  GPUCOMM_PROGRAM void write(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
+                             const Message& message, int exponent, const Code& code) const {
+    ex.each([&](unsigned lane) {
+      uint32_t codes = 0;
+      for (unsigned i = 0; i < kPerLane; ++i) codes |= static_cast<uint32_t>(code(x[lane].at[i])) << (8 * i);
+      store_codes<kFull>(message.bytes + tile.number * kTile, lane * kPerLane, tile.count, codes);
+      if (lane == 0)
+        store_scale<1>(message.bytes + message.count, tile.number, static_cast<uint32_t>(exponent + 127));
+    });
+  }
+};
+
+using E4m3 = Fp8<blocks::E4m3, false>;
+using E5m2 = Fp8<blocks::E5m2, true>;
+
+}  // namespace gpucomm::cuda

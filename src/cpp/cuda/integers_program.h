@@ -1,0 +1,108 @@
+// int8, int4: blocks of 128 as integers and a step; the wire is that of codecs/integers.cpp.
+#pragma once
+#include "codecs/blocks/uniform.h"
+#include "cuda/blocks_program.h"
+
+namespace gpucomm::cuda {
+
+template <int kBits>
+struct Integers {
+  static constexpr unsigned kTiles = 4;
+  static constexpr unsigned kBlockBytes = kBits == 8 ? kTile : kTile / 2;
+  using Levels = blocks::Uniform<kBits == 8 ? 127 : 7>;
+  using Raw = BlockRaw;
+  static Integers make(const char*) { return {}; }
+  struct Shared {
+    uint32_t words[kBits == 8 ? 1 : kWarps][kLanes];  // the codes of a block, a byte each
+  };
+
+  static GPUCOMM_PROGRAM size_t payload_bytes(size_t count) { return kBits == 8 ? count : (count + 1) / 2; }
+  static GPUCOMM_PROGRAM std::byte* scales(const Message& message) {
+    return message.bytes + payload_bytes(message.count);
+  }
+
+  // Of int4 a byte holds an element of each half of the block: the lanes of both halves load it.
+  template <bool kFull>
+  GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {
+    const std::byte* codes = message.bytes + tile.number * kBlockBytes;
+    const uint32_t step = load_scale<2>(scales(message), tile.number);
+    if constexpr (kBits == 8) return {load_codes<kFull>(codes, lane * kPerLane, tile.count), step};
+    if constexpr (kFull) {
+      const auto word = load<uint32_t>(codes + lane % 16 * 4);
+      return {(lane < 16 ? word : word >> 4) & 0x0f0f0f0f, step};
+    }
+    uint32_t nibbles = 0;
+    const unsigned half = (tile.count + 1) / 2;
+    for (unsigned i = 0, at = lane * kPerLane; i < kPerLane && at < tile.count; ++i, ++at) {
+      const uint32_t byte = load<uint8_t>(codes + (at < half ? at : at - half));
+      nibbles |= (at < half ? byte & 15 : byte >> 4) << (8 * i);
+    }
+    return {nibbles, step};
+  }
+
+  template <bool kFull, class Exec>
+  GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared&, typename Exec::template Lanes<Raw>& raw, const Tile&,
+                              typename Exec::template Lanes<Four>& x) const {
+    const uint32_t bits = ex.max([&](unsigned lane) { return raw[lane].scale; });  // the same in all
+    if (!Levels::valid(static_cast<uint16_t>(bits))) return false;
+    const float step = Levels::value_of(static_cast<uint16_t>(bits));
+    ex.each([&](unsigned lane) {
+      for (unsigned i = 0; i < kPerLane; ++i)
+        x[lane].at[i] = Levels::restore(sign_extend(raw[lane].codes >> (8 * i)), step);
+    });
+    return true;
+  }
+  static GPUCOMM_PROGRAM int32_t sign_extend(uint32_t code) {
+    if constexpr (kBits == 8) return static_cast<int8_t>(code);
+    return (static_cast<int32_t>(code & 15) ^ 8) - 8;
+  }
+
+  template <bool kFull, class Exec>
+  GPUCOMM_PROGRAM void encode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Four>& x,
+                              const Tile& tile, const Message& message, Status* status) const {
+    const uint32_t most = ex.max([&](unsigned lane) { return largest_bits(x[lane]); });
+    if (most >= blocks::kInfinityBits)
+      return refuse(ex, x, tile, status, [](uint32_t bits) { return bits >= blocks::kInfinityBits; });
+    const uint16_t step = Levels::step_for(blocks::float_of(most));
+    const float inverse = 1.0f / Levels::value_of(step);
+    std::byte* const codes = message.bytes + tile.number * kBlockBytes;
+    ex.each([&](unsigned lane) {
+      const uint32_t word = quantised(x[lane], inverse);
+      if constexpr (kBits == 8)
+        store_codes<kFull>(codes, lane * kPerLane, tile.count, word);
+      else
+        shared.words[ex.warp_in_block()][lane] = word;
+      if (lane == 0) store_scale<2>(scales(message), tile.number, step);
+    });
+    if constexpr (kBits == 4) join<kFull>(ex, shared.words[ex.warp_in_block()], tile, codes);
+  }
+  static GPUCOMM_PROGRAM uint32_t quantised(const Four& x, float inverse) {
+    uint32_t word = 0;
+    for (unsigned i = 0; i < kPerLane; ++i)
+      word |= (static_cast<uint32_t>(Levels::quantise(x.at[i], inverse)) & ((1u << kBits) - 1)) << (8 * i);
+    return word;
+  }
+
+  // The halves of a block of int4, one in the low and one in the high bits of its bytes.
+  template <bool kFull, class Exec>
+  static GPUCOMM_PROGRAM void join(const Exec& ex, const uint32_t* words, const Tile& tile,
+                                   std::byte* codes) {
+    ex.each([&](unsigned lane) {
+      if constexpr (kFull) {
+        if (lane < 16) store(codes + 4 * lane, words[lane] | words[lane + 16] << 4);
+        return;
+      }
+      const auto code = [&](unsigned at) {
+        return at < tile.count ? words[at / 4] >> (8 * (at % 4)) & 15 : 0;
+      };
+      const unsigned half = (tile.count + 1) / 2;
+      for (unsigned at = lane; at < half; at += kLanes)
+        store(codes + at, static_cast<uint8_t>(code(at) | code(at + half) << 4));
+    });
+  }
+};
+
+using Int8 = Integers<8>;
+using Int4 = Integers<4>;
+
+}  // namespace gpucomm::cuda

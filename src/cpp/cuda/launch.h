@@ -1,0 +1,85 @@
+// Kernels around the programs, and how they are launched: as many thread blocks as a device holds at a time,
+// which go through all that there is.
+#pragma once
+#include "cuda/kernels.h"
+#include "cuda/residency.h"
+#include "cuda/tiles_program.h"
+#include "cuda/warp.h"
+
+namespace gpucomm::cuda {
+
+// For one or more `groups`, each of which is the work of a warp.
+template <auto kernel, class... Args>
+void launch(size_t groups, cudaStream_t stream, const Args&... args) {
+  static Residency residency;
+  const unsigned most = resident_blocks(reinterpret_cast<const void*>(kernel), residency);
+  const size_t wanted = (groups + kWarps - 1) / kWarps;
+  const unsigned blocks = wanted < most ? static_cast<unsigned>(wanted) : most;
+  kernel<<<blocks, kThreads, 0, stream>>>(args...);
+  check_launch();
+}
+
+template <class Math>
+__device__ __forceinline__ void prepare_block(typename Math::Shared& shared) {
+  prepare(shared, threadIdx.x, kThreads);
+  __syncthreads();
+}
+
+template <class Math>
+__global__ void __launch_bounds__(kThreads) encode_tiles(Piece<Math> piece, std::byte* slot) {
+  __shared__ typename Math::Shared shared;
+  prepare_block<Math>(shared);
+  const WarpExec ex;
+  Encode<Math, const WarpExec>{ex, shared, piece, slot}.run();
+}
+
+template <class Math>
+__global__ void __launch_bounds__(kThreads)
+    decode_tiles(Piece<Math> piece, const std::byte* slot, bool adds, int divisor) {
+  __shared__ typename Math::Shared shared;
+  prepare_block<Math>(shared);
+  const WarpExec ex;
+  Decode<Math, const WarpExec>{ex, shared, piece, slot, adds, divisor}.run();
+}
+
+template <class Math>
+__global__ void __launch_bounds__(kThreads)
+    decode_add_encode_tiles(Piece<Math> piece, const std::byte* from, std::byte* to) {
+  __shared__ typename Math::Shared shared;
+  prepare_block<Math>(shared);
+  const WarpExec ex;
+  DecodeAddEncode<Math, const WarpExec>{ex, shared, piece, from, to}.run();
+}
+
+template <class Math>
+Piece<Math> piece_of(const Job& job, const std::byte* dense) {
+  const Kind kind = kind_of(job.dtype);
+  const bool aligned = reinterpret_cast<uintptr_t>(dense) % (kPerLane * size_of(kind)) == 0;
+  return {Math::make(job.argument),
+          {const_cast<std::byte*>(dense), job.count, kind, aligned},
+          job.coded_bytes,
+          job.status};
+}
+
+template <class Math>
+size_t groups_of(const Job& job) {
+  return job.count / (kTile * Math::kTiles) + 1;
+}
+
+template <class Math>
+struct TileKernels {
+  static void encode(const Job& job) {
+    launch<encode_tiles<Math>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.dense), job.to_slot);
+  }
+  static void decode(const Job& job) {
+    launch<decode_tiles<Math>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.to_dense), job.from,
+                               job.adds, job.divisor);
+  }
+  static void decode_add_encode(const Job& job) {
+    launch<decode_add_encode_tiles<Math>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.dense),
+                                          job.from, job.to_slot);
+  }
+  static CodecKernels named(const char* name) { return {name, encode, decode, decode_add_encode}; }
+};
+
+}  // namespace gpucomm::cuda

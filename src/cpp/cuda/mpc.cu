@@ -1,0 +1,50 @@
+// mpc:D on CUDA, by one thread block: as fast as a link between machines, not as the memory.
+#include <cstdlib>
+
+#include "cuda/block.h"
+#include "cuda/kernels.h"
+#include "cuda/mpc_decode_program.h"
+#include "cuda/mpc_encode_program.h"
+
+namespace gpucomm::cuda {
+namespace {
+
+template <class Word>
+__global__ void __launch_bounds__(kThreads)
+    encode_mpc(MpcPiece piece, const std::byte* dense, std::byte* slot) {
+  __shared__ MpcRound<Word> round;
+  const BlockExec ex;
+  EncodeMpc<Word, BlockExec>{ex, round, piece, dense, slot}.run();
+}
+
+template <class Word, class Form>
+__global__ void __launch_bounds__(kThreads)
+    decode_mpc(MpcPiece piece, const std::byte* slot, std::byte* dense) {
+  __shared__ MpcRound<Word> round;
+  const BlockExec ex;
+  DecodeMpc<Word, Form, BlockExec>{ex, round, piece, slot, dense}.run();
+}
+
+MpcPiece piece_of(const Job& job) {
+  const int distance = std::atoi(job.argument);
+  return {job.count, job.coded_bytes, static_cast<unsigned>(distance ? distance : 1),
+          job.adds,  job.divisor,     job.status};
+}
+
+void encode(const Job& job) {
+  auto* kernel = job.dtype == Dtype::float64 ? encode_mpc<uint64_t> : encode_mpc<uint32_t>;
+  kernel<<<1, kThreads, 0, job.stream>>>(piece_of(job), job.dense, job.to_slot);
+  check_launch();
+}
+
+void decode(const Job& job) {
+  auto* kernel =
+      job.dtype == Dtype::float64 ? decode_mpc<uint64_t, Plain<double>> : decode_mpc<uint32_t, Plain<float>>;
+  kernel<<<1, kThreads, 0, job.stream>>>(piece_of(job), job.from, job.to_dense);
+  check_launch();
+}
+
+const CodecKernels mpc("mpc", encode, decode, nullptr);
+
+}  // namespace
+}  // namespace gpucomm::cuda

@@ -1,0 +1,28 @@
+// Asked once per kernel and device, before its first launch.
+#include "cuda/residency.h"
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+
+#include "cuda/check.h"
+
+namespace gpucomm::cuda {
+
+unsigned resident_blocks(const void* kernel, Residency& residency) {
+  int device = 0, processors = 0, each = 0;
+  GPUCOMM_CUDA(cudaGetDevice(&device));
+  static_assert(std::size(Residency().blocks) == kDevicesKnown);
+  const bool keeps = device < kDevicesKnown;
+  unsigned unknown = 0;
+  const std::atomic_ref blocks(keeps ? residency.blocks[device] : unknown);
+  if (const unsigned known = blocks.load(std::memory_order_relaxed)) return known;
+  GPUCOMM_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  GPUCOMM_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kThreads, 0));
+  blocks.store(static_cast<unsigned>(processors * std::max(each, 1)), std::memory_order_relaxed);
+  return blocks.load(std::memory_order_relaxed);
+}
+
+void check_launch() { GPUCOMM_CUDA(cudaGetLastError()); }
+
+}  // namespace gpucomm::cuda

@@ -1,0 +1,207 @@
+// Encode, decode and decode-add-encode of a piece, tile by tile, with the Math of one codec. A warp takes
+// several whole tiles at a time, whose loads are then under way together; what is no whole tile, or not
+// aligned, goes one by one.
+//
+// Math has kTiles; Raw, what a lane fetches of a coded tile; Shared, memory of a thread block; fetch(message,
+// tile, lane); decode(ex, shared, raw, tile, x), false where the message is damaged; encode(ex, shared, x,
+// tile, message, status).
+#pragma once
+#include "cuda/dense.h"
+#include "cuda/status.h"
+
+namespace gpucomm::cuda {
+
+inline constexpr size_t kHeader = 8;
+
+// The coded bytes of a piece.
+struct Message {
+  std::byte* bytes;
+  size_t count;  // elements
+};
+
+struct Tile {
+  size_t number;
+  unsigned count;  // elements
+  GPUCOMM_PROGRAM size_t index(unsigned lane) const { return number * kTile + lane * kPerLane; }
+};
+
+// What a thread block does with its memory first; overloaded where that is anything.
+template <class Shared>
+GPUCOMM_PROGRAM void prepare(Shared&, unsigned /*thread*/, unsigned /*threads*/) {}
+
+template <class Math>
+struct Piece {
+  Math math;
+  Dense dense;
+  size_t coded_bytes;
+  Status* status;
+
+  GPUCOMM_PROGRAM Tile tile(size_t number) const {
+    const size_t left = dense.count - number * kTile;
+    return {number, left < kTile ? static_cast<unsigned>(left) : kTile};
+  }
+  GPUCOMM_PROGRAM Message message(const std::byte* slot) const {
+    return {const_cast<std::byte*>(slot) + kHeader, dense.count};
+  }
+};
+
+// call.run<kTiles, kFull>(first tile), for all tiles.
+template <unsigned kTiles, class Exec, class Call>
+GPUCOMM_PROGRAM void walk(const Exec& ex, const Dense& dense, const Call& call) {
+  const size_t tiles = (dense.count + kTile - 1) / kTile;
+  const size_t groups = dense.aligned ? dense.count / kTile / kTiles : 0;
+  for (size_t group = ex.warp(); group < groups; group += ex.warps())
+    call.template run<kTiles, true>(group * kTiles);
+  for (size_t tile = groups * kTiles + ex.warp(); tile < tiles; tile += ex.warps())
+    call.template run<1, false>(tile);
+}
+
+template <class Exec>
+GPUCOMM_PROGRAM void write_size(const Exec& ex, std::byte* slot, uint64_t bytes) {
+  if (ex.warp() == 0)
+    ex.each([&](unsigned lane) {
+      if (lane == 0) store(slot, bytes);
+    });
+}
+
+// False, and reported, where the message is not of the size that it must have.
+template <class Exec>
+GPUCOMM_PROGRAM bool check_size(const Exec& ex, const std::byte* slot, uint64_t bytes, Status* status) {
+  const auto found = load<uint64_t>(slot);
+  if (found == bytes) return true;
+  ex.each([&](unsigned lane) {
+    if (lane == 0 && ex.warp() == 0) ex.report(status, size_fault(found));
+  });
+  return false;
+}
+
+template <class Math, class Exec>
+struct Encode {
+  Exec& ex;
+  typename Math::Shared& shared;
+  const Piece<Math>& piece;
+  std::byte* slot;
+
+  GPUCOMM_PROGRAM void run() const {
+    write_size(ex, slot, piece.coded_bytes);
+    walk<Math::kTiles>(ex, piece.dense, *this);
+  }
+
+  template <unsigned kTiles, bool kFull>
+  GPUCOMM_PROGRAM void run(size_t first) const {
+    typename Exec::template Lanes<Words4> raw[kTiles];
+    ex.each([&](unsigned lane) {
+#pragma unroll
+      for (unsigned t = 0; t < kTiles; ++t)
+        raw[t][lane] = fetch<kFull>(piece.dense, piece.tile(first + t).index(lane));
+    });
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t) {
+      typename Exec::template Lanes<Four> x;
+      ex.each([&](unsigned lane) { x[lane] = widen(piece.dense.kind, raw[t][lane]); });
+      piece.math.template encode<kFull>(ex, shared, x, piece.tile(first + t), piece.message(slot),
+                                        piece.status);
+    }
+  }
+};
+
+template <class Math, class Exec>
+struct Decode {
+  Exec& ex;
+  typename Math::Shared& shared;
+  const Piece<Math>& piece;
+  const std::byte* slot;
+  bool adds;
+  int divisor;
+
+  GPUCOMM_PROGRAM void run() const {
+    if (check_size(ex, slot, piece.coded_bytes, piece.status)) walk<Math::kTiles>(ex, piece.dense, *this);
+  }
+
+  template <unsigned kTiles, bool kFull>
+  GPUCOMM_PROGRAM void run(size_t first) const {
+    typename Exec::template Lanes<typename Math::Raw> raw[kTiles];
+    typename Exec::template Lanes<Words4> own[kTiles];
+    ex.each([&](unsigned lane) {
+#pragma unroll
+      for (unsigned t = 0; t < kTiles; ++t) {
+        const Tile tile = piece.tile(first + t);
+        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(slot), tile, lane);
+        if (adds) own[t][lane] = cuda::fetch<kFull>(piece.dense, tile.index(lane));
+      }
+    });
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t) {
+      const Tile tile = piece.tile(first + t);
+      typename Exec::template Lanes<Four> x;
+      if (!piece.math.template decode<kFull>(ex, shared, raw[t], tile, x)) {
+        damaged(tile);
+        continue;
+      }
+      ex.each(
+          [&](unsigned lane) { put<kFull>(piece.dense, tile.index(lane), finish(own[t][lane], x[lane])); });
+    }
+  }
+
+  GPUCOMM_PROGRAM Words4 finish(const Words4& own, Four& x) const {
+    const Kind kind = piece.dense.kind;
+    if (!adds) saturate(kind, x);
+    const Words4 raw = adds ? add(kind, own, x) : narrow(kind, x);
+    return divisor > 1 ? divide(kind, raw, static_cast<float>(divisor)) : raw;
+  }
+
+  GPUCOMM_PROGRAM void damaged(const Tile& tile) const {
+    ex.each([&](unsigned lane) {
+      if (lane == 0) ex.report(piece.status, place_fault(tile.index(0)));
+    });
+  }
+};
+
+// piece.dense is the own operand, which is only read.
+template <class Math, class Exec>
+struct DecodeAddEncode {
+  Exec& ex;
+  typename Math::Shared& shared;
+  const Piece<Math>& piece;
+  const std::byte* from;
+  std::byte* to;
+
+  GPUCOMM_PROGRAM void run() const {
+    write_size(ex, to, piece.coded_bytes);
+    if (check_size(ex, from, piece.coded_bytes, piece.status)) walk<Math::kTiles>(ex, piece.dense, *this);
+  }
+
+  template <unsigned kTiles, bool kFull>
+  GPUCOMM_PROGRAM void run(size_t first) const {
+    typename Exec::template Lanes<typename Math::Raw> raw[kTiles];
+    typename Exec::template Lanes<Words4> own[kTiles];
+    ex.each([&](unsigned lane) {
+#pragma unroll
+      for (unsigned t = 0; t < kTiles; ++t) {
+        const Tile tile = piece.tile(first + t);
+        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(from), tile, lane);
+        own[t][lane] = cuda::fetch<kFull>(piece.dense, tile.index(lane));
+      }
+    });
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t) {
+      const Tile tile = piece.tile(first + t);
+      typename Exec::template Lanes<Four> x;
+      if (!piece.math.template decode<kFull>(ex, shared, raw[t], tile, x)) {
+        ex.each([&](unsigned lane) {
+          if (lane == 0) ex.report(piece.status, place_fault(tile.index(0)));
+        });
+        continue;
+      }
+      ex.each([&](unsigned lane) {
+        x[lane] = widen(piece.dense.kind, add(piece.dense.kind, own[t][lane], x[lane]));
+        // beyond the end a code may decode to what is no element
+        for (unsigned i = 0; !kFull && i < kPerLane; ++i)
+          if (lane * kPerLane + i >= tile.count) x[lane].at[i] = 0;
+      });
+      piece.math.template encode<kFull>(ex, shared, x, tile, piece.message(to), piece.status);
+    }
+  }
+};
+
+}  // namespace gpucomm::cuda

@@ -1,0 +1,203 @@
+#include "devices/nccl_communicator.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "devices/nccl_operations.h"
+
+namespace gpucomm {
+namespace {
+
+using std::chrono::microseconds;
+
+// What takes long takes naps that grow.
+class Patience {
+ public:
+  void pause() {
+    if (turns_++ < 200) return std::this_thread::yield();
+    std::this_thread::sleep_for(nap_);
+    nap_ = std::min(nap_ * 2, microseconds(1000));
+  }
+
+ private:
+  int turns_ = 0;
+  microseconds nap_{20};
+};
+
+bool lost(int result) { return result == nccl::kRemoteError || result == nccl::kSystemError; }
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, const nccl::UniqueId& id,
+                                   int rank, int world, const Deadline& deadline)
+    : library_(std::move(library)), calls_(library_->calls()), rank_(rank), world_(world) {
+  if (world < 1 || rank < 0 || rank >= world)
+    fail(ErrorKind::invalid_argument, "rank must be in [0, world), got ", rank, " of ", world);
+  nccl::Config config;
+  config.blocking = 0;
+  Lock lock(mutex_);
+  const int result = calls_.CommInitRankConfig(&comm_, world, id, rank, &config);
+  if (!comm_) broken("ncclCommInitRankConfig", result);
+  settle(lock, "ncclCommInitRankConfig", result, deadline);
+}
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, nccl::Comm comm)
+    : library_(std::move(library)), calls_(library_->calls()), comm_(comm) {
+  if (const int result = calls_.CommUserRank(comm_, &rank_)) broken("ncclCommUserRank", result);
+  if (const int result = calls_.CommCount(comm_, &world_)) broken("ncclCommCount", result);
+}
+
+NcclCommunicator::~NcclCommunicator() { abort("it was given up"); }
+
+void NcclCommunicator::check_open() const {
+  if (!comm_)
+    fail(ErrorKind::closed, "the NCCL communicator of rank ", rank_, " of ", world_,
+         " is closed: ", closed_because_);
+}
+
+int NcclCommunicator::state() const {
+  int state = nccl::kInProgress;
+  const int result = calls_.CommGetAsyncError(comm_, &state);
+  return result ? result : state;
+}
+
+// NCCL works on in threads of its own; until it is done no other call may be made.
+void NcclCommunicator::settle(Lock& lock, const char* what, int result, const Deadline& deadline) {
+  for (Patience patience; result == nccl::kInProgress; result = state()) {
+    if (deadline.passed()) late(what, deadline);
+    lock.unlock();
+    patience.pause();
+    lock.lock();
+    check_open();
+  }
+  if (result) broken(what, result);
+}
+
+void NcclCommunicator::broken(const char* what, int result) {
+  const std::string text =
+      concat("rank ", rank_, " of ", world_, ": ", what, " failed: ", library_->describe(result, comm_),
+             ", says NCCL ", library_->version_text());
+  abort_locked(text);
+  throw Error(lost(result) ? ErrorKind::peer_lost : ErrorKind::unavailable, text);
+}
+
+// NCCL does not tell which ranks are missing.
+void NcclCommunicator::late(const char* what, const Deadline& deadline) {
+  const std::string text =
+      concat("rank ", rank_, " of ", world_, " waited ", deadline.timeout_s(), " s for the others in ", what);
+  abort_locked(text);
+  throw Error(ErrorKind::timeout, text);
+}
+
+void NcclCommunicator::abort_locked(const std::string& why) noexcept {
+  if (!comm_) return;
+  calls_.CommAbort(std::exchange(comm_, nullptr));
+  closed_because_ = why;
+}
+
+void NcclCommunicator::abort(const std::string& why) noexcept {
+  Lock lock(mutex_);
+  abort_locked(why);
+}
+
+bool NcclCommunicator::closed() {
+  Lock lock(mutex_);
+  return !comm_;
+}
+
+template <class Enqueue>
+void NcclCommunicator::call(const char* what, const Deadline& deadline, Enqueue enqueue) {
+  Lock lock(mutex_);
+  check_open();
+  settle(lock, what, enqueue(), deadline);
+}
+
+void NcclCommunicator::exchange(const std::vector<NcclMessage>& messages, Stream stream,
+                                const Deadline& deadline) {
+  call("an exchange of messages", deadline, [&] {
+    int result = calls_.GroupStart();
+    if (result) return result;
+    for (const NcclMessage& m : messages) {
+      if (result && result != nccl::kInProgress) break;
+      result = m.sends ? calls_.Send(m.data, m.bytes, nccl::kUint8, m.peer, comm_, stream)
+                       : calls_.Recv(m.data, m.bytes, nccl::kUint8, m.peer, comm_, stream);
+    }
+    const int ended = calls_.GroupEnd();  // a group that has begun must end
+    return result && result != nccl::kInProgress ? result : ended;
+  });
+}
+
+void NcclCommunicator::all_reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op,
+                                  Stream stream, const Deadline& deadline) {
+  const NcclOperation as = nccl_operation(dtype, op);
+  call("ncclAllReduce", deadline,
+       [&] { return calls_.AllReduce(in, out, count, as.type, as.op, comm_, stream); });
+}
+
+void NcclCommunicator::reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op, int root,
+                              Stream stream, const Deadline& deadline) {
+  const NcclOperation as = nccl_operation(dtype, op);
+  call("ncclReduce", deadline,
+       [&] { return calls_.Reduce(in, out, count, as.type, as.op, root, comm_, stream); });
+}
+
+void NcclCommunicator::reduce_scatter(const std::byte* in, std::byte* out, size_t count_each, Dtype dtype,
+                                      Op op, Stream stream, const Deadline& deadline) {
+  const NcclOperation as = nccl_operation(dtype, op);
+  call("ncclReduceScatter", deadline,
+       [&] { return calls_.ReduceScatter(in, out, count_each, as.type, as.op, comm_, stream); });
+}
+
+void NcclCommunicator::broadcast(const std::byte* in, std::byte* out, size_t bytes, int root, Stream stream,
+                                 const Deadline& deadline) {
+  call("ncclBroadcast", deadline,
+       [&] { return calls_.Broadcast(in, out, bytes, nccl::kUint8, root, comm_, stream); });
+}
+
+void NcclCommunicator::all_gather(const std::byte* in, std::byte* out, size_t bytes_each, Stream stream,
+                                  const Deadline& deadline) {
+  call("ncclAllGather", deadline,
+       [&] { return calls_.AllGather(in, out, bytes_each, nccl::kUint8, comm_, stream); });
+}
+
+void NcclCommunicator::check() {
+  Lock lock(mutex_);
+  check_open();
+  const int result = state();
+  if (result && result != nccl::kInProgress) broken("what it had enqueued", result);
+}
+
+void NcclCommunicator::wait(Device& device, Event event, const Deadline& deadline) {
+  for (Patience patience;; patience.pause()) {
+    const bool done = device.done(event);
+    check();  // no success is reported before NCCL says so
+    if (done) return;
+    if (!deadline.passed()) continue;
+    Lock lock(mutex_);
+    late("what it had enqueued", deadline);
+  }
+}
+
+std::unique_ptr<NcclCommunicator> NcclCommunicator::split(int color, int key, const Deadline& deadline) {
+  if (!calls_.CommSplit)
+    fail(ErrorKind::unavailable, "NCCL ", library_->version_text(), " in ", library_->file(),
+         " cannot split a communicator; 2.18 and newer can");
+  // Written when it is done, so its place outlives a call that fails.
+  const auto made = std::make_shared<nccl::Comm>(nullptr);
+  call("ncclCommSplit", deadline,
+       [&] { return calls_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, made.get(), nullptr); });
+  if (color < 0) return nullptr;
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(library_, *made));
+}
+
+void NcclCommunicator::close(Deadline deadline) {
+  Lock lock(mutex_);
+  if (!comm_) return;
+  settle(lock, "ncclCommFinalize", calls_.CommFinalize(comm_), deadline);
+  calls_.CommDestroy(std::exchange(comm_, nullptr));
+  closed_because_ = "by its user";
+}
+
+}  // namespace gpucomm

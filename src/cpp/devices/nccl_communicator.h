@@ -1,0 +1,105 @@
+// A communicator of NCCL, made without blocking: every wait has a deadline of ours, and ends in a sentence.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "devices/device.h"
+#include "devices/nccl_library.h"
+
+namespace gpucomm {
+
+// One rank's end of a message.
+struct NcclMessage {
+  bool sends;
+  int peer;
+  std::byte* data;  // of a send it is only read
+  size_t bytes;
+};
+
+// When a wait ends, and how long it then was, for the sentence.
+class Deadline {
+ public:
+  explicit Deadline(double timeout_s)
+      : timeout_s_(timeout_s),
+        at_(Clock::now() +
+            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s))) {}
+  bool passed() const { return Clock::now() > at_; }
+  double timeout_s() const { return timeout_s_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double timeout_s_;
+  Clock::time_point at_;
+};
+
+// One thread uses it, another may abort it. Calls are enqueued on the stream; the host waits only for NCCL to
+// have done so, which on the first messages between two ranks includes that they connect. Throws timeout,
+// peer_lost or unavailable, with NCCL's words, and is closed then for good: later calls throw closed.
+class NcclCommunicator {
+ public:
+  // All ranks, with the id that one of them made, or timeout.
+  NcclCommunicator(std::shared_ptr<const NcclLibrary> library, const nccl::UniqueId& id, int rank, int world,
+                   const Deadline& deadline);
+  ~NcclCommunicator();  // aborts, unless closed
+  NcclCommunicator(const NcclCommunicator&) = delete;
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+  const NcclLibrary& library() const { return *library_; }
+
+  // All messages at once: none waits for another. The k-th to a peer meets the k-th that it receives.
+  void exchange(const std::vector<NcclMessage>& messages, Stream stream, const Deadline& deadline);
+
+  // NCCL's own collectives. A mean of floats is a sum of what each rank has multiplied by 1 / world, so its
+  // bits may differ from ours. Throws unsupported_type for what NCCL does not reduce.
+  void all_reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op, Stream stream,
+                  const Deadline& deadline);
+  void reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op, int root, Stream stream,
+              const Deadline& deadline);
+  void reduce_scatter(const std::byte* in, std::byte* out, size_t count_each, Dtype dtype, Op op,
+                      Stream stream, const Deadline& deadline);
+  void broadcast(const std::byte* in, std::byte* out, size_t bytes, int root, Stream stream,
+                 const Deadline& deadline);
+  void all_gather(const std::byte* in, std::byte* out, size_t bytes_each, Stream stream,
+                  const Deadline& deadline);
+
+  // Until the event is done, watching for NCCL's errors.
+  void wait(Device& device, Event event, const Deadline& deadline);
+  // Throws what NCCL has found since.
+  void check();
+
+  // A communicator of those who give the same color, by key; null for a negative color. Throws unavailable
+  // where the library cannot.
+  std::unique_ptr<NcclCommunicator> split(int color, int key, const Deadline& deadline);
+
+  // After what is enqueued; all ranks.
+  void close(Deadline deadline);
+  // Ends what is under way; from any thread. `why` is what later calls say.
+  void abort(const std::string& why) noexcept;
+  bool closed();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  NcclCommunicator(std::shared_ptr<const NcclLibrary> library, nccl::Comm comm);
+  template <class Enqueue>
+  void call(const char* what, const Deadline& deadline, Enqueue enqueue);
+  void settle(Lock& lock, const char* what, int result, const Deadline& deadline);
+  void check_open() const;
+  int state() const;
+  void abort_locked(const std::string& why) noexcept;
+  [[noreturn]] void broken(const char* what, int result);
+  [[noreturn]] void late(const char* what, const Deadline& deadline);
+
+  std::shared_ptr<const NcclLibrary> library_;
+  const nccl::Calls& calls_;
+  int rank_ = 0, world_ = 1;
+  std::mutex mutex_;  // guards all below
+  nccl::Comm comm_ = nullptr;
+  std::string closed_because_;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,171 @@
+#include "engine/nccl_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/device_steps.h"
+#include "plans/rounds.h"
+
+namespace gpucomm {
+namespace {
+
+constexpr size_t kUnit = 256;  // as a device allocates
+size_t padded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
+
+bool travels(StepKind kind) {
+  return kind == StepKind::send || kind == StepKind::recv || kind == StepKind::recv_reduce;
+}
+
+// Bytes that land in each round before they are folded.
+class Landings {
+ public:
+  // Returns where in its round's.
+  size_t add(int round, size_t bytes, size_t messages) {
+    if (by_round_.size() <= static_cast<size_t>(round)) by_round_.resize(round + 1);
+    return std::exchange(by_round_[round], by_round_[round] + padded(bytes) * messages);
+  }
+  size_t most() const {
+    return by_round_.empty() ? 0 : *std::max_element(by_round_.begin(), by_round_.end());
+  }
+
+ private:
+  std::vector<size_t> by_round_;
+};
+
+PlanRequest request_of(const Program& program, const std::vector<int>& nodes, bool in_place) {
+  const Shape& shape = program.shape;
+  return {shape.collective, program.world, program.rank, shape.root,
+          shape.segments,   in_place,      nodes,        adds_coded(shape)};
+}
+
+// The same on all ranks, which must cut alike.
+size_t neediest(const Shape& shape, const std::vector<Plan>& plans,
+                const std::vector<MessageRounds>& rounds) {
+  size_t most = 0;
+  const Layout layout = cut(plans[0], shape.count, 1, shape.counts);
+  for (const Plan& plan : plans) {
+    const std::vector<int> placed = place_steps(plan, rounds[plan.rank]);
+    Landings landings;
+    for (size_t i = 0; i < placed.size(); ++i) {
+      const Step& step = plan.steps[i];
+      if (step.kind == StepKind::recv_reduce)
+        landings.add(placed[i], layout.count(step.piece, step.pieces) * size_of(shape.dtype),
+                     step.peers.size());
+    }
+    most = std::max(most, landings.most());
+  }
+  return most;
+}
+
+void check_fold(const Program& program, const Instruction& in) {
+  if (in.peers.size() < kMaxSources) return;
+  fail(ErrorKind::unavailable, "algorithm ", program.shape.algorithm, " folds ", in.peers.size() + 1,
+       " arrays at once, and a device takes at most ", kMaxSources, ": choose another for ", program.world,
+       " ranks");
+}
+
+void sort(Grouped& grouped, const std::vector<int>& placed) {
+  Landings landings;
+  for (size_t i = 0; i < placed.size(); ++i) {
+    const Instruction& in = grouped.program.instructions[i];
+    if (!in.bytes) continue;
+    if (placed[i] < 0) {
+      grouped.before.push_back(i);
+      continue;
+    }
+    if (grouped.rounds.size() <= static_cast<size_t>(placed[i])) grouped.rounds.resize(placed[i] + 1);
+    Grouped::Round& round = grouped.rounds[placed[i]];
+    const bool folds = in.kind == StepKind::recv_reduce;
+    if (travels(in.kind)) round.messages.push_back(i);
+    if (folds || !travels(in.kind)) round.after.push_back(i);
+    if (!folds) continue;
+    check_fold(grouped.program, in);
+    grouped.landing[i] = landings.add(placed[i], in.bytes, in.peers.size());
+  }
+  grouped.landing_begin = padded(grouped.program.scratch_bytes);
+  grouped.scratch_bytes = grouped.landing_begin + landings.most();
+}
+
+class NcclCall {
+ public:
+  NcclCall(const Grouped& grouped, DeviceCall call, std::byte* landing)
+      : grouped_(grouped), call_(std::move(call)), landing_(landing) {}
+
+  void run(NcclCommunicator& communicator, const Deadline& deadline) {
+    for (const int index : grouped_.before) enqueue_local(call_, at(index));
+    for (const Grouped::Round& round : grouped_.rounds) {
+      messages_.clear();
+      for (const int index : round.messages) add_messages(index);
+      if (!messages_.empty()) communicator.exchange(messages_, call_.stream, deadline);
+      for (const int index : round.after) follow(index);
+    }
+  }
+
+ private:
+  const Instruction& at(int index) const { return grouped_.program.instructions[index]; }
+
+  std::byte* landing(int index, size_t k) const {
+    return landing_ + grouped_.landing[index] + k * padded(at(index).bytes);
+  }
+
+  void add_messages(int index) {
+    const Instruction& in = at(index);
+    const size_t bytes = call_.message_bytes(in);
+    if (in.kind == StepKind::send) messages_.push_back({true, in.peers[0], call_.source(in), bytes});
+    if (in.kind == StepKind::recv) messages_.push_back({false, in.peers[0], call_.target(in), bytes});
+    if (in.kind == StepKind::recv_reduce)
+      for (size_t k = 0; k < in.peers.size(); ++k)
+        messages_.push_back({false, in.peers[k], landing(index, k), bytes});
+  }
+
+  void follow(int index) {
+    const Instruction& in = at(index);
+    if (in.kind != StepKind::recv_reduce) return enqueue_local(call_, in);
+    std::vector<const std::byte*> arrived;
+    for (size_t k = 0; k < in.peers.size(); ++k) arrived.push_back(landing(index, k));
+    enqueue_fold(call_, in, std::move(arrived));
+  }
+
+  const Grouped& grouped_;
+  DeviceCall call_;
+  std::byte* landing_;
+  std::vector<NcclMessage> messages_;
+};
+
+}  // namespace
+
+Grouped compile_grouped(Shape shape, const std::vector<int>& nodes, int rank) {
+  const bool segmented = Registry<Algorithm>::find(shape.algorithm).segmented;
+  Grouped grouped;
+  for (;; shape.segments = 2 * grouped.program.shape.segments) {
+    grouped.program = compile(shape, nodes, rank);
+    // The ranks do not know of each other whether they work in place.
+    const auto plans =
+        build_plans(shape.algorithm, request_of(grouped.program, nodes, shape.out_counts.empty()));
+    const std::vector<MessageRounds> rounds = find_rounds(plans);
+    const bool grows = segmented && grouped.program.shape.segments >= shape.segments;
+    if (grows && neediest(shape, plans, rounds) > kMaxScratchBytes) continue;
+    const Plan own = build_plan(shape.algorithm, request_of(grouped.program, nodes, shape.in_place));
+    grouped.landing.resize(own.steps.size());
+    sort(grouped, place_steps(own, rounds[rank]));
+    return grouped;
+  }
+}
+
+void enqueue(const Grouped& grouped, const Arrays& arrays, std::byte* scratch, NcclCommunicator& communicator,
+             Device& device, Stream stream, const Deadline& deadline) {
+  const Program& program = grouped.program;
+  const Shape& shape = program.shape;
+  if (arrays.error || arrays.lost_sq)
+    fail(ErrorKind::unavailable, "what a codec loses is told of calls on host arrays only");
+  const std::string refused = shape.codec ? device.refuses(*shape.codec, shape.dtype) : "";
+  if (!refused.empty()) fail(ErrorKind::unavailable, refused);
+  if (communicator.rank() != program.rank || communicator.world() != program.world)
+    fail(ErrorKind::invalid_argument, "a program of rank ", program.rank, " of ", program.world,
+         " does not fit an NCCL communicator of rank ", communicator.rank(), " of ", communicator.world());
+  NcclCall(grouped, {program, spaces_of(program, arrays, scratch), device, stream},
+           scratch + grouped.landing_begin)
+      .run(communicator, deadline);
+}
+
+}  // namespace gpucomm

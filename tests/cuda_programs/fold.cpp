@@ -1,0 +1,19 @@
+// The fold of a GPU on the host, its threads counted by a loop; test_cuda_math.py calls it by ctypes.
+#include "cuda/fold_table.h"
+
+// Returns the elements that were moved in packs.
+extern "C" size_t cuda_fold(int dtype, int op, int divisor, const std::byte* const* sources, int source_count,
+                            std::byte* const* destinations, int destination_count, size_t count,
+                            size_t threads) {
+  using namespace gpucomm;
+  Fold fold{static_cast<Dtype>(dtype), static_cast<Op>(op), divisor};
+  fold.sources.assign(sources, sources + source_count);
+  fold.destinations.assign(destinations, destinations + destination_count);
+  fold.count = count;
+  const cuda::FoldArguments arguments = cuda::arguments_of(fold);
+  cuda::with_fold(fold.dtype, fold.op, source_count, [&]<class Form, class Operation, int kSources>() {
+    for (size_t thread = threads; thread-- > 0;)
+      cuda::fold_share<Form, Operation, kSources>(arguments, thread, threads);
+  });
+  return arguments.packs * cuda::kPackBytes / size_of(fold.dtype);
+}

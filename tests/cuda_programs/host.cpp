@@ -1,0 +1,164 @@
+// The programs of the CUDA codecs for ctypes, run by loops. Every access is looked at: it must be aligned,
+// and within the memory that the call names.
+#include <memory>
+#include <stdexcept>
+
+#include "cuda/casts_program.h"
+#include "cuda/fixed_program.h"
+#include "cuda/fp8_program.h"
+#include "cuda/identity_program.h"
+#include "cuda/integers_program.h"
+#include "cuda/mpc_decode_program.h"
+#include "cuda/mpc_encode_program.h"
+#include "cuda/zfp_program.h"
+#include "loops.h"
+
+namespace gpucomm::cuda {
+namespace {
+
+struct Range {
+  const std::byte* begin;
+  size_t bytes;
+};
+Range ranges[3];
+unsigned long long wrong = 0;
+
+}  // namespace
+
+std::string describe_status(Status status);  // of coding.h, which needs CUDA's headers
+
+void accessed(const void* at, size_t bytes, size_t alignment) {
+  const auto* first = static_cast<const std::byte*>(at);
+  bool inside = false;
+  for (const Range& range : ranges)
+    inside |= range.begin && first >= range.begin && first + bytes <= range.begin + range.bytes;
+  wrong += !inside || reinterpret_cast<uintptr_t>(at) % alignment != 0;
+}
+
+}  // namespace gpucomm::cuda
+
+using namespace gpucomm;
+using namespace gpucomm::cuda;
+
+struct Call {
+  const char* spec;
+  const char* op;  // encode, decode, fused, add
+  unsigned dtype;  // of Dtype
+  unsigned adds, divisor, seed;
+  uint64_t count, coded_bytes, room;  // room: of a slot, header included
+  std::byte *dense, *slot, *other;    // fused, add: from `slot` to `other`
+  uint64_t wrong, status;             // found
+};
+
+namespace {
+
+constexpr size_t kSomeWarps = 11;  // more than a thread block's
+
+template <class Run>
+void each_warp(unsigned seed, const Run& run) {
+  size_t order[kSomeWarps];
+  std::iota(order, order + kSomeWarps, size_t{0});
+  if (seed) std::shuffle(order, order + kSomeWarps, std::minstd_rand(seed));
+  for (const size_t warp : order) run(Loops(warp, kSomeWarps, seed));
+}
+
+template <class Math>
+void run(const Call& call, const char* argument, Status* status) {
+  const Kind kind = kind_of(static_cast<Dtype>(call.dtype));
+  const bool aligned = reinterpret_cast<uintptr_t>(call.dense) % (kPerLane * cuda::size_of(kind)) == 0;
+  const Dense dense{call.dense, call.count, kind, aligned};
+  const Piece<Math> piece{Math::make(argument), dense, call.coded_bytes, status};
+  const std::string_view op = call.op;
+  each_warp(call.seed, [&](const Loops& ex) {
+    const auto shared = std::make_unique<typename Math::Shared>();
+    std::memset(static_cast<void*>(shared.get()), 0xa5, sizeof *shared);
+    for (unsigned thread = 0; thread < kLanes; ++thread) prepare(*shared, thread, kLanes);
+    if (op == "encode") Encode<Math, const Loops>{ex, *shared, piece, call.slot}.run();
+    if (op == "decode")
+      Decode<Math, const Loops>{ex, *shared, piece, call.slot, call.adds != 0, static_cast<int>(call.divisor)}
+          .run();
+    if (op == "fused") DecodeAddEncode<Math, const Loops>{ex, *shared, piece, call.slot, call.other}.run();
+  });
+}
+
+void run_identity(const Call& call, Status* status) {
+  const auto dtype = static_cast<Dtype>(call.dtype);
+  const auto alignment = static_cast<unsigned>(reinterpret_cast<uintptr_t>(call.dense) % 8);
+  const IdentityPiece piece{dtype,
+                            call.count,
+                            call.coded_bytes,
+                            alignment ? alignment & -alignment : 8,
+                            static_cast<int>(call.divisor),
+                            status};
+  const std::string_view op = call.op;
+  each_warp(call.seed, [&](const Loops& ex) {
+    if (op == "encode") encode_identity(ex, piece, call.dense, call.slot);
+    if (op == "decode") decode_identity(ex, piece, call.slot, call.adds ? call.dense : nullptr, call.dense);
+    if (op == "fused") write_size(ex, call.other, piece.bytes);
+    if (op == "fused") decode_identity(ex, piece, call.slot, call.dense, call.other + kHeader);
+  });
+}
+
+template <class T>
+void run_fixed(const Call& call, const char* argument, Status* status) {
+  if (std::string_view(call.op) != "add") return run<Fixed<T>>(call, argument, status);
+  each_warp(call.seed, [&](const Loops& ex) {
+    AddCoded<T, const Loops>{ex, call.count, call.coded_bytes, call.slot, call.other, status}.run();
+  });
+}
+
+template <class Word, class Form>
+void run_mpc(const Call& call, const char* argument, Status* status) {
+  const unsigned distance = *argument ? std::atoi(argument) : 1;
+  const MpcPiece piece{call.count, call.coded_bytes, distance, call.adds != 0, static_cast<int>(call.divisor),
+                       status};
+  const auto round = std::make_unique<MpcRound<Word>>();
+  std::memset(static_cast<void*>(round.get()), 0xa5, sizeof *round);
+  const BlockLoops ex(0, 1, call.seed);
+  if (std::string_view(call.op) == "encode")
+    EncodeMpc<Word, BlockLoops>{ex, *round, piece, call.dense, call.slot}.run();
+  else
+    DecodeMpc<Word, Form, BlockLoops>{ex, *round, piece, call.slot, call.dense}.run();
+}
+
+void run_named(const Call& call, Status* status) {
+  const std::string_view spec = call.spec;
+  const size_t colon = std::min(spec.find(':'), spec.size());
+  const std::string_view name = spec.substr(0, colon);
+  const char* const argument = call.spec + std::min(colon + 1, spec.size());
+  if (name == "identity") return run_identity(call, status);
+  if (name == "mpc" && static_cast<Dtype>(call.dtype) == Dtype::float32)
+    return run_mpc<uint32_t, Plain<float>>(call, argument, status);
+  if (name == "mpc") return run_mpc<uint64_t, Plain<double>>(call, argument, status);
+  if (name == "bf16") return run<Bf16>(call, argument, status);
+  if (name == "fp16") return run<Fp16>(call, argument, status);
+  if (name == "fp8_e4m3") return run<cuda::E4m3>(call, argument, status);
+  if (name == "fp8_e5m2") return run<cuda::E5m2>(call, argument, status);
+  if (name == "int8") return run<Int8>(call, argument, status);
+  if (name == "int4") return run<Int4>(call, argument, status);
+  if (name == "zfp") return run<Zfp>(call, argument, status);
+  if (name != "fixed") throw std::logic_error("no program of this name");
+  const int width = parse_fixed(argument).value().width;
+  if (width == 8) return run_fixed<int8_t>(call, argument, status);
+  if (width == 16) return run_fixed<int16_t>(call, argument, status);
+  run_fixed<int32_t>(call, argument, status);
+}
+
+}  // namespace
+
+extern "C" void run_program(Call* call) {
+  const size_t size = gpucomm::size_of(static_cast<Dtype>(call->dtype));
+  ranges[0] = {call->dense, call->count * size};
+  ranges[1] = {call->slot, call->room};
+  ranges[2] = {call->other, call->room};
+  Status status = call->status;
+  wrong = 0;
+  run_named(*call, &status);
+  call->wrong = wrong, call->status = status;
+}
+
+extern "C" const char* describe(uint64_t status) {
+  static std::string text;
+  text = describe_status(status);
+  return text.c_str();
+}

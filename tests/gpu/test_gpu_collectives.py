@@ -1,0 +1,3 @@
+"""The contract of collectives on device arrays, on a GPU: the tests of the host device once more."""
+
+from test_device_collectives import *  # noqa: F403

@@ -1,0 +1,64 @@
+"""The device of the tests in tests/gpu: a GPU, whose arrays are torch's."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+
+import gpucomm.cuda
+
+
+def missing() -> str:
+    """Why these tests cannot run; empty: they can."""
+    if why := gpucomm.cuda.why_not():
+        return why
+    if importlib.util.find_spec("torch") is None:
+        return "the tests make their arrays with torch, which is not installed"
+    import torch
+
+    return "" if torch.cuda.is_available() else "this build of torch cannot use CUDA"
+
+
+class CudaKit:
+    """The first GPU; `deferred_us`: the stream that brings an array's values pauses before for so long."""
+
+    def __init__(self, deferred_us: int = 0) -> None:
+        self.device = gpucomm.cuda.device(0)
+        self.deferred_us = deferred_us
+
+    def array(self, values: np.ndarray, dtype: str = "") -> Any:
+        """Values as an array of this device; `dtype`: "bfloat16" where they are its bits."""
+        import torch
+
+        tensor = torch.from_numpy(values.copy())
+        if dtype == "bfloat16":
+            tensor = tensor.view(torch.bfloat16)
+        tensor = tensor.cuda()
+        torch.cuda.synchronize()
+        return tensor
+
+    def host(self, array: Any) -> np.ndarray:
+        """What is in an array once the device has done all its work."""
+        import torch
+
+        torch.cuda.synchronize()
+        array = array.view(torch.uint16) if array.dtype == torch.bfloat16 else array
+        return array.cpu().numpy()
+
+    def address(self, array: Any) -> int:
+        return array.data_ptr()
+
+    def enqueued(self, kind: str) -> int | None:
+        """Not counted."""
+        return None
+
+    def pause(self, stream: int) -> None:
+        """The stream does nothing for a while."""
+        import torch
+
+        cycles_a_us = 1500
+        if self.deferred_us:
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+                torch.cuda._sleep(self.deferred_us * cycles_a_us)

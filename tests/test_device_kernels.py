@@ -1,0 +1,72 @@
+"""What a device computes has the bits of the host's own functions: folds, and codings of every codec."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from codec_samples import CODECS, narrow, storage, usable
+from on_device import wait_for
+from reference import DTYPES, OPS, defined, values
+
+from gpucomm import _core
+
+
+def finish(kit):
+    event = kit.device.make_event()
+    kit.device.record(event)
+    wait_for(kit.device, event)
+    kit.device.end_event(event)
+    assert kit.device.failure() == ""
+
+
+@pytest.mark.parametrize("sources", [1, 2, 3, 8, 11])
+@pytest.mark.parametrize("op", OPS)
+def test_folds(make_kit, op, sources):
+    """Into two destinations, one of which is a source."""
+    kit = make_kit()
+    for dtype in DTYPES:
+        if not defined(op, dtype):
+            continue
+        for count in (1, 255, 10_003):
+            arrays = [values(dtype, count, rank, op) for rank in range(sources)]
+            there = [kit.array(array, dtype) for array in arrays]
+            out = kit.array(np.zeros_like(arrays[0]), dtype)
+            divisor, fold = (sources, "sum") if op == "mean" else (1, op)
+            expected = _core.reduce(dtype, fold, arrays, divisor)
+            places = [kit.address(array) for array in there]
+            kit.device.reduce(dtype, fold, [kit.address(out), places[0]], places, count, divisor)
+            finish(kit)
+            for found in (out, there[0]):
+                assert kit.host(found).tobytes() == expected.tobytes(), (dtype, count)
+
+
+def elements(dtype: str, count: int) -> np.ndarray:
+    x = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+    return narrow(dtype, np.clip(x, -7, 7))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("spec", CODECS)
+def test_codings(make_kit, spec, dtype):
+    kit, codec = make_kit(), usable(spec)
+    if not codec.takes(dtype):
+        pytest.skip(f"{spec} does not take {dtype}")
+    for count, shift in [(1, 0), (127, 1), (129, 3), (4096, 0), (10_003, 2)]:
+        x = elements(dtype, count + shift)
+        coded = codec.encode(x[shift:].copy(), dtype)
+        there = kit.array(x, dtype)
+        slot = kit.array(np.zeros(8 + codec.max_bytes(count, dtype), np.uint8))
+        back, sum_of = (kit.array(x[:count].copy(), dtype) for _ in range(2))
+        begin = kit.address(there) + storage(dtype).itemsize * shift
+        kit.device.encode(codec.spec, dtype, begin, count, kit.address(slot))
+        kit.device.decode(codec.spec, dtype, kit.address(slot), kit.address(back), count)
+        kit.device.decode(codec.spec, dtype, kit.address(slot), kit.address(sum_of), count, True)
+        finish(kit)
+        found = kit.host(slot)
+        assert found[:8].copy().view(np.uint64)[0] == coded.size
+        assert found[8 : 8 + coded.size].tobytes() == coded.tobytes()
+        decoded, added = np.zeros_like(x[:count]), x[:count].copy()
+        codec.decode(coded, decoded, dtype)
+        codec.decode_add(coded, added, dtype)
+        assert kit.host(back).tobytes() == decoded.tobytes()
+        assert kit.host(sum_of).tobytes() == added.tobytes()
