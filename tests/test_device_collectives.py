@@ -286,6 +286,18 @@ def test_a_mismatch_names_both_calls_and_touches_nothing(make_kit):
     assert kit.enqueued("reduce") in (0, None)
 
 
+def test_blocks_of_other_sizes_than_their_receiver_expects(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        counts = [5 + comm.rank] * 2
+        x, out = kit.array(np.ones(sum(counts))), kit.array(np.ones(sum(counts)))
+        comm.all_to_all(x, counts=counts, out_counts=counts, out=out)
+
+    for error in outcomes_of(2, body):
+        assert isinstance(error, MismatchError) and "counts and out_counts do not fit" in str(error)
+
+
 def test_a_rank_that_does_not_come(make_kit):
     kit = make_kit()
 

@@ -155,6 +155,31 @@ def litter() -> set[str]:
     return {p.name for folder in ("/dev/shm", "/tmp") for p in Path(folder).iterdir() if "gpucomm" in p.name}
 
 
+LAST_WORDS = """
+import os, sys
+sys.path.insert(0, {path!r})
+import numpy as np
+import gpucomm
+from on_device import HostKit
+comm = gpucomm.init(timeout=10)
+kit = HostKit(20_000)
+x = kit.array(np.full(100_000, comm.rank, np.float32))
+work = comm.broadcast(x, 1, async_op=True)
+if comm.rank:
+    work.wait()
+else:
+    print(work.synchronize().values.tolist() == [1] * 100_000, flush=True)
+comm.close()
+os._exit(0)
+"""
+
+
+def test_who_has_sent_stays_until_it_is_read(ranks):
+    ranks += rank_processes.start(LAST_WORDS.format(path=PATH), [{"GPUCOMM_ARENA_MIB": "1"}] * 2)
+    out, err = ranks[0].communicate(timeout=20)
+    assert out == "True\n", err
+
+
 def test_arenas_of_unequal_size_are_refused(ranks):
     script = SCRIPT.format(path=PATH, algorithm="ring", count=3, wait=True)
     ranks += rank_processes.start(script, [{"GPUCOMM_ARENA_MIB": "2"}, {"GPUCOMM_ARENA_MIB": "1"}])

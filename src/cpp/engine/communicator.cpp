@@ -278,6 +278,7 @@ void Communicator::close() {
                     "the communicator was closed before this call had finished" + fate_.where());
   if (end(error) + messages_.end(error))
     transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
+  if (on_device_ && !fate_.failed()) on_device_->settle();
   messages_.leave();
   transport_->leave();
 }

@@ -27,7 +27,9 @@ class DeviceCalls {
   // Whether the call begun last is enqueued.
   virtual bool done() const = 0;
   // This rank ends its communicator: nothing more is enqueued.
-  virtual void leave() = 0;
+  virtual void leave() {}
+  // Waits, not for long, until no other rank reads what this one has sent: its process may end then.
+  virtual void settle() {}
 };
 
 // For these ranks: threads of one process, or processes that share memory. Throws unavailable for others.

@@ -1,6 +1,8 @@
 #include "engine/device_execution.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace gpucomm {
 
@@ -9,6 +11,13 @@ DeviceExecution::DeviceExecution(std::shared_ptr<Transport> transport, int rank,
 
 DeviceExecution::~DeviceExecution() {
   if (share_) outlive(std::move(share_));
+}
+
+void DeviceExecution::settle() {
+  constexpr std::chrono::seconds kFarewell{2};  // for who is slow; who is gone reads no more
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  while (share_ && share_->arena && !share_->arena->all_read() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
 void DeviceExecution::begin(const StreamCall& call) {
@@ -62,7 +71,7 @@ bool DeviceExecution::all_came() const {
 // No rank is further than its next call on devices, which has the other salts.
 void DeviceExecution::check_salts() const {
   for (const Instruction& in : program().instructions) {
-    if ((in.kind != StepKind::recv && in.kind != StepKind::recv_reduce) || !in.salt) continue;
+    if (in.kind != StepKind::recv || !in.salt) continue;
     for (const int peer : in.peers)
       if (words_.pairs[peer][rank_].salt[turn_ % 2].load(std::memory_order_relaxed) != in.salt)
         fail(ErrorKind::mismatch, unfitting_counts(program(), peer, call_.record));

@@ -19,7 +19,7 @@ class DeviceExecution : public DeviceCalls {
   void begin(const StreamCall& call) override;
   bool advance() override;
   bool done() const override { return phase_ == Phase::done; }
-  void leave() override {}
+  void settle() override;
 
  private:
   enum class Phase { coming, meeting, running, done };

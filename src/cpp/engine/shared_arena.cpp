@@ -25,6 +25,9 @@ size_t chunk_for(int peers, const std::string& device) {
   return std::min(bytes, kMostChunk);
 }
 
+// "cuda" of "cuda:0".
+std::string kind_of(const Device& device) { return device.name().substr(0, device.name().find(':')); }
+
 // A number or text behind the others.
 void put(std::string& out, uint64_t number) {
   out.append(reinterpret_cast<const char*>(&number), sizeof number);
@@ -88,7 +91,7 @@ std::byte* SharedArena::slots_to(int peer) const {
 // What a peer needs, after how many bytes that is.
 std::string SharedArena::handles(const Peer& peer, int number) const {
   std::string text;
-  put(text, chunk_bytes_), put(text, slots_to(number) - memory_.get());
+  put(text, kind_of(*device_)), put(text, chunk_bytes_), put(text, slots_to(number) - memory_.get());
   put(text, device_->export_memory(memory_.get()));
   for (const auto* events : {&peer.filled, &peer.read})
     for (const OwnEvent& event : *events) put(text, device_->export_event(event.get()));
@@ -137,6 +140,9 @@ void SharedArena::open(int number) {
   Peer& peer = peers_[number];
   const std::string text = Reader(peer.inbox).text();
   Reader reader(text);
+  if (const std::string kind = reader.text(); kind != kind_of(*device_))
+    fail(ErrorKind::mismatch, "rank ", rank_, " of ", world_, " calls with arrays on ", device_->name(),
+         ", rank ", number, " with arrays on a ", kind, ": all ranks need devices of one kind");
   const uint64_t chunk_bytes = reader.number(), offset = reader.number();
   if (chunk_bytes != chunk_bytes_)
     fail(ErrorKind::mismatch, "chunks on devices are ", chunk_bytes_, " bytes on rank ", rank_, " of ",
@@ -178,6 +184,17 @@ void SharedArena::give_back(int number, Stream stream) {
   device_->record(peer.read[peer.taken % kSlots].get(), stream);
   words_.pairs[number][rank_].read.store(++peer.taken, std::memory_order_release);
   transport_->wake(number);
+}
+
+bool SharedArena::all_read() const {
+  for (int p = 0; p < world_; ++p) {
+    const Peer& peer = peers_[p];
+    if (!peer.sent || !transport_->gone(p).empty()) continue;
+    if (to(p).read.load(std::memory_order_acquire) < peer.sent) return false;
+    for (const OwnEvent& event : peer.read_there)
+      if (!device_->done(event.get())) return false;
+  }
+  return true;
 }
 
 void SharedArena::close() {

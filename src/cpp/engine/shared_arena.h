@@ -31,6 +31,8 @@ class SharedArena {
   // What reads it is enqueued on that stream.
   void give_back(int peer, Stream stream);
 
+  // Whether all chunks that were sent to live ranks have been read.
+  bool all_read() const;
   // Closes what it has opened: no stream uses it any more.
   void close();
   // Until then its memory must stay. Where a rank was killed, for ever.

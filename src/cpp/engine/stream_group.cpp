@@ -5,6 +5,16 @@
 #include "engine/device_steps.h"
 
 namespace gpucomm {
+namespace {
+
+// Of the messages from a rank to another; only their two ranks know it.
+uint64_t salt_of(const Program& sender, int receiver) {
+  for (const Instruction& in : sender.instructions)
+    if (in.kind == StepKind::send && !in.peers.empty() && in.peers[0] == receiver) return in.salt;
+  return 0;
+}
+
+}  // namespace
 
 // What the streams hold may still use any rank's memory.
 StreamGroup::~StreamGroup() {
@@ -40,6 +50,13 @@ void StreamGroup::check() const {
     if (parts_[rank]->record.tag != parts_[0]->record.tag)
       fail(ErrorKind::mismatch, "the ranks do not make the same call: rank 0 of ", parts_.size(), " calls ",
            describe(parts_[0]->record), ", rank ", rank, " ", describe(parts_[rank]->record));
+  for (const auto& part : parts_)
+    for (const Instruction& in : part->program->instructions) {
+      if (in.kind != StepKind::recv || !in.salt) continue;
+      for (const int peer : in.peers)
+        if (salt_of(*parts_[peer]->program, part->program->rank) != in.salt)
+          fail(ErrorKind::mismatch, unfitting_counts(*part->program, peer, part->record));
+    }
 }
 
 // Of every rank's device what this call needs.
