@@ -26,8 +26,8 @@ class DeviceCalls {
   virtual bool advance() = 0;
   // Whether the call begun last is enqueued.
   virtual bool done() const = 0;
-  // This rank ends its communicator: nothing more is enqueued.
-  virtual void leave() {}
+  // This rank ends its communicator: nothing more is enqueued. May wait for what is, but not for long.
+  virtual void leave() = 0;
   // Waits, not for long, until no other rank reads what this one has sent: its process may end then.
   virtual void settle() {}
 };

@@ -3,8 +3,21 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 namespace gpucomm {
+namespace {
+
+// Waits for it, but not for long: who is gone may have left it undone for ever.
+template <class Condition>
+void soon(Condition holds) {
+  constexpr std::chrono::seconds kFarewell{2};
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  while (!holds() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
+}  // namespace
 
 DeviceExecution::DeviceExecution(std::shared_ptr<Transport> transport, int rank, int world)
     : transport_(std::move(transport)), words_(*transport_->device_words()), rank_(rank), world_(world) {}
@@ -13,11 +26,18 @@ DeviceExecution::~DeviceExecution() {
   if (share_) outlive(std::move(share_));
 }
 
+// What is enqueued uses arrays that nobody may keep after this.
+void DeviceExecution::leave() {
+  if (!share_ || std::exchange(left_, true)) return;
+  try {
+    share_->mark_end();
+    soon([this] { return share_->ended(); });
+  } catch (const Error&) {  // the device has failed
+  }
+}
+
 void DeviceExecution::settle() {
-  constexpr std::chrono::seconds kFarewell{2};  // for who is slow; who is gone reads no more
-  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
-  while (share_ && share_->arena && !share_->arena->all_read() && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  if (share_ && share_->arena) soon([this] { return share_->arena->all_read(); });
 }
 
 void DeviceExecution::begin(const StreamCall& call) {

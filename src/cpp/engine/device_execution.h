@@ -19,6 +19,7 @@ class DeviceExecution : public DeviceCalls {
   void begin(const StreamCall& call) override;
   bool advance() override;
   bool done() const override { return phase_ == Phase::done; }
+  void leave() override;
   void settle() override;
 
  private:
@@ -48,6 +49,7 @@ class DeviceExecution : public DeviceCalls {
   std::unique_ptr<DeviceShare> share_;  // from the first call on
   StreamCall call_;
   Phase phase_ = Phase::done;
+  bool left_ = false;
   uint64_t turn_ = 0;  // calls
   Spaces spaces_{};
   std::vector<Lane> lanes_;

@@ -23,7 +23,7 @@ class Attic {
   };
   static bool ended(Item& item) {
     DeviceShare& share = *item.share;
-    if (!share.held.device->done(share.hub_event.get())) return false;
+    if (!share.ended()) return false;
     if (share.arena && !std::exchange(item.closed, true)) share.arena->close();
     return !share.arena || share.arena->closed_by_all();
   }
@@ -39,15 +39,18 @@ DeviceShare::DeviceShare(std::shared_ptr<Device> device) {
   hub = make_stream(device), came = make_event(device), hub_event = make_event(device);
 }
 
+void DeviceShare::mark_end() {
+  for (size_t i = 0; i < held.streams.size(); ++i) {
+    held.device->record(held.events[i].get(), held.streams[i].get());
+    held.device->wait(hub.get(), held.events[i].get());
+  }
+  held.device->record(hub_event.get(), hub.get());
+}
+
 void outlive(std::unique_ptr<DeviceShare> share) {
   static auto* const attic = new Attic;
   try {
-    Device& device = *share->held.device;
-    for (size_t i = 0; i < share->held.streams.size(); ++i) {
-      device.record(share->held.events[i].get(), share->held.streams[i].get());
-      device.wait(share->hub.get(), share->held.events[i].get());
-    }
-    device.record(share->hub_event.get(), share->hub.get());
+    share->mark_end();
     attic->keep(std::move(share));
   } catch (const Error&) {
     static_cast<void>(share.release());  // a device that has failed may still use it

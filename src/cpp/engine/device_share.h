@@ -10,6 +10,9 @@ namespace gpucomm {
 
 struct DeviceShare {
   explicit DeviceShare(std::shared_ptr<Device> device);
+  // hub_event is done when all is that the streams hold now.
+  void mark_end();
+  bool ended() const { return held.device->done(hub_event.get()); }
 
   Held held;
   OwnStream hub;  // between the caller's streams and those of the lanes, so that calls follow one another
