@@ -172,7 +172,7 @@ def in_a_group(comm: Any, fault: Any) -> tuple[str, str, float]:
 def closings(comm: Any) -> tuple[list[int], list[bool]]:
     """How much memory of devices is mapped after each of some groups that were used and closed."""
     gpu, mapped, right = own(50), [], []
-    for _ in range(12):
+    for _ in range(20):
         group = comm.split(0)
         x = gpu.array(np.ones(100))
         group.all_reduce(x, async_op=True).synchronize()
