@@ -286,6 +286,18 @@ def test_a_mismatch_names_both_calls_and_touches_nothing(make_kit):
     assert kit.enqueued("reduce") in (0, None)
 
 
+def test_blocks_of_other_sizes_than_their_receiver_expects(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        counts = [5 + comm.rank] * 2
+        x, out = kit.array(np.ones(sum(counts))), kit.array(np.ones(sum(counts)))
+        comm.all_to_all(x, counts=counts, out_counts=counts, out=out)
+
+    for error in outcomes_of(2, body):
+        assert isinstance(error, MismatchError) and "counts and out_counts do not fit" in str(error)
+
+
 def test_a_rank_that_does_not_come(make_kit):
     kit = make_kit()
 
@@ -327,7 +339,7 @@ def test_what_a_codec_cannot_carry_is_reported():
     run_ranks(2, body)
 
 
-def test_processes_are_told_that_this_needs_threads(make_kit):
+def test_emulated_links_are_refused(make_kit):
     region = _core.Region(1)
     comm = gpucomm.Communicator("local", 0, 1, region=region, links=None)
     kit = make_kit()
@@ -339,7 +351,7 @@ def test_processes_are_told_that_this_needs_threads(make_kit):
         comm.all_reduce(kit.array(np.ones(2)))
 
     for error in outcomes_of(2, body, links=_core.Links("switch", alpha=1e-5, beta=1e-9)):
-        assert isinstance(error, UnavailableError) and "threads of one process" in str(error)
+        assert isinstance(error, UnavailableError) and "and no emulated links" in str(error)
 
 
 def test_an_array_of_an_unknown_device():

@@ -33,6 +33,21 @@ def test_streams_wait_for_events_as_they_were_recorded_last():
     gpu.device.end_event(event)
 
 
+def test_a_later_recording_is_not_an_earlier_one():
+    """Recorded again on a quicker stream, an event still holds up who waits for its former time."""
+    slow, quick = HostKit(100_000), HostKit()
+    event, target, one = quick.device.make_event(), np.zeros(2), np.ones(1)
+    with stream_of(quick) as b, stream_of(quick) as c, stream_of(slow) as a:
+        for _ in range(5):
+            slow.device.copy(address(target), address(one), 8, a)
+        slow.device.record(event, a)
+        quick.device.wait(c, event)
+        quick.device.record(event, b)
+        quick.device.copy(address(target) + 8, address(target), 8, c)
+    assert target[1] == 1
+    quick.device.end_event(event)
+
+
 def test_without_an_event_streams_run_as_they_like():
     """What the tests of collectives rely on: a wait that is missing shows."""
     slow, quick = HostKit(200_000), HostKit()

@@ -7,8 +7,9 @@ namespace gpucomm {
 struct Env {
   std::string simd;  // GPUCOMM_SIMD: v1, v3 or v4 forces a SIMD level; empty: the best of this CPU
   int spin_us;  // GPUCOMM_SPIN_US: how long a wait stays awake before it sleeps; -1: the default of its place
-  int heap_mib;  // GPUCOMM_HEAP_MIB: each rank's shared heap; 0: none; -1: its share of the machine's memory
-  bool cma;      // GPUCOMM_CMA=0: never read another process's private memory
+  int heap_mib;   // GPUCOMM_HEAP_MIB: each rank's shared heap; 0: none; -1: its share of the machine's memory
+  int arena_mib;  // GPUCOMM_ARENA_MIB: each rank's memory on its device that other processes read
+  bool cma;       // GPUCOMM_CMA=0: never read another process's private memory
 };
 
 const Env& env();

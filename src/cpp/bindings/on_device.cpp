@@ -16,7 +16,13 @@ void choose(Shape& shape) {
   if (!shape.segments) shape.segments = 1;
 }
 
-void poll(const OwnEvent& event, Clock::time_point deadline, double patience_s) {
+// Which rank a lost process was, the communicator knows.
+[[noreturn]] void fail_on(Device& device, Communicator& communicator, const std::string& failure) {
+  if (device.lost()) communicator.check_alive(concat("work on ", device.name()));
+  fail(ErrorKind::unavailable, device.name(), failure);
+}
+
+void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s) {
   constexpr auto kLongest = std::chrono::microseconds(500);
   for (auto nap = std::chrono::microseconds(1); !event.device()->done(event.get());
        nap = std::min(2 * nap, kLongest)) {
@@ -26,7 +32,7 @@ void poll(const OwnEvent& event, Clock::time_point deadline, double patience_s) 
     std::this_thread::sleep_for(nap);
   }
   const std::string failure = event.device()->failure();
-  if (!failure.empty()) fail(ErrorKind::unavailable, event.device()->name(), ": ", failure);
+  if (!failure.empty()) fail_on(*event.device(), communicator, ": " + failure);
 }
 
 }  // namespace
@@ -41,13 +47,13 @@ py::object PyWork::synchronize(std::optional<double> timeout_s) {
   py::object result = wait(timeout_s);
   py::gil_scoped_release released;
   for (const auto& call : calls_)
-    if (call->finished) poll(*call->finished, deadline, patience.count());
+    if (call->finished) poll(*call->finished, *communicator_, deadline, patience.count());
   return result;
 }
 
 void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
-  if (!failed.empty()) fail(ErrorKind::unavailable, device.name(), " failed in earlier work: ", failed);
+  if (!failed.empty()) fail_on(device, *core_, " failed in earlier work: " + failed);
   if (!shape.codec) return;
   const CodecTraits& traits = shape.codec->traits();
   if (traits.needs_maximum)

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstring>
+#include <mutex>
 #include <optional>
 
 #include "base/error.h"
@@ -11,6 +13,7 @@
 #include "cuda/context.h"
 #include "cuda/reduce.h"
 #include "cuda/status_word.h"
+#include "devices/handles.h"
 
 namespace gpucomm::cuda {
 namespace {
@@ -30,7 +33,20 @@ void quietly(const Context& context, Action action) noexcept {
   }
 }
 
-class CudaDevice final : public Device {
+// Handles are bytes.
+template <class Handle>
+std::string to_text(const Handle& handle) {
+  return {reinterpret_cast<const char*>(&handle), sizeof handle};
+}
+template <class Handle>
+Handle from_text(const std::string& text) {
+  Handle handle;
+  GPUCOMM_CHECK(text.size() == sizeof handle);
+  std::memcpy(&handle, text.data(), sizeof handle);
+  return handle;
+}
+
+class CudaDevice final : public Device, public std::enable_shared_from_this<CudaDevice> {
  public:
   explicit CudaDevice(int index) : index_(index), context_(index) {
     const Context::Scope scope(context_);
@@ -146,6 +162,57 @@ class CudaDevice final : public Device {
     cuda::add_coded(piece, from, into, status_->device(), as_stream(stream));
   }
 
+  std::string shares() override {
+    std::call_once(probed_, [this] { cannot_share_ = probe_sharing(); });
+    return cannot_share_;
+  }
+
+  // Memory of cudaMalloc, whose handles begin at its blocks: callers take whole ones, of 2 MiB.
+  std::byte* allocate_shared(size_t bytes) override { return allocate(bytes); }
+
+  std::string export_memory(const std::byte* memory) override {
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    cudaIpcMemHandle_t handle;
+    GPUCOMM_CUDA(cudaIpcGetMemHandle(&handle, const_cast<std::byte*>(memory)));
+    return to_text(handle);
+  }
+
+  std::byte* open_memory(const std::string& handle) override {
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    void* memory = nullptr;
+    GPUCOMM_CUDA(
+        cudaIpcOpenMemHandle(&memory, from_text<cudaIpcMemHandle_t>(handle), cudaIpcMemLazyEnablePeerAccess));
+    return static_cast<std::byte*>(memory);
+  }
+
+  void close_memory(std::byte* memory) noexcept override {
+    quietly(context_, [&] { return cudaIpcCloseMemHandle(memory); });
+  }
+
+  Event make_shared_event() override {
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    return new_event(cudaEventInterprocess);
+  }
+
+  std::string export_event(Event event) override {
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    cudaIpcEventHandle_t handle;
+    GPUCOMM_CUDA(cudaIpcGetEventHandle(&handle, as_event(event)));
+    return to_text(handle);
+  }
+
+  Event open_event(const std::string& handle) override {
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    cudaEvent_t event = nullptr;
+    GPUCOMM_CUDA(cudaIpcOpenEventHandle(&event, from_text<cudaIpcEventHandle_t>(handle)));
+    return event;
+  }
+
   std::string failure() override {
     if (const unsigned long long status = status_->value()) return describe_status(status);
     try {
@@ -159,10 +226,23 @@ class CudaDevice final : public Device {
   }
 
  private:
-  static cudaEvent_t new_event() {
+  static cudaEvent_t new_event(unsigned flags = 0) {
     cudaEvent_t event = nullptr;
-    GPUCOMM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    GPUCOMM_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | flags));
     return event;
+  }
+
+  // Handles, for a process cannot open its own: whether another one can shows when it does.
+  std::string probe_sharing() {
+    constexpr size_t kBlock = 2 << 20;
+    try {
+      const Own<std::byte*, &Device::release> memory(shared_from_this(), allocate_shared(kBlock));
+      const OwnEvent event(shared_from_this(), make_shared_event());
+      export_memory(memory.get()), export_event(event.get());
+    } catch (const Error& error) {
+      return concat(name(), " shares no memory with other processes: ", error.what());
+    }
+    return "";
   }
 
   [[noreturn]] void out_of_memory(size_t bytes) const {
@@ -177,6 +257,8 @@ class CudaDevice final : public Device {
   Context context_;
   std::optional<StatusWord> status_;
   cudaEvent_t never_ = nullptr;  // recorded
+  std::once_flag probed_;
+  std::string cannot_share_;
 };
 
 }  // namespace

@@ -74,9 +74,23 @@ class Device {
   // Of additive codecs: into += from, both coded.
   virtual void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) = 0;
 
+  // Memory and events that other processes open by their handles, which are bytes to send them. `shares`: why
+  // this device has none; empty: it has. release and end_event end them, where they were opened too but for
+  // memory. What was opened is of use as long as its maker keeps it; only the maker records an event.
+  virtual std::string shares();
+  virtual std::byte* allocate_shared(size_t bytes);
+  virtual std::string export_memory(const std::byte* memory);
+  virtual std::byte* open_memory(const std::string& handle);
+  virtual void close_memory(std::byte* memory) noexcept;
+  virtual Event make_shared_event();
+  virtual std::string export_event(Event event);
+  virtual Event open_event(const std::string& handle);
+
   // What went wrong in work that has run: an element that a codec cannot carry, a fault of the device. Empty:
   // nothing. It stays.
   virtual std::string failure() = 0;
+  // Whether that was the end of a process whose work it waited for.
+  virtual bool lost() { return false; }
 };
 
 }  // namespace gpucomm

@@ -33,6 +33,8 @@ class Own {
 // Streams and events are both void*: told apart by what ends them.
 using OwnStream = Own<Stream, &Device::end_stream>;
 using OwnEvent = Own<Event, &Device::end_event>;
+using OwnShared = Own<std::byte*, &Device::release>;          // memory that others open
+using OpenedMemory = Own<std::byte*, &Device::close_memory>;  // of others
 
 // Memory remembers its size.
 class OwnMemory {

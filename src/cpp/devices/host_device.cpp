@@ -10,40 +10,11 @@
 #include <thread>
 
 #include "base/error.h"
+#include "devices/host_event.h"
+#include "devices/shared_memory.h"
 #include "reduce/reduce.h"
 
 namespace gpucomm {
-
-// The times that it was recorded, and how many of them have come.
-class HostEvent {
- public:
-  uint64_t record() {
-    std::lock_guard lock(mutex_);
-    return ++recorded_;
-  }
-  void reach(uint64_t number) {
-    std::lock_guard lock(mutex_);
-    reached_ = std::max(reached_, number);
-    changed_.notify_all();
-  }
-  uint64_t recorded() const {
-    std::lock_guard lock(mutex_);
-    return recorded_;
-  }
-  bool done() const {
-    std::lock_guard lock(mutex_);
-    return reached_ == recorded_;
-  }
-  void wait(uint64_t number) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reached_ >= number; });
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t recorded_ = 0, reached_ = 0;
-};
 
 class HostStream {
  public:
@@ -83,7 +54,6 @@ class HostStream {
 
 namespace {
 
-// Handles own a share, work that is under way another.
 std::shared_ptr<HostEvent>& shared(Event event) { return *static_cast<std::shared_ptr<HostEvent>*>(event); }
 
 uint64_t coded_bytes(const std::byte* slot) {
@@ -123,13 +93,44 @@ std::byte* HostDevice::allocate(size_t bytes) {
   if (!memory) fail(ErrorKind::unavailable, "no memory for ", bytes, " bytes on the host device");
   return memory;
 }
-void HostDevice::release(std::byte* memory) noexcept { std::free(memory); }
+
+void HostDevice::release(std::byte* memory) noexcept {
+  std::unique_lock lock(mutex_);
+  if (shared_.erase(memory)) return;
+  lock.unlock();
+  std::free(memory);
+}
 
 Stream HostDevice::make_stream() { return new HostStream(deferred_); }
 void HostDevice::end_stream(Stream stream) noexcept { delete static_cast<HostStream*>(stream); }
 Event HostDevice::make_event() { return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>()); }
 void HostDevice::end_event(Event event) noexcept { delete &shared(event); }
-bool HostDevice::done(Event event) { return shared(event)->done(); }
+
+std::byte* HostDevice::allocate_shared(size_t bytes) {
+  SharedMemory memory(bytes);
+  std::byte* const data = memory.data();
+  std::lock_guard lock(mutex_);
+  shared_.emplace(data, std::move(memory));
+  return data;
+}
+std::byte* HostDevice::open_memory(const std::string& handle) {
+  SharedMemory memory(handle);
+  std::byte* const data = memory.data();
+  std::lock_guard lock(mutex_);
+  shared_.emplace(data, std::move(memory));
+  return data;
+}
+std::string HostDevice::export_memory(const std::byte* memory) {
+  std::lock_guard lock(mutex_);
+  return shared_.at(memory).handle();
+}
+Event HostDevice::make_shared_event() { return new std::shared_ptr<HostEvent>(HostEvent::make_shared()); }
+std::string HostDevice::export_event(Event event) { return shared(event)->handle(); }
+Event HostDevice::open_event(const std::string& handle) {
+  return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>(handle));
+}
+
+bool HostDevice::done(Event event) { return shared(event)->latest().done(); }
 
 HostStream& HostDevice::stream_of(Stream stream) {
   return stream ? *static_cast<HostStream*>(stream) : *default_stream_;
@@ -137,18 +138,23 @@ HostStream& HostDevice::stream_of(Stream stream) {
 
 void HostDevice::record(Event event, Stream stream) {
   count("record");
-  stream_of(stream).add([event = shared(event), number = shared(event)->record()] { event->reach(number); });
+  stream_of(stream).add([mark = shared(event)->record()] { mark.reach(); });
 }
 
 void HostDevice::wait(Stream stream, Event event) {
   count("wait");
-  stream_of(stream).add([event = shared(event), number = shared(event)->recorded()] { event->wait(number); });
+  stream_of(stream).add([this, mark = shared(event)->latest()] {
+    if (mark.wait()) return;
+    lost_.store(true, std::memory_order_release);
+    fail_with(concat("process ", mark.maker(), ", for whose work it waited, has ended"));
+  });
 }
 
 template <class Job>
 void HostDevice::enqueue(const char* kind, Stream stream, Job job) {
   count(kind);
   stream_of(stream).add([this, job = std::move(job)] {
+    if (lost_.load(std::memory_order_acquire)) return;
     try {
       job();
     } catch (const Error& error) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,7 +13,7 @@
 namespace gpucomm {
 
 class HostStream;
-class HostEvent;
+class SharedMemory;
 
 class HostDevice : public Device {
  public:
@@ -41,7 +42,17 @@ class HostDevice : public Device {
   void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
               Stream stream) override;
   void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override;
+  std::string shares() override { return ""; }
+  std::byte* allocate_shared(size_t bytes) override;
+  std::string export_memory(const std::byte* memory) override;
+  std::byte* open_memory(const std::string& handle) override;
+  void close_memory(std::byte* memory) noexcept override { release(memory); }
+  Event make_shared_event() override;
+  std::string export_event(Event event) override;
+  Event open_event(const std::string& handle) override;
+
   std::string failure() override;
+  bool lost() override { return lost_.load(std::memory_order_acquire); }
 
   // Pieces of work that were enqueued, by kind, for tests: "copy", "reduce", ..., "record", "wait".
   size_t enqueued(const std::string& kind) const;
@@ -54,10 +65,12 @@ class HostDevice : public Device {
   void fail_with(const std::string& text);
 
   std::chrono::microseconds deferred_;
-  std::unique_ptr<HostStream> default_stream_;
-  mutable std::mutex mutex_;  // guards all below
+  std::atomic<bool> lost_{false};  // a process whose work this device waited for: nothing runs any more
+  mutable std::mutex mutex_;       // guards all below
+  std::map<const std::byte*, SharedMemory> shared_;
   std::string failure_;
   std::vector<std::pair<std::string, size_t>> enqueued_;
+  std::unique_ptr<HostStream> default_stream_;  // the first to end: its work uses all the others
 };
 
 }  // namespace gpucomm

@@ -133,29 +133,17 @@ bool Communicator::advance_front() {
 
 // Moves it on.
 bool Communicator::under_way(Work& work, bool& moved) {
-  if (work.arrays.device) return !streams_->enqueued(work.sequence);
+  if (work.arrays.device) {
+    moved = on_device_->advance();
+    return !on_device_->done();
+  }
   moved = work.execution.advance();
   return !work.execution.done() || !transport_->flush(kEverybody);
 }
 
-// The last rank to come enqueues for all.
 void Communicator::begin_on_device(Work& work) {
-  if (!streams_) {
-    Common* common = transport_->common();
-    if (!common)
-      fail(ErrorKind::unavailable,
-           "collectives on device arrays need ranks that are threads of one process, ", "transport '",
-           transport_name_, "' has others", fate_.where());
-    std::lock_guard lock(common->mutex);
-    if (!common->value) common->value = std::make_shared<StreamGroup>(world_);
-    streams_ = std::static_pointer_cast<StreamGroup>(common->value);
-  }
-  const CallRecord record = tagged(*work.program, work.sequence);
-  transport_->announce(record);
-  streams_->come(rank_, {work.program, work.arrays, record, work.finished});
-  if (!streams_->enqueued(work.sequence)) return;
-  for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_) transport_->wake(peer);
+  if (!on_device_) on_device_ = open_device_calls(transport_, transport_name_, rank_, world_);
+  on_device_->begin({work.program, work.arrays, tagged(*work.program, work.sequence), work.finished});
 }
 
 void Communicator::begin(Work& work) {
@@ -202,7 +190,7 @@ void Communicator::finish_front(const std::optional<Error>& error) {
 // With the lock held.
 void Communicator::fault(const Error& error) {
   fate_.fail(error);
-  if (streams_) streams_->leave();
+  if (on_device_) on_device_->leave();
   transport_->withdraw();
   while (!queue_.empty()) finish_front(error);
 }
@@ -229,6 +217,17 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
     if (now >= *work.deadline) time_out(work, work.timeout);
   } catch (const Error& error) {
     fault(error);
+  }
+}
+
+void Communicator::check_alive(const std::string& waiting) {
+  std::lock_guard lock(mutex_);
+  try {
+    for (int peer = 0; peer < world_; ++peer)
+      if (peer != rank_) fate_.check_peer(peer, waiting);
+  } catch (const Error& error) {
+    fault(error);
+    throw;
   }
 }
 
@@ -279,6 +278,7 @@ void Communicator::close() {
                     "the communicator was closed before this call had finished" + fate_.where());
   if (end(error) + messages_.end(error))
     transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
+  if (on_device_ && !fate_.failed()) on_device_->settle();
   messages_.leave();
   transport_->leave();
 }
@@ -294,7 +294,7 @@ void Communicator::abort() {
 // Returns whether calls were under way.
 bool Communicator::end(const Error& error) {
   std::lock_guard lock(mutex_);
-  if (streams_) streams_->leave();
+  if (on_device_) on_device_->leave();
   const bool unfinished = !queue_.empty();
   while (!queue_.empty()) finish_front(error);
   return unfinished;

@@ -10,10 +10,10 @@
 #include <optional>
 #include <string>
 
+#include "engine/device_calls.h"
 #include "engine/execution.h"
 #include "engine/point_to_point.h"
 #include "engine/programs.h"
-#include "engine/stream_group.h"
 
 namespace gpucomm {
 
@@ -62,6 +62,8 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     return {encodes_, decodes_};
   }
+  // Throws, and ends the communicator, where a rank is gone.
+  void check_alive(const std::string& waiting);
   PointToPoint& messages() { return messages_; }
 
   int rank() const { return rank_; }
@@ -143,7 +145,7 @@ class Communicator : public Drivable {
   Programs programs_;
   std::shared_ptr<Work> spare_;
   std::unique_ptr<std::byte[], Free> scratch_;
-  std::shared_ptr<StreamGroup> streams_;  // from the first call on a device on
+  std::unique_ptr<DeviceCalls> on_device_;  // from the first call on a device on
   size_t scratch_bytes_ = 0;
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0;
   std::atomic<bool> links_known_{false}, left_{false};

@@ -12,12 +12,16 @@ int divisor_of(const DeviceCall& call, const Instruction& in) {
   return call.program.shape.op == Op::mean && in.final ? call.program.world : 1;
 }
 
-void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> sources) {
+void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> sources, Part part) {
   const Shape& shape = call.program.shape;
   const Op op = shape.op == Op::mean ? Op::sum : shape.op;
-  call.device.reduce(
-      {shape.dtype, op, divisor_of(call, in), {call.target(in)}, std::move(sources), count_of(call, in)},
-      call.stream);
+  call.device.reduce({shape.dtype,
+                      op,
+                      divisor_of(call, in),
+                      {call.target(in) + part.begin},
+                      std::move(sources),
+                      part.bytes / size_of(shape.dtype)},
+                     call.stream);
 }
 
 }  // namespace
@@ -28,9 +32,10 @@ size_t DeviceCall::message_bytes(const Instruction& in) const {
   return kSlotHeader + shape.codec->max_bytes(in.bytes / size_of(shape.dtype), shape.dtype);
 }
 
-void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived) {
-  arrived.insert(arrived.begin() + in.below, call.source(in));
-  fold(call, in, std::move(arrived));
+void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
+                  Part part) {
+  arrived.insert(arrived.begin() + in.below, call.source(in) + part.begin);
+  fold(call, in, std::move(arrived), part);
 }
 
 void enqueue_local(const DeviceCall& call, const Instruction& in) {
@@ -45,7 +50,7 @@ void enqueue_local(const DeviceCall& call, const Instruction& in) {
                               call.stream);
   if (in.kind == StepKind::reduce && in.coded)
     return call.device.add_coded(piece, source, target, call.stream);
-  if (in.kind == StepKind::reduce) return fold(call, in, {target, source});
+  if (in.kind == StepKind::reduce) return fold(call, in, {target, source}, {0, in.bytes});
   if (target != source) call.device.copy(target, source, in.bytes, call.stream);
 }
 

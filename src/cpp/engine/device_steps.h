@@ -1,5 +1,8 @@
 // What a rank does by itself in a program whose arrays a device holds, enqueued on a stream.
 #pragma once
+#include <utility>
+#include <vector>
+
 #include "devices/device.h"
 #include "engine/program.h"
 
@@ -21,8 +24,17 @@ struct DeviceCall {
   size_t message_bytes(const Instruction& in) const;
 };
 
+// Of a piece: where it begins and how long it is, in bytes.
+struct Part {
+  size_t begin, bytes;
+};
 // recv_reduce: what came from each peer, in their order, folded with the own operand into the target.
-void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived);
+void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
+                  Part part);
+inline void enqueue_fold(const DeviceCall& call, const Instruction& in,
+                         std::vector<const std::byte*> arrived) {
+  enqueue_fold(call, in, std::move(arrived), {0, in.bytes});
+}
 // reduce, encode, decode, decode_reduce, copy.
 void enqueue_local(const DeviceCall& call, const Instruction& in);
 

@@ -114,9 +114,7 @@ const Chunk* Execution::expect(int peer, const Instruction& in) {
   const Chunk* chunk = transport_->peek(peer);
   if (!chunk || chunk->tag == record_.tag + in.salt) return chunk;
   if (in.salt && transport_->call(peer, record_.sequence).tag == record_.tag)
-    fail(ErrorKind::mismatch, "counts and out_counts do not fit: rank ", program_->rank, " of ",
-         program_->world, " expects ", program_->shape.out_counts[peer], " elements from rank ", peer, " in ",
-         describe(record_), ", which sends another number");
+    fail(ErrorKind::mismatch, unfitting_counts(*program_, peer, record_));
   const auto [mine, theirs] = disagreement(peer, chunk->tag);
   if (!theirs.in_use && may_be_told()) return nullptr;
   fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ",

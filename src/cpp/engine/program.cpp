@@ -217,6 +217,12 @@ CallRecord tagged(const Program& program, uint64_t sequence) {
   return record;
 }
 
+std::string unfitting_counts(const Program& program, int peer, const CallRecord& record) {
+  return concat("counts and out_counts do not fit: rank ", program.rank, " of ", program.world, " expects ",
+                program.shape.out_counts[peer], " elements from rank ", peer, " in ", describe(record),
+                ", which sends another number");
+}
+
 std::string describe(const CallRecord& r) {
   const auto purpose = static_cast<Purpose>(r.purpose);
   if (purpose == Purpose::barrier) return concat("barrier #", r.sequence);

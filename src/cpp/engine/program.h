@@ -60,6 +60,8 @@ CallRecord make_record(const Shape& shape);
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
 CallRecord tagged(const Program& program, uint64_t sequence);
+// That a peer's block has another size than this rank expects.
+std::string unfitting_counts(const Program& program, int peer, const CallRecord& record);
 // "all_reduce #3 (sum of 1000 float32, algorithm ring, 4 segments)".
 std::string describe(const CallRecord& record);
 

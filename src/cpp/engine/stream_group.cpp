@@ -2,7 +2,19 @@
 
 #include <algorithm>
 
+#include "engine/device_steps.h"
+
 namespace gpucomm {
+namespace {
+
+// Of the messages from a rank to another; only their two ranks know it.
+uint64_t salt_of(const Program& sender, int receiver) {
+  for (const Instruction& in : sender.instructions)
+    if (in.kind == StepKind::send && !in.peers.empty() && in.peers[0] == receiver) return in.salt;
+  return 0;
+}
+
+}  // namespace
 
 // What the streams hold may still use any rank's memory.
 StreamGroup::~StreamGroup() {
@@ -38,6 +50,13 @@ void StreamGroup::check() const {
     if (parts_[rank]->record.tag != parts_[0]->record.tag)
       fail(ErrorKind::mismatch, "the ranks do not make the same call: rank 0 of ", parts_.size(), " calls ",
            describe(parts_[0]->record), ", rank ", rank, " ", describe(parts_[rank]->record));
+  for (const auto& part : parts_)
+    for (const Instruction& in : part->program->instructions) {
+      if (in.kind != StepKind::recv || !in.salt) continue;
+      for (const int peer : in.peers)
+        if (salt_of(*parts_[peer]->program, part->program->rank) != in.salt)
+          fail(ErrorKind::mismatch, unfitting_counts(*part->program, peer, part->record));
+    }
 }
 
 // Of every rank's device what this call needs.
@@ -54,14 +73,7 @@ void StreamGroup::prepare() {
       came_[rank] = make_event(held.device);
       if (rank == 0) hub_ = make_stream(held.device), hub_event_ = make_event(held.device);
     }
-    const size_t bytes = part.program->scratch_bytes;
-    if (bytes > held.scratch.bytes()) {
-      // Twice as much each time: what is outgrown is together less than what there is now.
-      OwnMemory grown(held.device, std::max(bytes, 2 * held.scratch.bytes()));
-      if (held.scratch.bytes()) held.outgrown.push_back(std::move(held.scratch));
-      held.scratch = std::move(grown);
-    }
-    spaces_[rank] = spaces_of(*part.program, part.arrays, held.scratch.get());
+    spaces_[rank] = spaces_of(*part.program, part.arrays, held.grow_scratch(part.program->scratch_bytes));
   }
   for (const Held& one : ranks_)
     for (const Held& other : ranks_)
@@ -86,10 +98,7 @@ void StreamGroup::begin(const Launches& launches) {
   for (const int rank : launches.tracks) {
     Held& held = ranks_[rank];
     const size_t index = used[rank]++;
-    if (index == held.streams.size()) {
-      held.streams.push_back(make_stream(held.device));
-      held.events.push_back(make_event(held.device));
-    }
+    held.grow_streams(index + 1);
     streams_.push_back(held.streams[index].get()), events_.push_back(held.events[index].get());
   }
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
@@ -107,7 +116,7 @@ void StreamGroup::enqueue(const Launch& launch) {
   if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce)
     receive(in, launch, stream);
   else
-    code(in, launch.rank, stream);
+    enqueue_local({*parts_[launch.rank]->program, spaces_[launch.rank], device(launch.rank), stream}, in);
   if (launch.record) device(launch.rank).record(events_[launch.track], stream);
 }
 
@@ -155,26 +164,6 @@ void StreamGroup::receive(const Instruction& in, const Launch& launch, Stream st
   }
   fold.sources.insert(fold.sources.begin() + in.below, at(launch.rank, in.source, in.source_offset));
   device(launch.rank).reduce(fold, stream);
-}
-
-// What a rank does on its own.
-void StreamGroup::code(const Instruction& in, int rank, Stream stream) {
-  const Program& program = *parts_[rank]->program;
-  const Shape& shape = program.shape;
-  const CodedPiece piece{shape.codec, shape.dtype, in.bytes / size_of(shape.dtype)};
-  const std::byte* source = at(rank, in.source, in.source_offset);
-  std::byte* target = at(rank, in.target, in.target_offset);
-  if (in.kind == StepKind::encode) return device(rank).encode(piece, source, target, stream);
-  if (!in.bytes) return;
-  const bool mean = shape.op == Op::mean;
-  const int divisor = mean && in.final ? program.world : 1;
-  if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
-    return device(rank).decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor, stream);
-  if (in.kind == StepKind::reduce && in.coded) return device(rank).add_coded(piece, source, target, stream);
-  if (in.kind == StepKind::reduce)
-    return device(rank).reduce(
-        {shape.dtype, mean ? Op::sum : shape.op, divisor, {target}, {target, source}, piece.count}, stream);
-  if (target != source) device(rank).copy(target, source, in.bytes, stream);
 }
 
 }  // namespace gpucomm

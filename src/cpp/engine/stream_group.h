@@ -8,18 +8,11 @@
 #include <optional>
 #include <vector>
 
-#include "devices/handles.h"
+#include "engine/device_calls.h"
+#include "engine/held.h"
 #include "engine/launches.h"
 
 namespace gpucomm {
-
-// A rank's part of a call.
-struct StreamCall {
-  std::shared_ptr<const Program> program;
-  Arrays arrays;
-  CallRecord record;
-  std::shared_ptr<OwnEvent> finished;  // recorded behind all of the group's work
-};
 
 class StreamGroup {
  public:
@@ -35,14 +28,6 @@ class StreamGroup {
   bool enqueued(uint64_t sequence) const { return enqueued_.load(std::memory_order_acquire) >= sequence; }
 
  private:
-  // What a rank has on its device.
-  struct Held {
-    std::shared_ptr<Device> device;
-    std::vector<OwnStream> streams;  // by track, in the order of the rank's own
-    std::vector<OwnEvent> events;
-    OwnMemory scratch;
-    std::vector<OwnMemory> outgrown;  // what is under way may still use it
-  };
   void check() const;
   void prepare();
   const Launches& launches_of();
@@ -50,14 +35,13 @@ class StreamGroup {
   void enqueue(const Launch& launch);
   void end(const Launches& launches);
   void receive(const Instruction& in, const Launch& launch, Stream stream);
-  void code(const Instruction& in, int rank, Stream stream);
   std::byte* at(int rank, const Place& place, size_t offset) const;
   Device& device(int rank) const { return *ranks_[rank].device; }
   const Instruction& step(int rank, int index) const { return parts_[rank]->program->instructions[index]; }
 
   mutable std::mutex mutex_;  // guards all below but the atomic
   std::vector<std::optional<StreamCall>> parts_;
-  std::vector<Held> ranks_;
+  std::vector<Held> ranks_;        // streams: by track, in the order of the rank's own
   std::vector<Held> left_behind_;  // on devices that ranks have moved away from: what is under way may use it
   // Of the group: between the ranks' streams and its own, so that calls follow one another.
   OwnStream hub_;

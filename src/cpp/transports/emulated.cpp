@@ -105,7 +105,9 @@ class Emulated : public Transport {
   }
 
   bool emulates() const override { return true; }
-  Common* common() override { return nullptr; }  // work on devices knows nothing of these links
+  // Work on devices knows nothing of these links.
+  Common* common() override { return nullptr; }
+  DeviceWords* device_words() override { return nullptr; }
   bool waits_long() const override {
     constexpr uint64_t kLongNs = 200'000;
     const uint64_t next = due();

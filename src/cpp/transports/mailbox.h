@@ -74,6 +74,7 @@ class Mailbox : public Transport {
   Poison poison() const override;
   Clocks* clocks() override;
   Census* census() override;
+  DeviceWords* device_words() override;
   std::shared_ptr<Heap> heap() override { return heap_; }
   std::string heap_note() const override;
   bool fetch(int peer, std::byte* to) override;

@@ -91,6 +91,8 @@ Clocks* Mailbox::clocks() { return reinterpret_cast<RegionHeader*>(base_)->clock
 
 Census* Mailbox::census() { return &reinterpret_cast<RegionHeader*>(base_)->census; }
 
+DeviceWords* Mailbox::device_words() { return &reinterpret_cast<RegionHeader*>(base_)->device_words; }
+
 uint64_t Mailbox::agree(uint64_t word) {
   uint64_t first = 0;
   auto& agreed = reinterpret_cast<RegionHeader*>(base_)->agreed;

@@ -7,6 +7,7 @@
 
 namespace gpucomm {
 
+static_assert(kMostDeviceRanks >= kMaxWorld);
 static_assert(kSharedClocks > 2 * kMaxWorld + 2 * kMaxWorld * kMaxWorld);
 inline constexpr int kRecords = kRememberedCalls;
 
@@ -20,6 +21,7 @@ struct RegionHeader {
   std::atomic<uint64_t> agreed;
   Census census;
   Clocks clocks[kSharedClocks];
+  DeviceWords device_words;
 };
 
 struct RankArea {

@@ -6,9 +6,8 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
+#include "base/process.h"
 #include "transports/mailbox.h"
 #include "transports/regions.h"
 
@@ -60,24 +59,6 @@ struct FileRegion : Region {
   int file = -1;
 };
 
-struct ProcessState {
-  char state = 'X';       // as /proc says: R S D T Z X
-  long long started = 0;  // in clock ticks since boot: tells a process from a later one of the same pid
-};
-
-ProcessState process_state(long long pid) {
-  std::ifstream file(concat("/proc/", pid, "/stat"));
-  std::string line;
-  ProcessState result;
-  if (!std::getline(file, line)) return result;
-  std::istringstream rest(line.substr(line.rfind(')') + 2));  // the name before may hold anything
-  rest >> result.state;
-  std::string skipped;
-  for (int field = 4; field < 22; ++field) rest >> skipped;
-  rest >> result.started;
-  return result;
-}
-
 class Shm : public Mailbox {
  public:
   Shm(std::shared_ptr<Region> region, int rank, int world, int channel)
@@ -90,7 +71,7 @@ class Shm : public Mailbox {
     if (std::string left = Mailbox::gone(rank); !left.empty()) return left;
     if (!pid) return "";
     const ProcessState now = process_state(pid);
-    const bool dead = now.state == 'X' || now.state == 'Z' || now.started != started;
+    const bool dead = now.ended() || now.started != started;
     return dead ? concat("is gone (pid ", pid, " has ended)") : "";
   }
 

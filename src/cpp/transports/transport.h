@@ -90,6 +90,19 @@ struct Common {
 inline constexpr int kSharedClocks = 128 + 2 * 64 * 64 + 1;
 using Clocks = std::atomic<uint64_t>;
 
+// Words in memory that all ranks share, zero at first, by which they tell each other what they have enqueued
+// on their devices.
+inline constexpr int kMostDeviceRanks = 64;
+struct DeviceWords {
+  struct Pair {  // of a sender and a receiver
+    // Chunks of messages whose filling is enqueued, those whose reading is, and the salts of a call's
+    // messages, of this call on devices and of the next one.
+    std::atomic<uint64_t> filled, read, salt[2];
+  };
+  std::atomic<uint64_t> closed[kMostDeviceRanks];  // 1: this rank has nothing open any more of the others
+  Pair pairs[kMostDeviceRanks][kMostDeviceRanks];
+};
+
 // Words in memory that all ranks share, zero at first, by which they agree who goes on after a fault: the
 // first to write a word decides it for all, so nobody's death can leave them in doubt.
 struct Census {
@@ -153,6 +166,8 @@ class Transport {
   virtual Clocks* clocks() { return nullptr; }
   // nullptr: the ranks share no memory to agree in.
   virtual Census* census() { return nullptr; }
+  // nullptr: the ranks share no memory, or are slowed down on purpose.
+  virtual DeviceWords* device_words() { return nullptr; }
   // nullptr: the ranks are no threads of one process.
   virtual Common* common() { return nullptr; }
   // This rank's part of the memory that all ranks of the node map, for arrays; nullptr: none.

@@ -1,0 +1,229 @@
+#include "engine/device_execution.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace gpucomm {
+namespace {
+
+// Waits for it, but not for long: who is gone may have left it undone for ever.
+template <class Condition>
+void soon(Condition holds) {
+  constexpr std::chrono::seconds kFarewell{2};
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  while (!holds() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
+}  // namespace
+
+DeviceExecution::DeviceExecution(std::shared_ptr<Transport> transport, int rank, int world)
+    : transport_(std::move(transport)), words_(*transport_->device_words()), rank_(rank), world_(world) {}
+
+DeviceExecution::~DeviceExecution() {
+  if (share_) outlive(std::move(share_));
+}
+
+// What is enqueued uses arrays that nobody may keep after this.
+void DeviceExecution::leave() {
+  if (!share_ || std::exchange(left_, true)) return;
+  try {
+    share_->mark_end();
+    soon([this] { return share_->ended(); });
+  } catch (const Error&) {  // the device has failed
+  }
+}
+
+void DeviceExecution::settle() {
+  if (share_ && share_->arena) soon([this] { return share_->arena->all_read(); });
+}
+
+void DeviceExecution::begin(const StreamCall& call) {
+  call_ = call, phase_ = Phase::coming, ++turn_;
+  tell_salts();
+  transport_->announce(call.record);
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_) transport_->wake(peer);
+}
+
+bool DeviceExecution::advance() {
+  if (phase_ == Phase::coming) {
+    if (!all_came()) return false;
+    check_salts();
+    prepare();
+    phase_ = Phase::meeting;
+  }
+  if (phase_ == Phase::meeting) {
+    if (share_->arena && !share_->arena->meet()) return false;
+    start_lanes();
+    phase_ = Phase::running;
+  }
+  bool moved = false;
+  for (int lane = 0; lane < program().lanes; ++lane) moved |= advance(lane);
+  if (remaining_) return moved;
+  end();
+  phase_ = Phase::done;
+  return true;
+}
+
+// Only the two ranks of a pair know the size of a block: the sender tells it before it announces the call.
+void DeviceExecution::tell_salts() {
+  for (const Instruction& in : program().instructions)
+    if (in.kind == StepKind::send && in.salt && !in.peers.empty())
+      words_.pairs[rank_][in.peers[0]].salt[turn_ % 2].store(in.salt, std::memory_order_relaxed);
+}
+
+// To this very call, which whoever waits checks (Communicator::check): nothing is enqueued before. A peer
+// that no longer remembers it had found the calls alike.
+bool DeviceExecution::all_came() const {
+  const CallRecord& mine = call_.record;
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer == rank_) continue;
+    if (transport_->arrived(peer) < mine.sequence) return false;
+    const CallRecord theirs = transport_->call(peer, mine.sequence);
+    if (theirs.in_use && theirs.tag != mine.tag) return false;
+  }
+  return true;
+}
+
+// No rank is further than its next call on devices, which has the other salts.
+void DeviceExecution::check_salts() const {
+  for (const Instruction& in : program().instructions) {
+    if (in.kind != StepKind::recv || !in.salt) continue;
+    for (const int peer : in.peers)
+      if (words_.pairs[peer][rank_].salt[turn_ % 2].load(std::memory_order_relaxed) != in.salt)
+        fail(ErrorKind::mismatch, unfitting_counts(program(), peer, call_.record));
+  }
+}
+
+// Of this rank's device what the call needs.
+void DeviceExecution::prepare() {
+  const std::shared_ptr<Device>& device = call_.arrays.device;
+  if (!share_) {
+    auto share = std::make_unique<DeviceShare>(device);
+    if (world_ > 1) share->arena = std::make_unique<SharedArena>(device, transport_, rank_, world_);
+    share_ = std::move(share);
+  }
+  if (share_->held.device != device)
+    fail(ErrorKind::unavailable, "rank ", rank_, " of ", world_, " calls ", describe(call_.record), " on ",
+         device->name(), ", its earlier calls were on ", share_->held.device->name(),
+         ": between processes all calls of a communicator are on one device");
+  share_->held.grow_streams(program().lanes);
+  spaces_ = spaces_of(program(), call_.arrays, share_->held.grow_scratch(program().scratch_bytes));
+}
+
+// All lanes come after what the caller's stream holds, and after this rank's former call.
+void DeviceExecution::start_lanes() {
+  Device& device = *share_->held.device;
+  device.record(share_->came.get(), call_.arrays.stream);
+  device.wait(share_->hub.get(), share_->came.get());
+  device.record(share_->hub_event.get(), share_->hub.get());
+  for (int l = 0; l < program().lanes; ++l)
+    device.wait(share_->held.streams[l].get(), share_->hub_event.get());
+  const size_t steps = program().instructions.size();
+  lanes_.assign(program().lanes, {});
+  done_.assign(steps, 0), awaited_.assign(steps, 0);
+  for (const Instruction& in : program().instructions)
+    for (const int before : in.after) awaited_[before] |= program().instructions[before].lane != in.lane;
+  remaining_ = steps;
+}
+
+void DeviceExecution::end() {
+  Device& device = *share_->held.device;
+  for (int l = 0; l < program().lanes; ++l) {
+    device.record(share_->held.events[l].get(), share_->held.streams[l].get());
+    device.wait(share_->hub.get(), share_->held.events[l].get());
+  }
+  device.record(call_.finished->get(), share_->hub.get());
+  if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, call_.finished->get());
+  call_.finished.reset(), call_.arrays = {};
+}
+
+bool DeviceExecution::advance(int index) {
+  const std::vector<int>& steps = program().lane_steps[index];
+  const Held& held = share_->held;
+  Lane& lane = lanes_[index];
+  bool progressed = false;
+  while (lane.next < steps.size()) {
+    const int step = steps[lane.next];
+    const Instruction& in = program().instructions[step];
+    if (!lane.begun) {
+      if (!ready(in)) break;
+      wait_for_lanes(in, index);
+      lane.begun = true;
+    }
+    const size_t moved = lane.moved;
+    const bool finished = run(in, lane, held.streams[index].get());
+    progressed |= finished || lane.moved > moved;
+    if (!finished) break;
+    if (awaited_[step]) held.device->record(held.events[index].get(), held.streams[index].get());
+    done_[step] = 1, --remaining_;
+    lane = {.next = lane.next + 1};
+  }
+  return progressed;
+}
+
+bool DeviceExecution::ready(const Instruction& in) const {
+  return std::all_of(in.after.begin(), in.after.end(), [&](int before) { return done_[before]; });
+}
+
+// What a lane has recorded last covers all its steps before.
+void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
+  const Held& held = share_->held;
+  for (const int before : in.after) {
+    const int other = program().instructions[before].lane;
+    if (other != index) held.device->wait(held.streams[index].get(), held.events[other].get());
+  }
+}
+
+// One attempt to enqueue the rest of a step; true: all of it is.
+bool DeviceExecution::run(const Instruction& in, Lane& lane, Stream stream) {
+  const DeviceCall call{program(), spaces_, *share_->held.device, stream};
+  if (in.kind == StepKind::send) return send(in, lane, call);
+  if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce) return receive(in, lane, call);
+  enqueue_local(call, in);
+  return true;
+}
+
+bool DeviceExecution::send(const Instruction& in, Lane& lane, const DeviceCall& call) {
+  if (in.peers.empty()) return true;
+  SharedArena& arena = *share_->arena;
+  const size_t total = call.message_bytes(in);
+  while (lane.moved < total) {
+    if (!arena.has_room(in.peers[0])) return false;
+    const size_t bytes = std::min(arena.chunk_bytes(), total - lane.moved);
+    arena.fill(in.peers[0], call.source(in) + lane.moved, bytes, call.stream);
+    lane.moved += bytes;
+  }
+  return true;
+}
+
+bool DeviceExecution::receive(const Instruction& in, Lane& lane, const DeviceCall& call) {
+  if (in.peers.empty()) return true;
+  SharedArena& arena = *share_->arena;
+  const size_t total = call.message_bytes(in);
+  while (lane.moved < total) {
+    for (const int peer : in.peers)
+      if (!arena.has_chunk(peer)) return false;
+    const size_t bytes = std::min(arena.chunk_bytes(), total - lane.moved);
+    take(in, lane.moved, bytes, call);
+    lane.moved += bytes;
+  }
+  return true;
+}
+
+// A chunk of each peer, straight out of their arenas.
+void DeviceExecution::take(const Instruction& in, size_t moved, size_t bytes, const DeviceCall& call) {
+  SharedArena& arena = *share_->arena;
+  std::vector<const std::byte*> arrived;
+  for (const int peer : in.peers) arrived.push_back(arena.chunk(peer, call.stream));
+  if (in.kind == StepKind::recv)
+    call.device.copy(call.target(in) + moved, arrived[0], bytes, call.stream);
+  else
+    enqueue_fold(call, in, std::move(arrived), {moved, bytes});
+  for (const int peer : in.peers) arena.give_back(peer, call.stream);
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,60 @@
+#include "engine/device_share.h"
+
+#include <mutex>
+
+#include "base/error.h"
+
+namespace gpucomm {
+namespace {
+
+// Looked at each time that something is put there. Never destroyed: what is left ends with the process.
+class Attic {
+ public:
+  void keep(std::unique_ptr<DeviceShare> share) {
+    std::lock_guard lock(mutex_);
+    items_.push_back({std::move(share)});
+    std::erase_if(items_, [](Item& item) { return ended(item); });
+  }
+
+ private:
+  struct Item {
+    std::unique_ptr<DeviceShare> share;
+    bool closed = false;
+  };
+  static bool ended(Item& item) {
+    DeviceShare& share = *item.share;
+    if (!share.ended()) return false;
+    if (share.arena && !std::exchange(item.closed, true)) share.arena->close();
+    return !share.arena || share.arena->closed_by_all();
+  }
+
+  std::mutex mutex_;  // guards items_
+  std::vector<Item> items_;
+};
+
+}  // namespace
+
+DeviceShare::DeviceShare(std::shared_ptr<Device> device) {
+  held.device = device;
+  hub = make_stream(device), came = make_event(device), hub_event = make_event(device);
+}
+
+void DeviceShare::mark_end() {
+  for (size_t i = 0; i < held.streams.size(); ++i) {
+    held.device->record(held.events[i].get(), held.streams[i].get());
+    held.device->wait(hub.get(), held.events[i].get());
+  }
+  held.device->record(hub_event.get(), hub.get());
+}
+
+void outlive(std::unique_ptr<DeviceShare> share) {
+  static auto* const attic = new Attic;
+  try {
+    share->mark_end();
+    attic->keep(std::move(share));
+  } catch (const Error&) {
+    static_cast<void>(share.release());  // a device that has failed may still use it
+  }
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,26 @@
+// What a rank that is a process has on its device: its streams, and the arena that others read. After its
+// communicator it stays as long as its own work or another rank uses it.
+#pragma once
+#include <memory>
+
+#include "engine/held.h"
+#include "engine/shared_arena.h"
+
+namespace gpucomm {
+
+struct DeviceShare {
+  explicit DeviceShare(std::shared_ptr<Device> device);
+  // hub_event is done when all is that the streams hold now.
+  void mark_end();
+  bool ended() const { return held.device->done(hub_event.get()); }
+
+  Held held;
+  OwnStream hub;  // between the caller's streams and those of the lanes, so that calls follow one another
+  OwnEvent came, hub_event;
+  std::unique_ptr<SharedArena> arena;  // null: there are no others
+};
+
+// Takes it over, and ends it, and those of earlier communicators, when nobody uses it any more.
+void outlive(std::unique_ptr<DeviceShare> share);
+
+}  // namespace gpucomm

@@ -1,0 +1,211 @@
+#include "engine/shared_arena.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/env.h"
+#include "base/error.h"
+
+namespace gpucomm {
+namespace {
+
+constexpr int kSlots = 4;                     // of chunks under way from a rank to another
+constexpr size_t kLeastChunk = 64 << 10;      // less costs more to announce than to move
+constexpr size_t kMostChunk = 4 << 20;        // more delays who reads the first
+constexpr size_t kGrain = 2 << 20;            // CUDA maps so much at a time
+constexpr uint64_t kTag = 0x6172656e61'6770;  // of the messages that carry handles
+
+size_t chunk_for(int peers, const std::string& device) {
+  const size_t whole = static_cast<size_t>(env().arena_mib) << 20;
+  const size_t bytes = whole / kSlots / peers / 4096 * 4096;
+  if (bytes < kLeastChunk)
+    fail(ErrorKind::unavailable, "an arena of ", env().arena_mib, " MiB on ", device,
+         " (GPUCOMM_ARENA_MIB) is too small for ", kSlots, " slots of ", kLeastChunk >> 10,
+         " KiB for each of ", peers, " other ranks");
+  return std::min(bytes, kMostChunk);
+}
+
+// "cuda" of "cuda:0".
+std::string kind_of(const Device& device) { return device.name().substr(0, device.name().find(':')); }
+
+// A number or text behind the others.
+void put(std::string& out, uint64_t number) {
+  out.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+void put(std::string& out, const std::string& text) {
+  put(out, text.size());
+  out += text;
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& text) : text_(text) {}
+  uint64_t number() {
+    GPUCOMM_CHECK(at_ + sizeof(uint64_t) <= text_.size());
+    uint64_t value;
+    std::memcpy(&value, text_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  std::string text() {
+    const uint64_t size = number();
+    GPUCOMM_CHECK(size <= text_.size() - at_);
+    at_ += size;
+    return text_.substr(at_ - size, size);
+  }
+
+ private:
+  const std::string& text_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transport> transport, int rank,
+                         int world)
+    : device_(std::move(device)),
+      transport_(std::move(transport)),
+      words_(*transport_->device_words()),
+      rank_(rank),
+      world_(world),
+      chunk_bytes_(chunk_for(world - 1, device_->name())),
+      peers_(world) {
+  if (const std::string why = device_->shares(); !why.empty())
+    fail(ErrorKind::unavailable, "collectives on device arrays between processes: ", why, " (rank ", rank_,
+         " of ", world_, ")");
+  const size_t bytes = (world - 1) * kSlots * chunk_bytes_;
+  memory_ = {device_, device_->allocate_shared((bytes + kGrain - 1) / kGrain * kGrain)};
+  for (int p = 0; p < world_; ++p) {
+    if (p == rank_) continue;
+    for (int slot = 0; slot < kSlots; ++slot)
+      for (auto* events : {&peers_[p].filled, &peers_[p].read})
+        events->push_back({device_, device_->make_shared_event()});
+    peers_[p].outbox = handles(peers_[p], p);
+  }
+}
+
+std::byte* SharedArena::slots_to(int peer) const {
+  return memory_.get() + (peer - (peer > rank_)) * kSlots * chunk_bytes_;
+}
+
+// What a peer needs, after how many bytes that is.
+std::string SharedArena::handles(const Peer& peer, int number) const {
+  std::string text;
+  put(text, kind_of(*device_)), put(text, chunk_bytes_), put(text, slots_to(number) - memory_.get());
+  put(text, device_->export_memory(memory_.get()));
+  for (const auto* events : {&peer.filled, &peer.read})
+    for (const OwnEvent& event : *events) put(text, device_->export_event(event.get()));
+  std::string message;
+  put(message, text);
+  return message;
+}
+
+bool SharedArena::meet() {
+  if (met_) return true;
+  bool all = true;
+  for (int p = 0; p < world_; ++p) {
+    if (p == rank_) continue;
+    Peer& peer = peers_[p];
+    const auto* data = reinterpret_cast<const std::byte*>(peer.outbox.data());
+    if (!peer.told) peer.told = transport_->send(p, kTag, data, peer.outbox.size(), peer.progress);
+    if (!peer.slots && receive(p)) open(p);
+    all &= peer.told && peer.slots;
+  }
+  return met_ = all && transport_->flush(kEverybody);
+}
+
+// What has come of a peer's handles; true: all of it.
+bool SharedArena::receive(int number) {
+  std::string& inbox = peers_[number].inbox;
+  auto complete = [&] { return inbox.size() >= 8 && inbox.size() >= 8 + Reader(inbox).number(); };
+  while (!complete()) {
+    const Chunk* chunk = transport_->peek(number);
+    if (!chunk) return false;
+    if (chunk->tag != kTag)
+      fail(ErrorKind::mismatch, "rank ", number, " does not tell rank ", rank_, " of ", world_,
+           " the memory of its device: do all ranks run the same version of gpucomm?");
+    const size_t before = inbox.size();
+    inbox.resize(before + chunk->bytes);
+    auto* to = reinterpret_cast<std::byte*>(inbox.data()) + before;
+    if (!chunk->remote)
+      std::memcpy(to, chunk->data, chunk->bytes);
+    else if (!transport_->fetch(number, to))
+      return inbox.resize(before), false;
+    transport_->consume(number);
+  }
+  return true;
+}
+
+void SharedArena::open(int number) {
+  Peer& peer = peers_[number];
+  const std::string text = Reader(peer.inbox).text();
+  Reader reader(text);
+  if (const std::string kind = reader.text(); kind != kind_of(*device_))
+    fail(ErrorKind::mismatch, "rank ", rank_, " of ", world_, " calls with arrays on ", device_->name(),
+         ", rank ", number, " with arrays on a ", kind, ": all ranks need devices of one kind");
+  const uint64_t chunk_bytes = reader.number(), offset = reader.number();
+  if (chunk_bytes != chunk_bytes_)
+    fail(ErrorKind::mismatch, "chunks on devices are ", chunk_bytes_, " bytes on rank ", rank_, " of ",
+         world_, " and ", chunk_bytes, " on rank ", number, ": give all ranks the same GPUCOMM_ARENA_MIB");
+  peer.memory = {device_, device_->open_memory(reader.text())};
+  peer.slots = peer.memory.get() + offset;
+  for (auto* events : {&peer.filled_there, &peer.read_there})
+    for (int slot = 0; slot < kSlots; ++slot)
+      events->push_back({device_, device_->open_event(reader.text())});
+}
+
+bool SharedArena::has_room(int peer) const {
+  return peers_[peer].sent < to(peer).read.load(std::memory_order_acquire) + kSlots;
+}
+
+void SharedArena::fill(int number, const std::byte* from, size_t bytes, Stream stream) {
+  Peer& peer = peers_[number];
+  const int slot = static_cast<int>(peer.sent % kSlots);
+  if (peer.sent >= kSlots) device_->wait(stream, peer.read_there[slot].get());
+  device_->copy(slots_to(number) + slot * chunk_bytes_, from, bytes, stream);
+  device_->record(peer.filled[slot].get(), stream);
+  words_.pairs[rank_][number].filled.store(++peer.sent, std::memory_order_release);
+  transport_->wake(number);
+}
+
+bool SharedArena::has_chunk(int peer) const {
+  return peers_[peer].taken < from(peer).filled.load(std::memory_order_acquire);
+}
+
+const std::byte* SharedArena::chunk(int number, Stream stream) {
+  Peer& peer = peers_[number];
+  const int slot = static_cast<int>(peer.taken % kSlots);
+  device_->wait(stream, peer.filled_there[slot].get());
+  return peer.slots + slot * chunk_bytes_;
+}
+
+void SharedArena::give_back(int number, Stream stream) {
+  Peer& peer = peers_[number];
+  device_->record(peer.read[peer.taken % kSlots].get(), stream);
+  words_.pairs[number][rank_].read.store(++peer.taken, std::memory_order_release);
+  transport_->wake(number);
+}
+
+bool SharedArena::all_read() const {
+  for (int p = 0; p < world_; ++p) {
+    const Peer& peer = peers_[p];
+    if (!peer.sent || !transport_->gone(p).empty()) continue;
+    if (to(p).read.load(std::memory_order_acquire) < peer.sent) return false;
+    for (const OwnEvent& event : peer.read_there)
+      if (!device_->done(event.get())) return false;
+  }
+  return true;
+}
+
+void SharedArena::close() {
+  for (Peer& peer : peers_) peer.filled_there.clear(), peer.read_there.clear(), peer.memory = {};
+  words_.closed[rank_].store(1, std::memory_order_release);
+}
+
+bool SharedArena::closed_by_all() const {
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_ && !words_.closed[peer].load(std::memory_order_acquire)) return false;
+  return true;
+}
+
+}  // namespace gpucomm

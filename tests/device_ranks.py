@@ -1,0 +1,184 @@
+"""What the ranks of tests/test_device_processes.py run: each process has a host device of its own."""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from on_device import HostKit, Racing, stream_of
+from reference import close
+from test_collectives import expect, inputs
+from test_device_collectives import call, has_result
+
+from gpucomm import errors
+
+own = functools.cache(HostKit)  # between processes all calls of a communicator are on one device
+
+
+def every_case(comm: Any, collective: str, algorithm: str, deferred_us: int) -> list[Any]:
+    """Which of the cases are wrong on this rank."""
+    gpu, wrong = own(deferred_us), []
+    with stream_of(gpu) as stream:
+        for dtype, count, segments in [("float32", 0, 1), ("int64", 7, 1), ("float32", 150_000, 3)]:
+            racing, root = Racing(gpu, stream), count % comm.world
+            arrays = inputs(collective, dtype, comm.world, count)
+            result = call(
+                comm, racing, collective, arrays[comm.rank], root, algorithm=algorithm, segments=segments
+            )
+            reading = racing.read(result) if has_result(collective, comm.rank, root) else None
+            racing.finish()
+            found = None if reading is None else racing.found(reading)
+            expected = expect(collective, arrays, comm.rank, root, "sum")
+            if expected is not None and not close(found, expected, "sum"):
+                wrong.append((dtype, count))
+    return wrong
+
+
+def as_on_the_host(
+    comm: Any, collective: str, dtype: str, count: int, deferred_us: int, **options: Any
+) -> bool:
+    """Whether a call gives the bits that it gives in host memory."""
+    gpu, x = own(deferred_us), inputs(collective, dtype, comm.world, count)[comm.rank]
+    host = getattr(comm, collective)(x.copy(), **options)
+    with stream_of(gpu) as stream:
+        racing = Racing(gpu, stream)
+        found = racing.found(racing.read(call(comm, racing, collective, x, 0, **options)))
+    return bool(np.array_equal(found, host))
+
+
+def many(comm: Any, deferred_us: int) -> list[Any]:
+    """Calls of all sizes, kinds and roots on two streams, host memory between them; nothing waits."""
+    gpu, kept = own(deferred_us), []
+    choices = np.random.default_rng(7).integers(0, 1 << 30, 150).tolist()
+    with stream_of(gpu) as a, stream_of(gpu) as b:
+        racing = [Racing(gpu, a), Racing(gpu, b)]
+        for n, choice in enumerate(choices):
+            r, root = racing[n % 2], choice // 8 % comm.world
+            x = np.full((3, 200, 30_000, 90_000)[choice % 4], comm.rank + n, np.float32)
+            if n % 10 == 9:
+                kept.append((None, comm.all_reduce(x, op="max"), comm.world - 1 + n))
+            elif choice // 4 % 2:
+                algorithm = ("ring", "direct", "linear_pipeline")[choice // 512 % 3]
+                y = comm.all_reduce(r.array(x), op="max", algorithm=algorithm, stream=r.stream)
+                kept.append((r, r.read(y), comm.world - 1 + n))
+            else:
+                y = comm.broadcast(r.array(x), root, algorithm="binomial_tree", stream=r.stream)
+                kept.append((r, r.read(y), root + n))
+        kept = [(r.found(y) if r else y, expected) for r, y, expected in kept]
+    return [(n, expected) for n, (found, expected) in enumerate(kept) if not (found == expected).all()]
+
+
+def early(comm: Any, deferred_us: int) -> tuple[bool, list[float]]:
+    """Whether all calls were enqueued before the first of the stream's work ended, and what they gave."""
+    gpu, calls = own(deferred_us), 3
+    with stream_of(gpu) as stream:
+        racing = Racing(gpu, stream)
+        x = racing.array(np.ones(10, np.float32))
+        event = gpu.device.make_event()
+        gpu.device.record(event, stream)
+        for _ in range(calls):
+            comm.all_reduce(x, stream=stream)
+        before = not gpu.device.done(event)
+        racing.finish()
+        gpu.device.end_event(event)
+    return before, x.values.tolist()
+
+
+def works(comm: Any) -> tuple[list[float], list[float], bool]:
+    """By the stream, and by the host."""
+    gpu = own(50)
+    with stream_of(gpu) as stream:
+        racing = Racing(gpu, stream)
+        first = comm.all_reduce(racing.array(np.ones(5)), stream=stream, async_op=True)
+        second = comm.all_reduce(racing.array(np.full(5, 3.0)), stream=stream, async_op=True)
+        reading = racing.read(first.wait())
+        direct = second.synchronize().values.copy()
+        done = second.done()
+        found = racing.found(reading)
+    return found.tolist(), direct.tolist(), done
+
+
+def uneven(comm: Any) -> bool:
+    """all_to_all whose blocks only their two ranks know."""
+    gpu, rank = own(50), comm.rank
+    sent = [1000 * rank + 10 * peer for peer in range(comm.world)]
+    received = [1000 * peer + 10 * rank for peer in range(comm.world)]
+    out = gpu.array(np.zeros(sum(received), np.float32))
+    x = gpu.array(np.full(sum(sent), rank, np.float32))
+    comm.all_to_all(x, counts=sent, out_counts=received, out=out, async_op=True).synchronize()
+    return bool((out.values == np.repeat(np.arange(comm.world), received)).all())
+
+
+def met(fault: Any) -> tuple[str, str, float]:
+    """The error that a call meets, and after how many seconds."""
+    begin = time.monotonic()
+    try:
+        fault()
+    except errors.Error as error:
+        return type(error).__name__, str(error), time.monotonic() - begin
+    return "nothing", "", time.monotonic() - begin
+
+
+def one_call(comm: Any) -> None:
+    comm.all_reduce(own(50).array(np.ones(3)))
+
+
+def wrong_count(comm: Any) -> None:
+    comm.all_reduce(own(50).array(np.ones(3 + comm.rank)))
+
+
+def host_and_device(comm: Any) -> None:
+    x = np.ones(3)
+    comm.all_reduce(x if comm.rank else own(50).array(x), algorithm="direct", segments=1)
+
+
+def wrong_blocks(comm: Any) -> None:
+    n = [5 if comm.rank == 0 else 6] * comm.world
+    x, out = own(50).array(np.ones(sum(n))), own(50).array(np.ones(sum(n)))
+    comm.all_to_all(x, counts=n, out_counts=n, out=out)
+
+
+def absent(comm: Any) -> None:
+    if comm.rank:
+        comm.all_reduce(own(50).array(np.ones(3)), timeout=0.5)
+    else:
+        time.sleep(1.5)
+
+
+def closed(comm: Any) -> None:
+    if comm.rank:
+        comm.all_reduce(own(50).array(np.ones(3)), timeout=10)
+
+
+def another_device(comm: Any) -> None:
+    gpus = [own(50), own(51)]
+    for gpu in gpus:
+        comm.all_reduce(gpu.array(np.ones(3)), timeout=10)
+
+
+def in_a_group(comm: Any, fault: Any) -> tuple[str, str, float]:
+    """Of a communicator of its own; the parent stays whole."""
+    with comm.subset(range(comm.world)) as group:
+        found = met(lambda: fault(group))
+        if fault is not closed:
+            comm.barrier()
+    comm.barrier()
+    return found
+
+
+def closings(comm: Any) -> tuple[list[int], list[bool]]:
+    """How much memory of devices is mapped after each of some groups that were used and closed."""
+    gpu, mapped, right = own(50), [], []
+    for _ in range(20):
+        group = comm.split(0)
+        x = gpu.array(np.ones(100))
+        group.all_reduce(x, async_op=True).synchronize()
+        right.append(bool((x.values == comm.world).all()))
+        group.close()
+        del group
+        comm.barrier()
+        mapped.append(Path("/proc/self/maps").read_text().count("memfd:gpucomm-device"))
+    return mapped, right

@@ -1,0 +1,190 @@
+"""Collectives on arrays of devices between processes: chunks through memory that the devices share."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import device_ranks as ranks_do
+import pytest
+import rank_processes
+from conftest import pairs
+
+import gpucomm
+
+pytestmark = pytest.mark.processes
+
+PATH = str(Path(__file__).parent)
+
+
+# The smallest arena of three ranks: messages of the tests take many turns of its slots.
+@pytest.fixture(scope="module", params=[2, 3])
+def world(request):
+    with gpucomm.local(request.param, env={"PYTHONPATH": PATH, "GPUCOMM_ARENA_MIB": "1"}) as world:
+        yield world
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), pairs())
+def test_every_algorithm(world, collective, algorithm):
+    assert world.run(ranks_do.every_case, collective, algorithm, 50) == [[]] * world.ranks
+
+
+@pytest.mark.parametrize("codec", ["int8", "bf16", "mpc", "zfp:8"])
+@pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
+def test_the_same_bits_as_in_host_memory(world, collective, algorithm, codec):
+    same = world.run(
+        ranks_do.as_on_the_host,
+        *(collective, "float32", 60_000, 50),
+        algorithm=algorithm,
+        codec=codec,
+        segments=2,
+    )
+    assert same == [True] * world.ranks
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "linear_pipeline", "direct"])
+@pytest.mark.parametrize("op", ["mean", "max"])
+def test_messages_larger_than_the_arena(world, algorithm, op):
+    options = {"algorithm": algorithm, "op": op, "segments": 2}
+    count = 2_000_003
+    assert all(world.run(ranks_do.as_on_the_host, "all_reduce", "float16", count, 50, **options))
+
+
+def test_many_calls_that_nobody_waits_for(world):
+    assert world.run(ranks_do.many, 50) == [[]] * world.ranks
+
+
+def test_the_host_does_not_wait_for_the_device():
+    with gpucomm.local(2, env={"PYTHONPATH": PATH}) as world:
+        assert world.run(ranks_do.early, 60_000) == [(True, [8.0] * 10)] * 2
+
+
+def test_work_waits_by_the_stream_and_synchronizes_by_the_host(world):
+    ones = [float(world.ranks)] * 5
+    assert world.run(ranks_do.works) == [(ones, [3 * x for x in ones], True)] * world.ranks
+
+
+def test_blocks_of_sizes_that_only_two_ranks_know(world):
+    assert world.run(ranks_do.uneven) == [True] * world.ranks
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "text"),
+    [
+        (ranks_do.wrong_count, "MismatchError", "sum of 3 float64"),
+        (ranks_do.host_and_device, "MismatchError", "on a device"),
+        (ranks_do.wrong_blocks, "MismatchError", "counts and out_counts do not fit"),
+        (ranks_do.absent, "CollectiveTimeoutError", "missing: 0"),
+        (ranks_do.closed, "PeerLostError", "rank 0 has closed its communicator"),
+        (ranks_do.another_device, "UnavailableError", "all calls of a communicator are on one device"),
+    ],
+)
+def test_faults(world, fault, kind, text):
+    found = world.run(ranks_do.in_a_group, fault)
+    silent = fault in (ranks_do.absent, ranks_do.closed)
+    for name, message, seconds in found[1:] if silent else found:
+        assert name == kind and text in message
+        assert seconds < 8
+    assert world.run(ranks_do.works)[0][2], "the parent has suffered"
+
+
+def test_groups_that_end_leave_no_memory(world):
+    for mapped, right in world.run(ranks_do.closings):
+        assert all(right) and max(mapped[10:]) < 2 * max(mapped[:5]), mapped  # the last may linger
+
+
+def test_an_arena_that_is_too_small_is_refused():
+    with gpucomm.local(2, env={"PYTHONPATH": PATH, "GPUCOMM_ARENA_MIB": "0"}) as world:
+        for name, text, _ in world.run(ranks_do.in_a_group, ranks_do.one_call):
+            assert name == "UnavailableError" and "an arena of 0 MiB on host device" in text
+
+
+def test_emulated_links_are_refused():
+    with gpucomm.local(2, env={"PYTHONPATH": PATH}, links="switch:1Gbit") as world:
+        for name, text, _ in world.run(ranks_do.in_a_group, ranks_do.one_call):
+            assert name == "UnavailableError" and "no emulated links" in text
+
+
+SCRIPT = """
+import json, sys
+sys.path.insert(0, {path!r})
+import numpy as np
+import gpucomm
+from on_device import HostKit
+comm = gpucomm.init(timeout=5)
+gpu = HostKit(100)
+x = gpu.array(np.ones({count}, np.float32))
+try:
+    i = 0
+    while True:
+        work = comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True)
+        if {wait}:
+            work.synchronize()
+        else:
+            work.wait()
+        i += 1
+        if i == 5:
+            print("started", flush=True)
+except gpucomm.errors.Error as error:
+    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize(("algorithm", "count"), [("ring", 1 << 20), ("direct", 3)])
+def test_a_killed_rank_is_named(ranks, algorithm, count, wait):
+    script = SCRIPT.format(path=PATH, algorithm=algorithm, count=count, wait=wait)
+    ranks += rank_processes.start(script, [{"GPUCOMM_ARENA_MIB": "2"}] * 3)
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    before = litter()
+    ranks[1].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    for process in (ranks[0], ranks[2]):
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        kind, text, closed = json.loads(out.splitlines()[-1])
+        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
+    assert time.monotonic() - killed < 5
+    assert litter() <= before
+
+
+def litter() -> set[str]:
+    return {p.name for folder in ("/dev/shm", "/tmp") for p in Path(folder).iterdir() if "gpucomm" in p.name}
+
+
+LAST_WORDS = """
+import os, sys
+sys.path.insert(0, {path!r})
+import numpy as np
+import gpucomm
+from on_device import HostKit
+comm = gpucomm.init(timeout=10)
+kit = HostKit(20_000)
+x = kit.array(np.full(100_000, comm.rank, np.float32))
+work = comm.broadcast(x, 1, async_op=True)
+if comm.rank:
+    work.wait()
+else:
+    print(work.synchronize().values.tolist() == [1] * 100_000, flush=True)
+comm.close()
+os._exit(0)
+"""
+
+
+def test_who_has_sent_stays_until_it_is_read(ranks):
+    ranks += rank_processes.start(LAST_WORDS.format(path=PATH), [{"GPUCOMM_ARENA_MIB": "1"}] * 2)
+    out, err = ranks[0].communicate(timeout=20)
+    assert out == "True\n", err
+
+
+def test_arenas_of_unequal_size_are_refused(ranks):
+    script = SCRIPT.format(path=PATH, algorithm="ring", count=3, wait=True)
+    ranks += rank_processes.start(script, [{"GPUCOMM_ARENA_MIB": "2"}, {"GPUCOMM_ARENA_MIB": "1"}])
+    for process in ranks:
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        kind, text, closed = json.loads(out.splitlines()[-1])
+        assert kind == "MismatchError" and "give all ranks the same GPUCOMM_ARENA_MIB" in text and closed
