@@ -189,6 +189,11 @@ class Bench:
         yield self.row(f"decode {spec}", dense + coded, decode)
         yield self.row(f"decode {spec} and add", 2 * dense + coded, lambda at: decode(at, True))
 
+        def fused(at: list[int]) -> None:
+            device.decode_add_encode(spec, "float32", at[_SLOT], at[0], n, at[_RESULT])
+
+        yield self.row(f"decode {spec}, add and encode", dense + 2 * coded, fused)
+
     def collectives(self) -> Iterator[Row]:
         """Ranks as threads on one device."""
         for world in (4, 8):

@@ -61,6 +61,10 @@ def test_codings(make_kit, spec, dtype):
         kit.device.encode(codec.spec, dtype, begin, count, kit.address(slot))
         kit.device.decode(codec.spec, dtype, kit.address(slot), kit.address(back), count)
         kit.device.decode(codec.spec, dtype, kit.address(slot), kit.address(sum_of), count, True)
+        fused = kit.array(np.zeros(8 + codec.max_bytes(count, dtype), np.uint8))
+        if codec.traits["fixed_size"]:
+            places = (kit.address(slot), begin, count, kit.address(fused))
+            kit.device.decode_add_encode(codec.spec, dtype, *places)
         finish(kit)
         found = kit.host(slot)
         assert found[:8].copy().view(np.uint64)[0] == coded.size
@@ -70,3 +74,7 @@ def test_codings(make_kit, spec, dtype):
         codec.decode_add(coded, added, dtype)
         assert kit.host(back).tobytes() == decoded.tobytes()
         assert kit.host(sum_of).tobytes() == added.tobytes()
+        if codec.traits["fixed_size"]:
+            own = x[shift:].copy()
+            codec.decode_add(coded, own, dtype)
+            assert kit.host(fused)[8:].tobytes() == codec.encode(own, dtype).tobytes()

@@ -453,6 +453,19 @@ class Device:
         """
         Enqueues a decoding of what encode made.
         """
+    def decode_add_encode(
+        self,
+        codec: str,
+        dtype: str,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        own: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues to = coded (decoded source + own).
+        """
     def done(self, event: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Whether what the event was recorded behind has ended.

@@ -155,6 +155,15 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           },
           "codec"_a, "dtype"_a, "slot"_a, "dense"_a, "count"_a, "adds"_a = false, "divisor"_a = 1,
           "stream"_a = 0, "Enqueues a decoding of what encode made.")
+      .def(
+          "decode_add_encode",
+          [](Device& d, Text codec, Text dtype, Address from, Address own, size_t count, Address to,
+             Address s) {
+            d.decode_add_encode({parse_codec(codec), parse_dtype(dtype), count}, pointer(from), pointer(own),
+                                pointer(to), handle(s));
+          },
+          "codec"_a, "dtype"_a, "source"_a, "own"_a, "count"_a, "to"_a, "stream"_a = 0,
+          "Enqueues to = coded (decoded source + own).")
       .def("failure", &Device::failure, "What went wrong in work that has run, or nothing.");
 }
 

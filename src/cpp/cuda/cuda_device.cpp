@@ -213,6 +213,12 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     return event;
   }
 
+  void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own, std::byte* to,
+                         Stream stream) override {
+    const Context::Scope scope(context_);
+    cuda::decode_add_encode(piece, from, own, to, status_->device(), as_stream(stream));
+  }
+
   std::string failure() override {
     if (const unsigned long long status = status_->value()) return describe_status(status);
     try {

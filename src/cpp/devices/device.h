@@ -86,6 +86,10 @@ class Device {
   virtual std::string export_event(Event event);
   virtual Event open_event(const std::string& handle);
 
+  // to = coded (decoded `from` + own), in one pass; not of codecs of varying size.
+  virtual void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
+                                 std::byte* to, Stream stream) = 0;
+
   // What went wrong in work that has run: an element that a codec cannot carry, a fault of the device. Empty:
   // nothing. It stays.
   virtual std::string failure() = 0;

@@ -194,6 +194,17 @@ void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byt
   });
 }
 
+void HostDevice::decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
+                                   std::byte* to, Stream stream) {
+  enqueue("decode_add_encode", stream, [=] {
+    std::vector<std::byte> sum(own, own + piece.count * size_of(piece.dtype));
+    piece.codec->decode_add(from + kSlotHeader, checked_bytes(piece, from), piece.count, piece.dtype,
+                            sum.data());
+    const uint64_t bytes = piece.codec->encode(sum.data(), piece.count, piece.dtype, to + kSlotHeader);
+    std::memcpy(to, &bytes, sizeof bytes);
+  });
+}
+
 void HostDevice::add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) {
   enqueue("add_coded", stream,
           [=] { piece.codec->add(from + kSlotHeader, checked_bytes(piece, from), into + kSlotHeader); });

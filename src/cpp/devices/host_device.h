@@ -51,6 +51,8 @@ class HostDevice : public Device {
   std::string export_event(Event event) override;
   Event open_event(const std::string& handle) override;
 
+  void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own, std::byte* to,
+                         Stream stream) override;
   std::string failure() override;
   bool lost() override { return lost_.load(std::memory_order_acquire); }
 
