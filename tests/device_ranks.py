@@ -76,7 +76,7 @@ def early(comm: Any, deferred_us: int) -> tuple[bool, list[float]]:
     gpu, calls = own(deferred_us), 3
     with stream_of(gpu) as stream:
         racing = Racing(gpu, stream)
-        x = racing.array(np.ones(10, np.float32))
+        x = [racing.array(np.ones(10, np.float32)) for _ in range(8)][-1]  # not all their pauses are short
         event = gpu.device.make_event()
         gpu.device.record(event, stream)
         for _ in range(calls):

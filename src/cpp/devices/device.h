@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 #include "codecs/codec.h"
 
 namespace gpucomm {
@@ -77,14 +78,14 @@ class Device {
   // Memory and events that other processes open by their handles, which are bytes to send them. `shares`: why
   // this device has none; empty: it has. release and end_event end them, where they were opened too but for
   // memory. What was opened is of use as long as its maker keeps it; only the maker records an event.
-  virtual std::string shares();
-  virtual std::byte* allocate_shared(size_t bytes);
-  virtual std::string export_memory(const std::byte* memory);
-  virtual std::byte* open_memory(const std::string& handle);
-  virtual void close_memory(std::byte* memory) noexcept;
-  virtual Event make_shared_event();
-  virtual std::string export_event(Event event);
-  virtual Event open_event(const std::string& handle);
+  virtual std::string shares() { return concat(name(), " shares no memory with other processes"); }
+  virtual std::byte* allocate_shared(size_t) { fail(ErrorKind::unavailable, shares()); }
+  virtual std::string export_memory(const std::byte*) { fail(ErrorKind::unavailable, shares()); }
+  virtual std::byte* open_memory(const std::string&) { fail(ErrorKind::unavailable, shares()); }
+  virtual void close_memory(std::byte*) noexcept {}
+  virtual Event make_shared_event() { fail(ErrorKind::unavailable, shares()); }
+  virtual std::string export_event(Event) { fail(ErrorKind::unavailable, shares()); }
+  virtual Event open_event(const std::string&) { fail(ErrorKind::unavailable, shares()); }
 
   // to = coded (decoded `from` + own), in one pass; not of codecs of varying size.
   virtual void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
