@@ -3,10 +3,10 @@
 # runs the tests whose ranks are threads, in two processes side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-first=(tests/test_collectives.py tests/test_reduce.py tests/test_links.py tests/test_shrink.py)
-second=(tests/test_plans.py tests/test_uneven.py tests/test_arguments.py tests/test_point_to_point.py tests/test_coalesce.py
+first=(tests/test_collectives.py tests/test_links.py tests/test_shrink.py)
+second=(tests/test_uneven.py tests/test_arguments.py tests/test_point_to_point.py tests/test_coalesce.py
   tests/test_heap.py tests/test_devices.py tests/test_device_collectives.py)
-codecs=(tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
+alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
 
 for kind in "$@"; do
   venv=.venv-$kind
@@ -14,10 +14,9 @@ for kind in "$@"; do
   $venv/bin/python -m pip install --quiet scikit-build-core pybind11 cmake ninja numpy pytest pytest-timeout hypothesis zfpy
   GPUCOMM_SANITIZE=$kind $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
     --config-settings=build-dir=build/$kind --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false .
-  preload="" slow=1
+  preload="" more=("${alone[@]}")
   [ "$kind" = address ] && preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
-  [ "$kind" = thread ] && preload="$(g++ -print-file-name=libtsan.so)"
-  [ "$kind" = thread ] || second+=("${codecs[@]}")
+  [ "$kind" = thread ] && preload="$(g++ -print-file-name=libtsan.so)" && more=()
   # A real interpreter binary: a sanitizer preloaded into a shell shim stops there. The forking test is left
   # out: neither runtime supports more after fork than exec. So is the test that wants a race.
   python=$($venv/bin/python -c 'import os, sys; print(os.path.realpath(sys.executable))')
@@ -29,8 +28,9 @@ for kind in "$@"; do
       TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
       timeout 900 "$python" -m pytest -s -x -k "not fork and not as_they_like" -m "not processes and not timing" -W ignore "$@"
   }
-  check "${first[@]}" &
-  other=$!
-  check "${second[@]}"
-  wait $other
+  check "${first[@]}" "${more[@]}" &
+  other=$! failed=0
+  check "${second[@]}" || failed=1
+  wait $other || failed=1
+  [ $failed = 0 ]
 done

@@ -8,11 +8,13 @@
 namespace gpucomm {
 namespace {
 
+// abort() returns within a second.
+constexpr std::chrono::milliseconds kAfterFault{700}, kFarewell{2000};
+
 // Waits for it, but not for long: who is gone may have left it undone for ever.
 template <class Condition>
-void soon(Condition holds) {
-  constexpr std::chrono::seconds kFarewell{2};
-  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+void soon(std::chrono::milliseconds patience, Condition holds) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   while (!holds() && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
@@ -31,13 +33,13 @@ void DeviceExecution::leave() {
   if (!share_ || std::exchange(left_, true)) return;
   try {
     share_->mark_end();
-    soon([this] { return share_->ended(); });
+    soon(kAfterFault, [this] { return share_->ended(); });
   } catch (const Error&) {  // the device has failed
   }
 }
 
 void DeviceExecution::settle() {
-  if (share_ && share_->arena) soon([this] { return share_->arena->all_read(); });
+  if (share_ && share_->arena) soon(kFarewell, [this] { return share_->arena->all_read(); });
 }
 
 void DeviceExecution::begin(const StreamCall& call) {
