@@ -4,12 +4,10 @@
 #include <pybind11/stl.h>
 
 #include <map>
-#include <mutex>
 
 #include "bindings/bind.h"
 #include "bindings/devices.h"
 #include "bindings/names.h"
-#include "devices/handles.h"
 #include "devices/host_device.h"
 
 namespace py = pybind11;

@@ -6,7 +6,7 @@
 
 #include "bindings/collectives.h"
 #include "codecs/floats.h"
-#include "engine/coding.h"
+#include "codecs/coding.h"
 
 namespace py = pybind11;
 

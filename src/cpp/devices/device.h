@@ -36,7 +36,6 @@ struct CodedPiece {
   Dtype dtype = Dtype::float32;
   size_t count = 0;  // elements
 };
-inline constexpr size_t kSlotHeader = 8;
 
 // Threads may share it. What is enqueued runs in the order of its stream, later; it never blocks the host and
 // allocates nothing. Throws unavailable, naming the device, where the device refuses.

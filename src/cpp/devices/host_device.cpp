@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "codecs/coding.h"
 #include "devices/host_event.h"
 #include "devices/shared_memory.h"
 #include "reduce/reduce.h"
@@ -56,18 +57,8 @@ namespace {
 
 std::shared_ptr<HostEvent>& shared(Event event) { return *static_cast<std::shared_ptr<HostEvent>*>(event); }
 
-uint64_t coded_bytes(const std::byte* slot) {
-  uint64_t bytes;
-  std::memcpy(&bytes, slot, sizeof bytes);
-  return bytes;
-}
-
-size_t checked_bytes(const CodedPiece& piece, const std::byte* slot) {
-  const uint64_t bytes = coded_bytes(slot), most = piece.codec->max_bytes(piece.count, piece.dtype);
-  if (bytes > most)
-    fail(ErrorKind::mismatch, "a coded message says that it has ", bytes, " bytes where at most ", most,
-         " fit");
-  return bytes;
+PieceCoding coding_of(const CodedPiece& piece) {
+  return {*piece.codec, piece.dtype, piece.count, piece.codec->max_bytes(piece.count, piece.dtype)};
 }
 
 void divide(const CodedPiece& piece, std::byte* dense, int divisor) {
@@ -179,17 +170,13 @@ void HostDevice::reduce(const Fold& fold, Stream stream) {
 }
 
 void HostDevice::encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {
-  enqueue("encode", stream, [=] {
-    const uint64_t bytes = piece.codec->encode(dense, piece.count, piece.dtype, slot + kSlotHeader);
-    std::memcpy(slot, &bytes, sizeof bytes);
-  });
+  enqueue("encode", stream, [=] { coding_of(piece).encode(dense, slot); });
 }
 
 void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds,
                         int divisor, Stream stream) {
   enqueue("decode", stream, [=] {
-    const auto decode = adds ? &Codec::decode_add : &Codec::decode;
-    ((*piece.codec).*decode)(slot + kSlotHeader, checked_bytes(piece, slot), piece.count, piece.dtype, dense);
+    coding_of(piece).decode(slot, dense, adds);
     divide(piece, dense, divisor);
   });
 }
@@ -198,16 +185,13 @@ void HostDevice::decode_add_encode(const CodedPiece& piece, const std::byte* fro
                                    std::byte* to, Stream stream) {
   enqueue("decode_add_encode", stream, [=] {
     std::vector<std::byte> sum(own, own + piece.count * size_of(piece.dtype));
-    piece.codec->decode_add(from + kSlotHeader, checked_bytes(piece, from), piece.count, piece.dtype,
-                            sum.data());
-    const uint64_t bytes = piece.codec->encode(sum.data(), piece.count, piece.dtype, to + kSlotHeader);
-    std::memcpy(to, &bytes, sizeof bytes);
+    coding_of(piece).decode(from, sum.data(), true);
+    coding_of(piece).encode(sum.data(), to);
   });
 }
 
 void HostDevice::add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) {
-  enqueue("add_coded", stream,
-          [=] { piece.codec->add(from + kSlotHeader, checked_bytes(piece, from), into + kSlotHeader); });
+  enqueue("add_coded", stream, [=] { coding_of(piece).add(from, into); });
 }
 
 void HostDevice::fail_with(const std::string& text) {

@@ -1,5 +1,7 @@
 #include "engine/device_steps.h"
 
+#include "codecs/coding.h"
+
 namespace gpucomm {
 namespace {
 
@@ -12,16 +14,15 @@ int divisor_of(const DeviceCall& call, const Instruction& in) {
   return call.program.shape.op == Op::mean && in.final ? call.program.world : 1;
 }
 
-void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> sources, Part part) {
+void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> sources, Part part,
+          const std::vector<std::byte*>& others = {}) {
   const Shape& shape = call.program.shape;
   const Op op = shape.op == Op::mean ? Op::sum : shape.op;
-  call.device.reduce({shape.dtype,
-                      op,
-                      divisor_of(call, in),
-                      {call.target(in) + part.begin},
-                      std::move(sources),
-                      part.bytes / size_of(shape.dtype)},
-                     call.stream);
+  Fold fold{shape.dtype,          op,
+            divisor_of(call, in), {call.target(in) + part.begin},
+            std::move(sources),   part.bytes / size_of(shape.dtype)};
+  fold.destinations.insert(fold.destinations.end(), others.begin(), others.end());
+  call.device.reduce(fold, call.stream);
 }
 
 }  // namespace
@@ -29,13 +30,13 @@ void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::
 size_t DeviceCall::message_bytes(const Instruction& in) const {
   const Shape& shape = program.shape;
   if (!in.coded || !in.bytes) return in.bytes;
-  return kSlotHeader + shape.codec->max_bytes(in.bytes / size_of(shape.dtype), shape.dtype);
+  return kCodedHeader + shape.codec->max_bytes(in.bytes / size_of(shape.dtype), shape.dtype);
 }
 
 void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
-                  Part part) {
+                  Part part, const std::vector<std::byte*>& others) {
   arrived.insert(arrived.begin() + in.below, call.source(in) + part.begin);
-  fold(call, in, std::move(arrived), part);
+  fold(call, in, std::move(arrived), part, others);
 }
 
 void enqueue_local(const DeviceCall& call, const Instruction& in) {

@@ -28,12 +28,13 @@ struct DeviceCall {
 struct Part {
   size_t begin, bytes;
 };
-// recv_reduce: what came from each peer, in their order, folded with the own operand into the target.
+// recv_reduce: what came from each peer, in their order, folded with the own operand into the target, and
+// into `others`.
 void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
-                  Part part);
-inline void enqueue_fold(const DeviceCall& call, const Instruction& in,
-                         std::vector<const std::byte*> arrived) {
-  enqueue_fold(call, in, std::move(arrived), {0, in.bytes});
+                  Part part, const std::vector<std::byte*>& others = {});
+inline void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
+                         const std::vector<std::byte*>& others = {}) {
+  enqueue_fold(call, in, std::move(arrived), {0, in.bytes}, others);
 }
 // reduce, encode, decode, decode_reduce, copy.
 void enqueue_local(const DeviceCall& call, const Instruction& in);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/coding.h"
+#include "codecs/coding.h"
 #include "reduce/reduce.h"
 
 namespace gpucomm {

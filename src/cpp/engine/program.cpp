@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/hash.h"
+#include "codecs/coding.h"
 #include "engine/answers.h"
 
 namespace gpucomm {

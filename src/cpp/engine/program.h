@@ -48,8 +48,6 @@ struct Program {
 // Builds the plan of `shape` (algorithm and segments given) for this rank and fills it in. `nodes`: the node
 // of each rank. Raises the segment
 // count until the scratch fits. Throws unavailable for steps that need a codec.
-inline constexpr size_t kCodedHeader = 8;  // a coded piece in a slot: its size in bytes, then these
-
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank);
 
 // Where a program's spaces begin; indexed by Space.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "engine/device_steps.h"
-
 namespace gpucomm {
 namespace {
 
@@ -111,13 +109,13 @@ void StreamGroup::begin(const Launches& launches) {
 
 void StreamGroup::enqueue(const Launch& launch) {
   const Instruction& in = step(launch.rank, launch.step);
-  const Stream stream = streams_[launch.track];
-  for (const int track : launch.after) device(launch.rank).wait(stream, events_[track]);
+  const DeviceCall call = call_of(launch.rank, streams_[launch.track]);
+  for (const int track : launch.after) call.device.wait(call.stream, events_[track]);
   if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce)
-    receive(in, launch, stream);
+    receive(in, launch, call);
   else
-    enqueue_local({*parts_[launch.rank]->program, spaces_[launch.rank], device(launch.rank), stream}, in);
-  if (launch.record) device(launch.rank).record(events_[launch.track], stream);
+    enqueue_local(call, in);
+  if (launch.record) call.device.record(events_[launch.track], call.stream);
 }
 
 void StreamGroup::end(const Launches& launches) {
@@ -132,38 +130,25 @@ void StreamGroup::end(const Launches& launches) {
   }
 }
 
-std::byte* StreamGroup::at(int rank, const Place& place, size_t offset) const {
-  return spaces_[rank][static_cast<size_t>(place.space)] + offset;
+DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
+  return {*parts_[rank]->program, spaces_[rank], device(rank), stream};
 }
 
 // Straight out of the senders' memory.
-void StreamGroup::receive(const Instruction& in, const Launch& launch, Stream stream) {
-  const Shape& shape = parts_[launch.rank]->program->shape;
-  const size_t count = in.bytes / size_of(shape.dtype);
-  auto source = [&](const Launch::Source& from) {
-    const Instruction& sent = step(from.rank, from.step);
-    return at(from.rank, sent.source, sent.source_offset);
-  };
-  std::byte* const target = at(launch.rank, in.target, in.target_offset);
-  if (in.kind == StepKind::recv) {
-    const size_t bytes = in.coded ? kSlotHeader + shape.codec->max_bytes(count, shape.dtype) : in.bytes;
-    if (bytes) device(launch.rank).copy(target, source(launch.sources[0]), bytes, stream);
-    return;
+void StreamGroup::receive(const Instruction& in, const Launch& launch, const DeviceCall& call) {
+  std::vector<const std::byte*> arrived;
+  std::vector<std::byte*> answered;
+  for (const Launch::Source& from : launch.sources) {
+    std::byte* const sent = call_of(from.rank, nullptr).source(step(from.rank, from.step));
+    arrived.push_back(sent);
+    if (from.answered) answered.push_back(sent);
   }
-  if (!count) return;
-  const bool mean = shape.op == Op::mean;
-  Fold fold{shape.dtype,
-            mean ? Op::sum : shape.op,
-            mean && in.final ? parts_[launch.rank]->program->world : 1,
-            {target},
-            {},
-            count};
-  for (const auto& from : launch.sources) {
-    fold.sources.push_back(source(from));
-    if (from.answered) fold.destinations.push_back(source(from));
-  }
-  fold.sources.insert(fold.sources.begin() + in.below, at(launch.rank, in.source, in.source_offset));
-  device(launch.rank).reduce(fold, stream);
+  const size_t bytes = call.message_bytes(in);
+  if (!bytes) return;
+  if (in.kind == StepKind::recv)
+    call.device.copy(call.target(in), arrived[0], bytes, call.stream);
+  else
+    enqueue_fold(call, in, std::move(arrived), answered);
 }
 
 }  // namespace gpucomm

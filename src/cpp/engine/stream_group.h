@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/device_calls.h"
+#include "engine/device_steps.h"
 #include "engine/held.h"
 #include "engine/launches.h"
 
@@ -34,8 +35,8 @@ class StreamGroup {
   void begin(const Launches& launches);
   void enqueue(const Launch& launch);
   void end(const Launches& launches);
-  void receive(const Instruction& in, const Launch& launch, Stream stream);
-  std::byte* at(int rank, const Place& place, size_t offset) const;
+  void receive(const Instruction& in, const Launch& launch, const DeviceCall& call);
+  DeviceCall call_of(int rank, Stream stream) const;
   Device& device(int rank) const { return *ranks_[rank].device; }
   const Instruction& step(int rank, int index) const { return parts_[rank]->program->instructions[index]; }
 

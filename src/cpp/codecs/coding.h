@@ -3,10 +3,12 @@
 #include <array>
 #include <cstring>
 
+#include "base/error.h"
 #include "codecs/codec.h"
-#include "engine/program.h"
 
 namespace gpucomm {
+
+inline constexpr size_t kCodedHeader = 8;
 
 inline uint64_t coded_size(const std::byte* slot) {
   uint64_t size;

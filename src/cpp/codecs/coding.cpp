@@ -1,4 +1,4 @@
-#include "engine/coding.h"
+#include "codecs/coding.h"
 
 #include <algorithm>
 #include <chrono>
