@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "bindings/collectives.h"
-#include "codecs/floats.h"
 #include "codecs/coding.h"
+#include "codecs/floats.h"
 
 namespace py = pybind11;
 

@@ -51,7 +51,7 @@ class Pairing {
     for (size_t i = 0; i < steps_.size(); ++i) {
       Instruction& in = steps_[i];
       if (in.kind == StepKind::send && !in.peers.empty()) in.number = ++sent[in.peers[0]];
-      if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce)
+      if (receives(in.kind))
         for (int peer : in.peers) {
           const uint32_t number = ++received[peer];
           if (in.kind == StepKind::recv) number_of_[static_cast<int>(i)] = number;

@@ -184,7 +184,7 @@ void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
 bool DeviceExecution::run(const Instruction& in, Lane& lane, Stream stream) {
   const DeviceCall call{program(), spaces_, *share_->held.device, stream};
   if (in.kind == StepKind::send) return send(in, lane, call);
-  if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce) return receive(in, lane, call);
+  if (receives(in.kind)) return receive(in, lane, call);
   enqueue_local(call, in);
   return true;
 }

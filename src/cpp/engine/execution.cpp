@@ -75,7 +75,7 @@ std::byte* Execution::at(const Place& place, size_t offset) const {
 }
 
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
-  if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce) post(in, lane.progress);
+  if (receives(in.kind)) post(in, lane.progress);
   if (in.kind == StepKind::recv) return in.coded ? receive_coded(in, lane) : receive(in, lane);
   if (in.kind == StepKind::recv_reduce) return receive_and_reduce(in, lane);
   if (in.kind == StepKind::send) return send(in, lane);

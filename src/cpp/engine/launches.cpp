@@ -96,7 +96,7 @@ class Arranger {
     if (step < 0 || !ready(rank, step)) return false;
     const Instruction& in = at(rank, step);
     if (in.kind == StepKind::send) return send(rank, step, lane);
-    if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce) return receive(rank, step, lane);
+    if (receives(in.kind)) return receive(rank, step, lane);
     std::vector<int> before;
     needs(rank, step, before);
     finish(rank, step, add(rank, step, std::move(before), {}));

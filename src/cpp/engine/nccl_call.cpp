@@ -12,10 +12,6 @@ namespace {
 constexpr size_t kUnit = 256;  // as a device allocates
 size_t padded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
-bool travels(StepKind kind) {
-  return kind == StepKind::send || kind == StepKind::recv || kind == StepKind::recv_reduce;
-}
-
 // Bytes that land in each round before they are folded.
 class Landings {
  public:

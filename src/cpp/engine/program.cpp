@@ -34,7 +34,7 @@ std::vector<bool> plain_sends(const Plan& plan, const std::vector<Plan>& all) {
   std::vector<std::vector<bool>> stores(plan.world);  // by peer, in order
   for (const Plan& other : all)
     for (const Step& step : other.steps)
-      if (step.kind == StepKind::recv || step.kind == StepKind::recv_reduce)
+      if (receives(step.kind))
         for (int peer : step.peers)
           if (peer == plan.rank) stores[other.rank].push_back(step.kind == StepKind::recv);
   std::vector<size_t> met(plan.world);

@@ -111,7 +111,7 @@ void StreamGroup::enqueue(const Launch& launch) {
   const Instruction& in = step(launch.rank, launch.step);
   const DeviceCall call = call_of(launch.rank, streams_[launch.track]);
   for (const int track : launch.after) call.device.wait(call.stream, events_[track]);
-  if (in.kind == StepKind::recv || in.kind == StepKind::recv_reduce)
+  if (receives(in.kind))
     receive(in, launch, call);
   else
     enqueue_local(call, in);

@@ -30,8 +30,6 @@ struct Lane {
   double free_s = 0;
 };
 
-inline bool receives(StepKind kind) { return kind == StepKind::recv || kind == StepKind::recv_reduce; }
-
 // Takes plans rank by rank; a plan is not needed afterwards. Lanes are numbered by rank, then lane. The k-th
 // message of a directed pair is the k-th receive, as the verifier demands.
 class Actions {

@@ -57,6 +57,9 @@ enum class StepKind : uint8_t {
 inline constexpr std::string_view kStepNames[] = {
     "send", "recv", "recv_reduce", "reduce", "encode", "decode", "decode_reduce", "copy", "native"};
 inline constexpr std::string_view name_of(StepKind k) { return kStepNames[static_cast<int>(k)]; }
+inline constexpr bool receives(StepKind k) { return k == StepKind::recv || k == StepKind::recv_reduce; }
+// It moves something between ranks.
+inline constexpr bool travels(StepKind k) { return k == StepKind::send || receives(k); }
 
 // Where a run of pieces lies on this rank. input and output are the caller's arrays (one and the same in
 // place); scratch and coded are numbered slots of the communicator's own memory.

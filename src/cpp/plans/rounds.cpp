@@ -8,10 +8,6 @@
 namespace gpucomm {
 namespace {
 
-bool sends(const Step& s) { return s.kind == StepKind::send; }
-bool receives(const Step& s) { return s.kind == StepKind::recv || s.kind == StepKind::recv_reduce; }
-bool travels(const Step& s) { return sends(s) || receives(s); }
-
 // The steps of one rank, each placed once all before it in its lane and its `after` are.
 class Placing {
  public:
@@ -30,7 +26,7 @@ class Placing {
   }
 
   int earliest(int index) const {
-    int round = travels(plan_.steps[index]) ? 0 : -1;
+    int round = travels(plan_.steps[index].kind) ? 0 : -1;
     for (const int before : plan_.steps[index].after)
       round = std::max(round, at_[before] + gap(index, before, false));
     if (before_[index] >= 0) round = std::max(round, at_[before_[index]] + gap(index, before_[index], true));
@@ -47,8 +43,8 @@ class Placing {
   // one kind in order, which a group does too.
   int gap(int index, int before, bool lane) const {
     const Step &step = plan_.steps[index], &earlier = plan_.steps[before];
-    if (!travels(step)) return 0;
-    const bool freed = step.kind == StepKind::recv_reduce && sends(earlier) && !lane;
+    if (!travels(step.kind)) return 0;
+    const bool freed = step.kind == StepKind::recv_reduce && earlier.kind == StepKind::send && !lane;
     const bool alike = lane && step.kind == earlier.kind && step.round == earlier.round;
     return freed || alike ? 0 : 1;
   }
@@ -72,7 +68,7 @@ class Meetings {
       ranks_.emplace_back(plan);
       for (size_t i = 0; i < plan.steps.size(); ++i) {
         lanes_[plan.rank][plan.steps[i].lane].push_back(i);
-        if (sends(plan.steps[i])) sent_[plan.rank][plan.steps[i].peers.at(0)].push_back(i);
+        if (plan.steps[i].kind == StepKind::send) sent_[plan.rank][plan.steps[i].peers.at(0)].push_back(i);
       }
     }
   }
@@ -102,8 +98,8 @@ class Meetings {
 
   bool ready(const Plan& plan, int index) const {
     const Step& step = plan.steps[index];
-    if (sends(step) || !ranks_[plan.rank].ready(index)) return false;
-    if (!receives(step)) return true;
+    if (step.kind == StepKind::send || !ranks_[plan.rank].ready(index)) return false;
+    if (!receives(step.kind)) return true;
     return std::all_of(step.peers.begin(), step.peers.end(), [&](int peer) {
       const int sender = sender_of(plan.rank, peer);
       return sender >= 0 && ranks_[peer].ready(sender);
@@ -120,7 +116,7 @@ class Meetings {
   void place(const Plan& plan, int index) {
     const Step& step = plan.steps[index];
     int round = ranks_[plan.rank].earliest(index);
-    if (receives(step)) {
+    if (receives(step.kind)) {
       for (const int peer : step.peers)
         round = std::max(round, ranks_[peer].earliest(sender_of(plan.rank, peer)));
       for (const int peer : step.peers) {
@@ -152,7 +148,7 @@ std::vector<int> place_steps(const Plan& plan, const MessageRounds& rounds) {
       fail(ErrorKind::mismatch, label(plan), ": step ", i, " comes before a step that it is after");
     int round = placing.earliest(i);
     for (const int peer : step.peers) {
-      const std::pair<bool, int> key{sends(step), peer};
+      const std::pair<bool, int> key{step.kind == StepKind::send, peer};
       const auto found = rounds.find(key);
       if (found == rounds.end() || met[key] >= found->second.size() || found->second[met[key]] < round)
         fail(ErrorKind::mismatch, label(plan), ": step ", i, " needs what comes only in round ", round - 1);

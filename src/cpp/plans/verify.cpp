@@ -68,7 +68,6 @@ class Machine {
   using Message = std::pair<int, int>;  // step index, lane
 
   static bool sends(const Step& s) { return s.kind == StepKind::send; }
-  static bool receives(const Step& s) { return s.kind == StepKind::recv || s.kind == StepKind::recv_reduce; }
   static bool coded(const Place& p) { return p.space == Space::coded; }
 
   // The messages of a directed pair meet in order: the k-th send the k-th receive, one lane at each end.
@@ -81,7 +80,7 @@ class Machine {
         for (int peer : step.peers)
           if (peer < 0 || peer >= world_ || peer == r) fault(r, i, "names rank ", peer, " as its peer");
         if (sends(step)) sent[{r, step.peers.at(0)}].push_back(i), report_.sent[r] += step.pieces;
-        if (receives(step))
+        if (receives(step.kind))
           for (int peer : step.peers) received[{peer, r}].push_back(i);
         report_.rounds = std::max(report_.rounds, sends(step) ? step.round + 1 : 0);
       }
@@ -147,7 +146,7 @@ class Machine {
     const int index = lane.steps[lane.next];
     const Step& step = plans_[rank].steps[index];
     if (sends(step) || !at_head(rank, index)) return false;
-    if (!receives(step)) return true;
+    if (!receives(step.kind)) return true;
     return std::all_of(step.peers.begin(), step.peers.end(),
                        [&](int peer) { return at_head(peer, sender_.at({rank, index, peer})); });
   }
@@ -175,7 +174,7 @@ class Machine {
     const Step& step = plans_[rank].steps[index];
     std::map<int, std::vector<Value>> arriving;
     Clock& clock = enter(rank, index);
-    if (receives(step))
+    if (receives(step.kind))
       for (int peer : step.peers) {
         const int sender = sender_.at({rank, index, peer});
         const Step& from = plans_[peer].steps[sender];
