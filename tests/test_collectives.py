@@ -315,6 +315,28 @@ def test_large_messages_use_bounded_scratch():
     assert run_ranks(3, body)[0] == 3
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("segments", [1, 4, 16, 64])
+@pytest.mark.parametrize("algorithm", ["direct", "ring", "bidirectional_exchange"])
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_long_sums_go_back_in_the_memory_that_they_came_in(world, algorithm, segments, in_place):
+    """Several MiB: more than all slots hold. Each call has other values, so that an old one would show."""
+    count = (3 << 20) // 4 + 7
+    ramp = np.arange(count, dtype=np.float32) % 1000
+
+    def body(comm):
+        wrong = []
+        for call in range(3):
+            x = ramp * (comm.rank + 1) + call
+            out = x if in_place else np.empty_like(x)
+            comm.all_reduce(x, "mean", out=out, algorithm=algorithm, segments=segments)
+            expected = (ramp * (world * (world + 1) // 2) + call * world) / np.float32(world)
+            wrong += [] if np.array_equal(out, expected) else [call]
+        return wrong
+
+    assert run_ranks(world, body) == [[]] * world
+
+
 def test_by_rank_collectives_bound_their_scratch_too():
     def body(comm):
         x = np.full(1_500_000, comm.rank, np.float64)

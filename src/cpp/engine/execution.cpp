@@ -9,12 +9,16 @@
 namespace gpucomm {
 
 static constexpr auto kPatience = std::chrono::milliseconds(500);
+// Of all ranks' arrays. In smaller ones a folded chunk is still in this core's cache when it is sent, and
+// copying it then was as fast or faster.
+static constexpr size_t kLeastKept = 4 << 20;
 
 void Execution::start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch,
                       uint64_t sequence) {
   program_ = &program, transport_ = &transport;
   error_ = arrays.error, lost_sq_ = arrays.lost_sq;
   spaces_ = spaces_of(program, arrays, scratch);
+  keeps_ = program.shape.count * size_of(program.shape.dtype) * program.world >= kLeastKept;
   record_ = tagged(program, sequence);
   lanes_.assign(program.lanes, {});
   done_.assign(program.instructions.size(), 0);
@@ -100,7 +104,7 @@ Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
   if (in.peers.empty()) return Outcome::finished;
   SendProgress& progress = lane.progress;
   const size_t before = progress.moved;
-  progress.answer = in.answer, progress.plain = in.plain;
+  progress.answer = in.answer, progress.number = in.number, progress.plain = in.plain;
   progress.answered = answered_[&in - program_->instructions.data()];
   const uint64_t tag = record_.tag + in.salt;
   const std::byte* source = at(in.source, in.source_offset);
@@ -223,24 +227,29 @@ Execution::Outcome Execution::receive_and_reduce(const Instruction& in, LaneStat
       const int peer = in.peers[i], answer = in.answers[i];
       const Chunk* chunk = expect(peer, in);
       if (!chunk) return outcome;
-      const bool spared = answer >= 0 && chunk->answer == program_->instructions[answer].number;
+      const bool lent = answer >= 0 && chunk->answer == program_->instructions[answer].number;
+      if (lent) answered_[answer] = 1;
       sources_.push_back(chunk->data + taken_[peer]);
-      answers_.push_back(spared ? answer : -1);
+      answers_.push_back(lent || (chunk->owned && keeps_) ? answer : -1);
       bytes = std::min(bytes, chunk->bytes - taken_[peer]);
     }
     if (bytes) fold_and_answer(in, progress.moved, bytes);
     progress.moved += bytes, progress.begun = true;
-    for (int peer : in.peers) take(peer, bytes);
+    for (size_t i = 0; i < in.peers.size(); ++i) take(in.peers[i], answers_[i], progress.moved, bytes);
     outcome = Outcome::moved;
   }
   return Outcome::finished;
 }
 
-void Execution::take(int peer, size_t bytes) {
+// So many more bytes of the peer's chunk are folded; with them the fold is at `moved`.
+void Execution::take(int peer, int answer, size_t moved, size_t bytes) {
   taken_[peer] += bytes;
-  if (taken_[peer] < transport_->peek(peer)->bytes) return;
+  const Chunk& chunk = *transport_->peek(peer);
+  if (taken_[peer] < chunk.bytes) return;
   taken_[peer] = 0;
-  transport_->consume(peer);
+  if (answer < 0 || !chunk.owned) return transport_->consume(peer);
+  const Instruction& back = program_->instructions[answer];
+  transport_->keep(peer, {record_.tag + back.salt, back.number, moved - chunk.bytes});
 }
 
 // Where a source takes the result too, it is written there at once; into further ones block by block, while
@@ -253,7 +262,6 @@ void Execution::fold_and_answer(const Instruction& in, size_t moved, size_t byte
   for (size_t i = 0; i < answers_.size(); ++i) {
     if (answers_[i] < 0) continue;
     homes.push_back(static_cast<std::byte*>(const_cast<void*>(sources_[i])));
-    answered_[answers_[i]] = 1;
   }
   sources_.insert(sources_.begin() + in.below, at(in.source, in.source_offset) + moved);
   const size_t step = homes.size() < 2 ? bytes : kBlockBytes;

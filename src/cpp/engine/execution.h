@@ -50,7 +50,7 @@ class Execution {
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes,
             std::byte* twin = nullptr);
-  void take(int peer, size_t bytes);
+  void take(int peer, int answer, size_t moved, size_t bytes);
   bool may_be_told();
   bool ready(const Instruction& in) const;
   void fold_and_answer(const Instruction& in, size_t moved, size_t bytes);
@@ -63,12 +63,13 @@ class Execution {
   Spaces spaces_{};
   std::byte* error_ = nullptr;
   double* lost_sq_ = nullptr;
+  bool keeps_ = false;  // what is folded goes back in the memory that it came in
   CallRecord record_;
   std::vector<LaneState> lanes_;
   std::vector<uint8_t> done_;
   std::vector<const void*> sources_;
   std::vector<std::byte*> homes_;
-  std::vector<int> answers_;       // of the chunk at hand, by peer: the send that it spares, or -1
+  std::vector<int> answers_;  // of the chunk at hand, by source: the send whose message goes over it, or -1
   std::vector<uint8_t> answered_;  // by send: the fold has written its message to where it goes
   std::vector<size_t>
       taken_;  // of the chunk at hand from each peer, by a fold whose sources are cut otherwise

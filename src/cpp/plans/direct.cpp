@@ -11,14 +11,16 @@ namespace {
 // so a rank that served its peers one after the other could block another's fold. Messages to one peer keep
 // the order in which both ends add them here: scatter(k + 1) goes out before gather(k), so that the next
 // segment is on its way while this one is folded. The nearest rank comes first, so that at any time all send
-// to different ones.
-enum Lane { kReceive, kLocal, kSend };  // kSend + the peer's distance
+// to different ones. Lanes are served in their order: who comes last sends before it folds what is there
+// already, or its peers would wait for that too.
 class Direct {
  public:
   Direct(const PlanRequest& request, Plan& plan)
       : plan_(plan),
         world_(request.world),
         rank_(request.rank),
+        receive_lane_(world_ - 1),
+        local_lane_(world_),
         own_{request.in_place ? Space::output : Space::input} {
     for (int distance = 1; distance < world_; ++distance) {
       to_.push_back((rank_ + distance) % world_);
@@ -39,7 +41,7 @@ class Direct {
                       .source = own_,
                       .target = {Space::output},
                       .peers = peers,
-                      .lane = kReceive,
+                      .lane = receive_lane_,
                       .round = round,
                       .final = true});
   }
@@ -122,7 +124,7 @@ class Direct {
                       .piece = piece,
                       .source = from,
                       .peers = {peer},
-                      .lane = kSend + (peer - rank_ + world_) % world_,
+                      .lane = (peer - rank_ + world_) % world_ - 1,
                       .round = round});
   }
   int receive(int piece, int peer, int round) {
@@ -130,7 +132,7 @@ class Direct {
                       .piece = piece,
                       .target = {Space::output},
                       .peers = {peer},
-                      .lane = kReceive,
+                      .lane = receive_lane_,
                       .round = round});
   }
   int copy(int piece, int pieces, Place from) {
@@ -139,11 +141,12 @@ class Direct {
                       .pieces = pieces,
                       .source = from,
                       .target = {Space::output},
-                      .lane = kLocal});
+                      .lane = local_lane_});
   }
 
   Plan& plan_;
   int world_, rank_;
+  int receive_lane_, local_lane_;  // behind a lane of sends for each distance
   Place own_;
   std::vector<int> to_, from_;
 };

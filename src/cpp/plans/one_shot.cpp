@@ -8,7 +8,7 @@ namespace gpucomm {
 namespace {
 
 // A fold waits for all of its sources together; the nearest comes first, so that all send to different ranks.
-enum Lane { kReceive, kSend };  // kSend + distance
+// Sends have the first lanes, which are served first.
 
 void build(const PlanRequest& request, Plan& plan) {
   const Place own{request.in_place ? Space::output : Space::input};
@@ -26,7 +26,7 @@ void build(const PlanRequest& request, Plan& plan) {
                                  .piece = k,
                                  .source = own,
                                  .peers = {peer},
-                                 .lane = kSend + distance,
+                                 .lane = distance - 1,
                                  .round = k}));
     }
     plan.add({.kind = StepKind::recv_reduce,
@@ -34,7 +34,7 @@ void build(const PlanRequest& request, Plan& plan) {
               .source = own,
               .target = sum,
               .peers = peers,
-              .lane = kReceive,
+              .lane = request.world - 1,
               .round = k,
               .final = true});
     if (request.in_place)
@@ -42,7 +42,7 @@ void build(const PlanRequest& request, Plan& plan) {
                 .piece = k,
                 .source = sum,
                 .target = {Space::output},
-                .lane = kReceive,
+                .lane = request.world - 1,
                 .after = before});
   }
 }

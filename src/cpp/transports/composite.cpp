@@ -22,6 +22,7 @@ class Composite : public Transport {
   bool flush(int peer) override { return wire_->flush(peer); }
   const Chunk* peek(int peer) override { return of(peer).peek(number(peer)); }
   void consume(int peer) override { of(peer).consume(number(peer)); }
+  void keep(int peer, const Kept& kept) override { of(peer).keep(number(peer), kept); }
 
   bool fetch(int peer, std::byte* to) override { return of(peer).fetch(number(peer), to); }
   std::shared_ptr<Heap> heap() override { return node_->heap(); }

@@ -128,13 +128,16 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
     size_t n = bytes;
     e.slot = kInline;
     if (bytes > kInlineBytes) {
-      if (box.owned.empty() && !take_back(box)) return false;
-      e.slot = box.owned.back();
-      box.owned.pop_back();
-      to = box.slots + e.slot * layout_.slot_bytes;
       n = std::min(bytes - progress.moved, layout_.slot_bytes);
+      e.slot = take_kept(box, {tag, progress.number, progress.moved}, n);
+      to = nullptr;
+      if (e.slot < 0) {
+        if (!take_slot(box)) return false;
+        e.slot = next_slot(box, n);
+        to = box.slots + e.slot * layout_.slot_bytes;
+      }
     }
-    if (n) std::memcpy(to, data + progress.moved, n);
+    if (n && to) std::memcpy(to, data + progress.moved, n);
     e.bytes = static_cast<uint32_t>(n), e.stamp = progress.stamp(bytes - progress.moved - n);
     progress.moved += n, progress.begun = true;
     publish(peer, e, tag, n);
@@ -164,6 +167,39 @@ bool Mailbox::take_back(Box& box) {
   return true;
 }
 
+// The slot that holds this part already, or -1.
+int Mailbox::take_kept(Box& box, const Kept& part, size_t bytes) {
+  const auto same = [&](const Box::Filled& f) {
+    return f.part.tag == part.tag && f.part.number == part.number && f.part.offset == part.offset &&
+           f.bytes == bytes;
+  };
+  const auto found = std::find_if(box.kept.begin(), box.kept.end(), same);
+  if (found == box.kept.end()) return -1;
+  const int slot = found->slot;
+  box.kept.erase(found);
+  return slot;
+}
+
+// Sees to it that a slot is free. What is kept is a copy: the last, which will be sent last, can go.
+bool Mailbox::take_slot(Box& box) {
+  if (!box.owned.empty() || take_back(box)) return true;
+  if (box.kept.empty()) return false;
+  box.owned.push_back(box.kept.back().slot);
+  box.kept.pop_back();
+  return true;
+}
+
+// Short messages go round all slots, as long as these stay in a core's cache: lines that a peer has read a
+// while ago take less to write than those of just now. Long ones take what was consumed last.
+int Mailbox::next_slot(Box& box, size_t bytes) const {
+  constexpr size_t kCached = 1 << 20;
+  const bool round = bytes * layout_.slots * (world_ - 1) <= kCached;
+  const auto next = round ? box.owned.begin() : box.owned.end() - 1;
+  const int slot = *next;
+  box.owned.erase(next);
+  return slot;
+}
+
 const Chunk* Mailbox::peek(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
@@ -181,24 +217,40 @@ const Chunk* Mailbox::peek(int peer) {
     box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0};
   } else {
     box.chunk = {e.slot < 0 ? e.payload : box.slots + e.slot * layout_.slot_bytes, e.bytes, e.tag, e.stamp};
+    box.chunk.owned = e.slot >= 0;
   }
   return &box.chunk;
 }
 
 void Mailbox::consume(int peer) {
   Box& box = boxes_[peer];
+  const int slot = finish_chunk(peer);
+  if (slot < 0) return;
+  box.owned.push_back(slot);
+  settle(box);
+}
+
+void Mailbox::keep(int peer, const Kept& part) {
+  Box& box = boxes_[peer];
+  box.kept.push_back({part, box.chunk.bytes, finish_chunk(peer)});
+  settle(box);
+}
+
+// Hands the chunk's entry back; returns the slot that this rank has taken over with it, or -1.
+int Mailbox::finish_chunk(int peer) {
+  Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
   bytes_received_.fetch_add(box.chunk.bytes, std::memory_order_relaxed);
   if (e.slot == kInPlace || e.slot == kRemote) {
     box.in_place += box.chunk.bytes;
-    if (box.in_place < loan_of(e).bytes) return;
+    if (box.in_place < loan_of(e).bytes) return -1;
     box.in_place = 0;
   }
   const int slot = e.slot;
   ++box.in_next;
   e.full.store(0, std::memory_order_release);
-  if (slot >= 0) settle(box, slot);
   ring_bell(peer);
+  return slot;
 }
 
 // How many slots lie in messages that the peer has not consumed yet, as far as this rank can see.
@@ -212,16 +264,15 @@ size_t Mailbox::slots_under_way(Box& box) const {
   return slots;
 }
 
-// Takes over a consumed slot. No rank keeps more than three quarters of a pair's, its unconsumed messages and
-// what lies in its return ring included: so its peer can always have a quarter on the way, whatever this rank
-// waits for, and a plan that needs no buffering can not lock up for want of slots.
-void Mailbox::settle(Box& box, int slot) {
-  box.owned.push_back(slot);
+// After a slot was taken over. No rank keeps more than three quarters of a pair's, its unconsumed messages
+// and what lies in its return ring included: so its peer can always have a quarter on the way, whatever this
+// rank waits for, and a plan that needs no buffering can not lock up for want of slots.
+void Mailbox::settle(Box& box) {
   while (take_back(box)) {
   }
-  const size_t under_way = slots_under_way(box);
-  while (!box.owned.empty() && (box.owned.size() + under_way) * 4 > static_cast<size_t>(layout_.slots) * 3) {
-    // The one held longest: the last is still warm here and will carry the next reply.
+  const size_t under_way = slots_under_way(box), most = static_cast<size_t>(layout_.slots) * 3 / 4;
+  while (box.owned.size() + box.kept.size() + under_way > most && take_slot(box)) {
+    // The one held longest: the last is still warm here.
     box.give[box.give_next++ % layout_.slots].store(box.owned.front() + 1, std::memory_order_release);
     box.owned.erase(box.owned.begin());
   }

@@ -4,7 +4,8 @@
 // pass through slots, which belong to the unordered pair and change hands with the message: who has consumed
 // a slot owns it and sends its next message in it, so a reply is written to lines just read from the peer,
 // which costs much less than to lines that the peer has only read. Who holds too many gives one back by a
-// second ring.
+// second ring. Who folds a slot's message and sends the result back writes it over the message, and sends the
+// slot as it is.
 //
 // A long message that lies in this rank's heap (gpucomm.empty) is not copied: its entry says where it lies,
 // the receiver reads it there, and the send has ended when the receiver has read all of it. Where the sender
@@ -55,6 +56,7 @@ class Mailbox : public Transport {
   bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override;
   const Chunk* peek(int peer) override;
   void consume(int peer) override;
+  void keep(int peer, const Kept& kept) override;
   uint32_t begin_sleep() override;
   void sleep(uint32_t ticket, std::chrono::microseconds at_most) override;
   void end_sleep() override;
@@ -96,6 +98,12 @@ class Mailbox : public Transport {
     std::atomic<uint32_t>*give = nullptr, *take = nullptr;  // slots given back, to and by the peer
     std::byte* slots = nullptr;
     std::vector<int> owned;
+    struct Filled {  // owned too: holds part of a message to come
+      Kept part;
+      size_t bytes;
+      int slot;
+    };
+    std::vector<Filled> kept;
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
     std::array<bool, kRingEntries> in_slot{};  // which of the last messages sent took a slot
     size_t in_place = 0;                       // bytes read of a message in place
@@ -104,7 +112,11 @@ class Mailbox : public Transport {
   Box open_box(int peer) const;
   Entry& entry(Entry* ring, uint32_t index) const;
   bool take_back(Box& box);
-  void settle(Box& box, int slot);
+  bool take_slot(Box& box);
+  int next_slot(Box& box, size_t bytes) const;
+  int take_kept(Box& box, const Kept& part, size_t bytes);
+  int finish_chunk(int peer);
+  void settle(Box& box);
   void open_heap();
   bool maps_heaps(int rank) const;
   bool lendable(int peer, const std::byte* data, size_t bytes) const;

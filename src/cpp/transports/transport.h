@@ -53,6 +53,15 @@ struct Chunk {
   // memory: that message may be written here at once. 0: only to be read.
   uint32_t answer = 0;
   bool remote = false;  // it is in the peer's private memory: fetch it
+  bool owned = false;   // its memory is this rank's from now on, and may be kept (below)
+};
+
+// Which part of a message to come lies in a chunk's memory already: of that with this tag and number, from
+// `offset` on.
+struct Kept {
+  uint64_t tag = 0;
+  uint32_t number = 0;
+  size_t offset = 0;
 };
 
 struct SendProgress {
@@ -65,6 +74,7 @@ struct SendProgress {
   // is sent.
   uint32_t answer = 0;
   bool answered = false;
+  uint32_t number = 0;  // set by the caller: of the message among ours to that peer in this call
   bool plain = false;   // set by the caller: the receiver only copies it to where it belongs
   bool posted = false;  // set by a receiver: the sender was told
   // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
@@ -127,6 +137,9 @@ class Transport {
   // The next chunk from a peer, or nullptr while there is none.
   virtual const Chunk* peek(int peer) = 0;
   virtual void consume(int peer) = 0;
+  // Consumes a chunk over which this rank has written what it will send back, so that this need not be copied
+  // there; a transport that lacks the memory copies it all the same.
+  virtual void keep(int peer, const Kept&) { consume(peer); }
   // The next message from a peer has a receive from now on. Told of collectives' messages, of each once.
   virtual void post(int) {}
   // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.

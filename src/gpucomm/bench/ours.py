@@ -30,10 +30,10 @@ class Gpucomm:
     ) -> Call:
         """A call with this algorithm, so many segments (None: chosen by gpucomm), and a codec or none."""
         comm, buffer, part = self._comm, as_given(buffer), as_given(part)
-        how: dict[str, Any] = {"algorithm": algorithm, "segments": segments}
-        if codec is not None:
-            how["codec"] = codec
-        fold = {**how, "op": op}
+        given = {"algorithm": algorithm, "segments": segments, "codec": codec}
+        usual = {"algorithm": "auto", "segments": None, "codec": None}
+        how: dict[str, Any] = {name: value for name, value in given.items() if value != usual[name]}
+        fold = how if op == "sum" else {**how, "op": op}
         whole = buffer if comm.rank == 0 else None  # of gather and scatter
         calls: dict[str, Call] = {
             "all_reduce": partial(comm.all_reduce, buffer, **fold),

@@ -82,9 +82,13 @@ def settle(comm: Communicator, collective: str, contender: int, library: str) ->
 
 
 def measure(comm: Communicator, contender: int, calls: int) -> float:
-    """Seconds that `calls` calls take on this rank, from a barrier on."""
+    """Seconds that `calls` calls take on this rank, from a barrier on, once as many have been made.
+
+    The first ones find caches and cores as others have left them. Jobs of MPI warm up as long.
+    """
     call, _, _ = _session.calls[contender]
-    call()  # it finds caches and cores as others have left them: jobs of MPI warm up too
+    for _ in range(calls):
+        call()
     comm.barrier()
     start = time.perf_counter()
     for _ in range(calls):
