@@ -12,6 +12,7 @@ from conftest import pairs
 from test_heap_faults import run
 
 import gpucomm
+from gpucomm import _core
 
 pytestmark = pytest.mark.processes
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -34,13 +35,18 @@ def on_huge_pages(count):
     return raw[start : start + count * 4].view(np.float32)
 
 
-@pytest.fixture(scope="module", params=[None, "switch:8Gbit"], ids=["shm", "emulated"])
+@pytest.fixture(
+    scope="module",
+    params=[(None, "1"), (None, "2"), ("switch:8Gbit", "1")],
+    ids=["shm", "small pages too", "emulated"],
+)
 def world(request):
     pytest.importorskip("cloudpickle")
-    path = {"PYTHONPATH": str(Path(__file__).parent)}
+    links, attach = request.param
+    path = {"PYTHONPATH": str(Path(__file__).parent), "GPUCOMM_CMA": attach}
     with warnings.catch_warnings():  # such links are too fast for small machines
         warnings.simplefilter("ignore", RuntimeWarning)
-        world = gpucomm.local(3, env=path, links=request.param, timeout=20.0)
+        world = gpucomm.local(3, env=path, links=links, timeout=20.0)
     with world:
         yield world
 
@@ -74,7 +80,7 @@ SENT = """
     from test_cross_memory import on_huge_pages
     import gpucomm
     comm = gpucomm.init()
-    x = on_huge_pages(1 << 20)
+    x = {array}
     x[:] = comm.rank
     comm.barrier()
     before = comm.stats()["messages_sent"]
@@ -86,13 +92,23 @@ SENT = """
 
 @pytest.mark.skipif(not have_huge_pages(), reason="this kernel gives no huge pages")
 def test_it_is_used_and_can_be_refused():
-    script = SENT.format(tests=str(Path(__file__).parent))
+    script = SENT.format(tests=str(Path(__file__).parent), array="on_huge_pages(1 << 20)")
     sent, readers = run(script).split(" ", 1)
     if readers != "{1: ''}\n":
         pytest.skip(f"processes may not read each other here: {readers}")
     assert sent == "1"
     sent, readers = run(script, GPUCOMM_CMA="0").split(" ", 1)
     assert int(sent) > 1 and "switched off here by GPUCOMM_CMA=0" in readers
+
+
+def test_small_pages_are_read_where_that_is_told_or_quick():
+    script = SENT.format(tests=str(Path(__file__).parent), array="np.empty(1 << 18, np.float32)")
+    sent, readers = run(script, GPUCOMM_CMA="2").split(" ", 1)
+    if readers != "{1: ''}\n":
+        pytest.skip(f"processes may not read each other here: {readers}")
+    assert sent == "1"
+    read, copy, quick = _core.small_page_speed()
+    assert min(read, copy) > 0 and quick == (3 * read >= copy)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take the permission from a rank")
@@ -108,7 +124,7 @@ def test_the_kernels_refusal_leaves_all_staged():
             header = (ctypes.c_uint32 * 2)(0x20080522, 0)
             ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)())
     """
-    body = SENT.format(tests=str(Path(__file__).parent))
+    body = SENT.format(tests=str(Path(__file__).parent), array="on_huge_pages(1 << 20)")
     sent, readers = run(textwrap.dedent(script) + textwrap.dedent(body)).split(" ", 1)
     assert int(sent) > 1
     assert readers == "{1: 'the kernel refused it'}\n"

@@ -53,6 +53,7 @@ __all__: list[str] = [
     "shm_create",
     "simd_level",
     "simd_levels",
+    "small_page_speed",
     "total_time",
     "transports",
     "verify",
@@ -1452,6 +1453,12 @@ def simd_level() -> str:
 def simd_levels() -> list[str]:
     """
     The SIMD levels that this CPU can run.
+    """
+
+def small_page_speed() -> tuple[float, float, bool]:
+    """
+    How many bytes a second the kernel reads of a process's memory on small pages, how many a copy makes, and
+    whether long private messages are therefore read from such pages.
     """
 
 def total_time(

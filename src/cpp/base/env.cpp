@@ -18,7 +18,7 @@ static int number(const char* name, int fallback) {
 
 const Env& env() {
   static const Env values{text("GPUCOMM_SIMD"), number("GPUCOMM_SPIN_US", -1), number("GPUCOMM_HEAP_MIB", -1),
-                          number("GPUCOMM_ARENA_MIB", 32), number("GPUCOMM_CMA", 1) != 0};
+                          number("GPUCOMM_ARENA_MIB", 32), number("GPUCOMM_CMA", 1)};
   return values;
 }
 

@@ -50,6 +50,14 @@ void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
       },
       "pid"_a, "address"_a, "nbytes"_a,
       "Bytes of another process's memory, or a text why they can not be read.");
+  m.def(
+      "small_page_speed",
+      [] {
+        const ReadSpeed& speed = small_page_speed();
+        return py::make_tuple(speed.read, speed.copy, speed.quick());
+      },
+      "How many bytes a second the kernel reads of a process's memory on small pages, how many a copy makes, "
+      "and\nwhether long private messages are therefore read from such pages.");
   py::class_<Block>(m, "Block", py::buffer_protocol(), "A piece of this rank's shared heap.")
       .def_buffer([](Block& block) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(block.memory.get()),

@@ -28,8 +28,17 @@ uint64_t fingerprint_of(const CallRecord& record) {
   return hash;
 }
 
-// Which of a plan's steps send what its receiver does not fold: the k-th send to a peer meets the k-th step
-// there that receives from us.
+// Of a plan's pieces those that this rank folds: its core has just written what it sends of them, and will
+// again in the next call.
+std::vector<bool> folded_pieces(const Plan& plan) {
+  std::vector<bool> folded(plan.pieces());
+  for (const Step& step : plan.steps)
+    if (step.kind == StepKind::recv_reduce) std::fill_n(folded.begin() + step.piece, step.pieces, true);
+  return folded;
+}
+
+// Which of a plan's steps send what its receiver does not fold, nor this rank: the k-th send to a peer meets
+// the k-th step there that receives from us.
 std::vector<bool> plain_sends(const Plan& plan, const std::vector<Plan>& all) {
   std::vector<std::vector<bool>> stores(plan.world);  // by peer, in order
   for (const Plan& other : all)
@@ -38,10 +47,11 @@ std::vector<bool> plain_sends(const Plan& plan, const std::vector<Plan>& all) {
         for (int peer : step.peers)
           if (peer == plan.rank) stores[other.rank].push_back(step.kind == StepKind::recv);
   std::vector<size_t> met(plan.world);
+  const std::vector<bool> folded = folded_pieces(plan);
   std::vector<bool> plain;
   for (const Step& step : plan.steps) {
     const bool sends = step.kind == StepKind::send;
-    plain.push_back(sends && stores[step.peers[0]].at(met[step.peers[0]]++));
+    plain.push_back(sends && stores[step.peers[0]].at(met[step.peers[0]]++) && !folded[step.piece]);
   }
   return plain;
 }

@@ -28,7 +28,7 @@ struct Instruction {
   // from 1, or 0. recv_reduce, by peer: the send that carries the result back, or -1.
   uint32_t answer = 0;
   std::vector<int> answers;
-  bool plain = false;   // send: its receiver only stores it
+  bool plain = false;   // send: its receiver only stores it, and this rank has not folded it
   bool coded = false;   // send, recv, reduce: of a coded piece
   uint32_t number = 0;  // send: of this message among ours to that peer
 };

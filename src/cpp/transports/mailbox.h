@@ -10,7 +10,8 @@
 // A long message that lies in this rank's heap (gpucomm.empty) is not copied: its entry says where it lies,
 // the receiver reads it there, and the send has ended when the receiver has read all of it. Where the sender
 // will get an answer into that same memory, the receiver may write it there itself. A long message in private
-// memory on huge pages, which the receiver only stores, it fetches in the same way by cross-memory attach.
+// memory, which the receiver only stores, it fetches in the same way by cross-memory attach, where that is
+// quick.
 #pragma once
 #include <array>
 #include <atomic>

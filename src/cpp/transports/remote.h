@@ -11,8 +11,16 @@ namespace gpucomm {
 // Copies from process `pid`; "" or why it could not.
 std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes);
 
-// Which memory of this process is on huge pages. Only that is quicker to read from outside than to stage: the
-// kernel looks every page up.
+// How fast the kernel reads a process's memory on small pages, of which it looks every one up, and how fast a
+// copy is, in bytes a second: the best of a few tries, once.
+struct ReadSpeed {
+  double read = 0, copy = 0;  // read 0: it refuses
+  // Staging is two copies, one of them out of another core's cache: three times as long as this one.
+  bool quick() const { return 3 * read >= copy; }
+};
+const ReadSpeed& small_page_speed();
+
+// Which memory of this process is on huge pages, which are always quicker to read from outside than to stage.
 class HugePages {
  public:
   bool hold(const void* data, size_t bytes);
