@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "bindings/in_flight.h"
+
 namespace py = pybind11;
 using namespace py::literals;
 
@@ -91,7 +93,10 @@ py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, p
     });
     return result;
   }
-  for (const auto& call : calls) kept_.push_back({call, x, result, {}});
+  for (const auto& call : calls) {
+    now_in_flight(call, "message", x, result);
+    kept_.push_back({call, x, result, {}});
+  }
   messages.hand_over();
   return py::cast(PyWork(core_, messages, std::move(calls), std::move(result)));
 }
@@ -99,6 +104,7 @@ py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, p
 py::object PyCommunicator::send(py::object x, int to, const Options& options) {
   const Array in(x, "x");
   check_peer("to", to);
+  check_apart(x, py::none());
   return finish({start(true, in, to, options)}, x, py::none(), options);
 }
 
@@ -106,6 +112,7 @@ py::object PyCommunicator::recv(py::object x, int source, const Options& options
   const Array to(x, "x");
   check_peer("source", source);
   check_writable(to, "x", ": recv writes it");
+  check_apart(py::none(), x);
   return finish({start(false, to, source, options)}, x, x, options);
 }
 
@@ -113,6 +120,7 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
                                     const Options& options) {
   const Array in(x, "x"), target(out, "out");
   check_writable(target, "out", "");
+  check_apart(x, out);
   if (in.overlaps(target)) fail(ErrorKind::invalid_argument, "x and out must be apart, they overlap");
   if (to == source && to == core_->rank() && !forked()) {
     if (in.dtype() != target.dtype() || in.count() != target.count())

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "bindings/in_flight.h"
 #include "bindings/names.h"
 #include "reduce/scale.h"
 #include "transports/emulated.h"
@@ -26,29 +27,6 @@ Seconds seconds(double value) {
 }
 
 }  // namespace
-
-static void add_calls(const Transport& transport, int world, py::list& rows) {
-  for (int rank = 0; rank < world; ++rank) {
-    const uint64_t last = transport.arrived(rank), done = transport.completed(rank);
-    for (uint64_t s = last < kRememberedCalls ? 1 : last - kRememberedCalls + 1; s <= last; ++s) {
-      const CallRecord record = transport.call(rank, s);
-      if (!record.in_use) continue;
-      py::dict row;
-      row["rank"] = rank, row["sequence"] = s;
-      row["call"] = record.message ? describe_message(record) : describe(record);
-      if (record.message) row["op"] = record.message > 0 ? "send" : "recv", row["peer"] = record.root;
-      row["state"] = s <= done ? "done" : "under way";
-      rows.append(row);
-    }
-  }
-}
-
-py::list flight_log(Communicator& communicator) {
-  py::list rows;
-  add_calls(communicator.transport(), communicator.world(), rows);
-  add_calls(communicator.messages().transport(), communicator.world(), rows);
-  return rows;
-}
 
 static bool interrupted() {
   py::gil_scoped_acquire held;
@@ -257,9 +235,16 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
   return shape;
 }
 
+py::handle PyCommunicator::written_by(const Shape& shape, const Arrays& arrays,
+                                      const py::object& result) const {
+  const bool roots = shape.collective == Collective::broadcast && shape.root == core_->rank();
+  return arrays.output && !roots ? py::handle(result) : py::handle(Py_None);
+}
+
 py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::object result,
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
+  check_apart(x, written_by(shape, arrays, result));
   if (shape.on_device) return issue_on_device(std::move(shape), arrays, std::move(x), result, options, limit);
   arrays.error = error_for(options);
   arrays.lost_sq = options.lost_sq;
@@ -284,6 +269,7 @@ py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::o
     py::gil_scoped_release released;
     work = core_->start(shape, arrays, limit);
   }
+  now_in_flight(work, name_of(shape.collective).data(), x, written_by(shape, arrays, result));
   kept_.push_back({work, std::move(x), result, options.error});
   return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
 }
