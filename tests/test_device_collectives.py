@@ -119,6 +119,46 @@ def test_bfloat16(make_kit):
     assert run_ranks(2, body) == [[0x4000] * 9] * 2  # 1 + 1 = 2
 
 
+@pytest.mark.parametrize("out", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+def test_premultiplied_sums_of_several_streams(collective, dtype, out, make_kit):
+    """The products lie in x, in out or in scratch of the communicator, which calls take in their turn."""
+    world, kit = 3, make_kit(50)
+
+    def body(comm):
+        arrays = [inputs(collective, dtype, world, 999 * (n + 1))[comm.rank] for n in range(4)]
+        factors = [0.3 * (comm.rank + n + 1) for n in range(4)]
+        host = [
+            getattr(comm, collective)(
+                x.copy(), op="premul_sum", scale=factor, algorithm="direct", segments=1
+            ).copy()
+            for x, factor in zip(arrays, factors, strict=True)
+        ]
+        with stream_of(kit) as a, stream_of(kit) as b:
+            racing, works = [Racing(kit, a), Racing(kit, b)], []
+            for n, (x, factor) in enumerate(zip(arrays, factors, strict=True)):
+                r = racing[n % 2]
+                array, options = r.array(x), {"op": "premul_sum", "scale": factor, "stream": r.stream}
+                if collective == "reduce_scatter":
+                    options["out"] = r.empty(x.size // world, x.dtype)
+                elif out and (collective == "all_reduce" or comm.rank == 0):
+                    options["out"] = r.empty(x.size, x.dtype)
+                works.append((r, getattr(comm, collective)(array, async_op=True, **options), array))
+            readings = [
+                (r, r.read(result), None if result is array else r.read(array))
+                for r, result, array in [(r, work.wait(), array) for r, work, array in works]
+            ]
+            found = [(r.found(result), array and r.found(array)) for r, result, array in readings]
+        expected = host if has_result(collective, comm.rank, 0) else arrays
+        return [
+            np.array_equal(result, right) and (array is None or np.array_equal(array, x))
+            for (result, array), right, x in zip(found, expected, arrays, strict=True)
+        ]
+
+    assert run_ranks(world, body) == [[True] * 4] * world
+
+
 def test_a_direct_all_reduce_is_one_fold_a_rank_and_no_copy(make_kit):
     world, kit = 4, make_kit()
 
@@ -257,8 +297,6 @@ def test_mixed_arguments_and_ranks(make_kit):
             comm.all_reduce(x, out=other.array(np.ones(3, np.float32)))
         with pytest.raises(UnsupportedTypeError, match="takes arrays in host memory only"):
             comm.send(x, 1 - comm.rank)
-        with pytest.raises(UnsupportedTypeError, match="scale is for arrays in host memory"):
-            comm.all_reduce(x, op="premul_sum", scale=2.0)
         with pytest.raises(InvalidArgumentError, match="needs the largest magnitude of all ranks"):
             comm.all_reduce(x, codec="fixed:1e-3")
         with pytest.raises(InvalidArgumentError, match="error and max_rel_err are for arrays in host memory"):

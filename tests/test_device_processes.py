@@ -52,6 +52,12 @@ def test_messages_larger_than_the_arena(world, algorithm, op):
     assert all(world.run(ranks_do.as_on_the_host, "all_reduce", "float16", count, 50, **options))
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+def test_premultiplied_sums(world, collective):
+    options = {"op": "premul_sum", "scale": 0.3, "algorithm": "direct", "segments": 1}
+    assert all(world.run(ranks_do.as_on_the_host, collective, "float32", 60_000, 50, **options))
+
+
 def test_many_calls_that_nobody_waits_for(world):
     assert world.run(ranks_do.many, 50) == [[]] * world.ranks
 

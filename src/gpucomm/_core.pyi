@@ -527,6 +527,18 @@ class Device:
         """
         Enqueues a fold of the sources, in their order, into each of `to`.
         """
+    def scale(
+        self,
+        dtype: str,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        factor: typing.SupportsFloat | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues a multiplication of floats.
+        """
     def wait(
         self,
         stream: typing.SupportsInt | typing.SupportsIndex,

@@ -137,6 +137,13 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           "dtype"_a, "op"_a, "to"_a, "sources"_a, "count"_a, "divisor"_a = 1, "stream"_a = 0,
           "Enqueues a fold of the sources, in their order, into each of `to`.")
       .def(
+          "scale",
+          [](Device& d, Text dtype, Address to, Address from, size_t count, double factor, Address s) {
+            d.scale(parse_dtype(dtype), pointer(to), pointer(from), count, factor, handle(s));
+          },
+          "dtype"_a, "to"_a, "source"_a, "count"_a, "factor"_a, "stream"_a = 0,
+          "Enqueues a multiplication of floats.")
+      .def(
           "encode",
           [](Device& d, Text codec, Text dtype, Address dense, size_t count, Address slot, Address s) {
             d.encode({parse_codec(codec), parse_dtype(dtype), count}, pointer(dense), pointer(slot),

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bindings/collectives.h"
+#include "bindings/devices.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
 
@@ -19,6 +20,7 @@ void PyCommunicator::check_call(Shape call, py::handle x, py::handle out, const 
     check_codec(call);
   }
   core_->check_wish(call);
+  if (call.on_device) check_on_device(call, *device_of(Array(x, "x", true), "x"));
   if (!options.error.is_none()) check_error(Array(x, "x"), Array(out, "out"), options);
 }
 

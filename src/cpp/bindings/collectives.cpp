@@ -8,7 +8,6 @@
 #include <map>
 
 #include "bindings/names.h"
-#include "reduce/scale.h"
 #include "transports/emulated.h"
 #include "transports/wire.h"
 
@@ -204,22 +203,6 @@ void PyCommunicator::check_reducible(const Array& x, const std::string& name, Fa
     fail(ErrorKind::invalid_argument, "scale is only for op 'premul_sum', got op '", name, "'");
 }
 
-// A pass of its own: builders send the input as it is. Nothing is written on a closed communicator.
-void PyCommunicator::multiply(const Array& x, const Array& target, Factor factor) const {
-  if (!factor || core_->closed()) return;
-  if (!x.on_host()) fail(ErrorKind::unsupported_type, "scale is for arrays in host memory");
-  py::gil_scoped_release released;
-  scale(x.dtype(), target.data(), x.data(), x.count(), *factor);
-}
-
-// What this rank contributes where x must be left as it is.
-py::object PyCommunicator::contribution(py::object x, const Array& in, Factor scale) const {
-  if (!scale) return x;
-  py::object copy = allocate(x, in, in.shape().empty() ? 1 : in.shape()[0]);
-  multiply(in, Array(copy, "x", true), scale);
-  return copy;
-}
-
 void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
   if (array.read_only()) fail(ErrorKind::unsupported_type, what, " is read-only", advice);
 }
@@ -311,12 +294,12 @@ py::object PyCommunicator::fold(Shape call, py::object x, const Array& in, py::o
   if (scale || !options.error.is_none()) check_call(call, x, out.is_none() ? x : out, options);
   if (out.is_none()) {
     check_writable(in, "x", ": pass out= to leave it as it is");
-    multiply(in, in, scale);
+    multiply(in, in, scale, options);
     return issue(std::move(call), {in.data(), in.data()}, x, x, options);
   }
   const Array to(out, "out", true);
   check_out(in, to, in.count(), in.data(), in.bytes());
-  multiply(in, to, scale);
+  multiply(in, to, scale, options);
   auto* input = scale ? to.data() : in.data();
   call.in_place = input == to.data();
   return issue(std::move(call), {input, to.data()}, x, out, options);
@@ -341,9 +324,9 @@ py::object PyCommunicator::reduce(py::object x, int root, const std::string& op,
   call.op = parse_op(op), call.root = root;
   if (core_->rank() == root) return fold(std::move(call), x, in, out, scale, options);
   call.in_place = false;  // x is only read here
-  py::object own = contribution(x, in, scale);
-  const auto* data = scale ? Array(own, "x", true).data() : in.data();
-  return issue(std::move(call), {data, nullptr}, own, x, options);
+  Arrays arrays{in.data(), nullptr};
+  py::object own = contribution(x, in, scale, arrays);
+  return issue(std::move(call), arrays, own, x, options);
 }
 
 py::object PyCommunicator::broadcast(py::object x, int root, const Options& options) {

@@ -58,6 +58,8 @@ struct Emulation {
 
 class PyCommunicator;
 
+// The stream of a call on an array that a device holds.
+Stream stream_of(const Options& options, const Array& array);
 // Whether a call has ended, on a device too.
 bool ended(const Pending& call);
 // Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for
@@ -173,8 +175,8 @@ class PyCommunicator {
   void measure_coding(const Shape& call, Seconds limit);
   void check_root(int root) const;
   void check_reducible(const Array& x, const std::string& name, Factor scale) const;
-  void multiply(const Array& x, const Array& target, Factor factor) const;
-  pybind11::object contribution(pybind11::object x, const Array& in, Factor scale) const;
+  void multiply(const Array& x, const Array& target, Factor factor, const Options& options) const;
+  pybind11::object contribution(pybind11::object x, const Array& in, Factor scale, Arrays& arrays) const;
   pybind11::object fold(Shape call, pybind11::object x, const Array& in, pybind11::object out, Factor scale,
                         const Options& options);
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,

@@ -37,6 +37,10 @@ void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point d
 
 }  // namespace
 
+Stream stream_of(const Options& options, const Array& array) {
+  return options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
+}
+
 void stream_waits(const Pending& call) {
   if (!call.error && call.finished) call.finished->device()->wait(call.stream, call.finished->get());
 }
@@ -69,7 +73,7 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, py::objec
                                            const Options& options, Seconds limit) {
   const Array array(x.is_none() ? result : x, "x", true);
   arrays.device = device_of(array, "x");
-  arrays.stream = options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
+  arrays.stream = stream_of(options, array);
   arrays.stream_waits = !options.async_op;
   if (options.codec) {
     shape.codec = known_codec(*options.codec).codec;

@@ -5,6 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include "engine/staging.h"
+
 namespace gpucomm {
 namespace {
 
@@ -113,7 +115,8 @@ void DeviceExecution::prepare() {
          device->name(), ", its earlier calls were on ", share_->held.device->name(),
          ": between processes all calls of a communicator are on one device");
   share_->held.grow_streams(program().lanes);
-  spaces_ = spaces_of(program(), call_.arrays, share_->held.grow_scratch(program().scratch_bytes));
+  std::byte* const scratch = share_->held.grow_scratch(scratch_of(program(), call_.arrays));
+  spaces_ = staged_spaces(program(), call_.arrays, scratch);
 }
 
 // All lanes come after what the caller's stream holds, and after this rank's former call.
@@ -121,6 +124,7 @@ void DeviceExecution::start_lanes() {
   Device& device = *share_->held.device;
   device.record(share_->came.get(), call_.arrays.stream);
   device.wait(share_->hub.get(), share_->came.get());
+  if (call_.arrays.staging) stage_in(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(share_->hub_event.get(), share_->hub.get());
   for (int l = 0; l < program().lanes; ++l)
     device.wait(share_->held.streams[l].get(), share_->hub_event.get());
@@ -138,6 +142,7 @@ void DeviceExecution::end() {
     device.record(share_->held.events[l].get(), share_->held.streams[l].get());
     device.wait(share_->hub.get(), share_->held.events[l].get());
   }
+  if (call_.arrays.staging) stage_out(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(call_.finished->get(), share_->hub.get());
   if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, call_.finished->get());
   call_.finished.reset(), call_.arrays = {};

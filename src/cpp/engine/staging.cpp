@@ -1,0 +1,48 @@
+#include "engine/staging.h"
+
+namespace gpucomm {
+namespace {
+
+// Behind the program's scratch, aligned as a device allocates.
+size_t begin_of(const Program& program) {
+  constexpr size_t kUnit = 256;
+  return (program.scratch_bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+}  // namespace
+
+size_t scratch_of(const Program& program, const Arrays& arrays) {
+  return arrays.staging ? begin_of(program) + arrays.staging->bytes : program.scratch_bytes;
+}
+
+Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* scratch) {
+  if (!arrays.staging) return spaces_of(program, arrays, scratch);
+  const Staging& staging = *arrays.staging;
+  std::byte* const begin = scratch + begin_of(program);
+  Arrays staged = arrays;
+  if (staging.input) staged.input = begin + *staging.input;
+  if (staging.output) staged.output = begin + *staging.output;
+  return spaces_of(program, staged, scratch);
+}
+
+void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream) {
+  const Staging& staging = *arrays.staging;
+  Device& device = *arrays.device;
+  for (const Staging::Copy& copy : staging.in) {
+    std::byte* const to = scratch + begin_of(program) + copy.offset;
+    if (!copy.bytes) continue;
+    if (staging.factor)
+      device.scale(staging.dtype, to, copy.array, copy.bytes / size_of(staging.dtype), *staging.factor,
+                   stream);
+    else
+      device.copy(to, copy.array, copy.bytes, stream);
+  }
+}
+
+void stage_out(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream) {
+  for (const Staging::Copy& copy : arrays.staging->out)
+    if (copy.bytes)
+      arrays.device->copy(copy.array, scratch + begin_of(program) + copy.offset, copy.bytes, stream);
+}
+
+}  // namespace gpucomm
