@@ -419,6 +419,12 @@ class HostDeviceArray:
         self, *, stream: typing.Any = None, max_version: typing.Any = None
     ) -> typing_extensions.CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    def new_empty(
+        self, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+    ) -> HostDeviceArray:
+        """
+        An uninitialised array of this dtype and device.
+        """
     @property
     def values(self) -> numpy.ndarray:
         """
@@ -770,10 +776,11 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
         codec: str | None = None,
     ) -> typing.Any:
         """
-        A call on a pack with this digest.
+        A call on a pack with this digest, or on a list of arrays on a device that are one.
         """
     def _plan_packs(
         self,
@@ -783,7 +790,7 @@ class Communicator:
         scale: typing.SupportsFloat | typing.SupportsIndex | None,
     ) -> list:
         """
-        How a list of arrays travels: (places, elements, digest) of each message, after their checks.
+        How a list of arrays travels: (places, elements, digest, on a device) of each message, after their checks.
         """
     def _predict(
         self,
@@ -1016,6 +1023,7 @@ class Communicator:
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Receives the next message from one rank into x.
@@ -1023,7 +1031,7 @@ class Communicator:
         Args:
             x: an array of the dtype and count that the sender sends; it is written.
             source: another rank.
-            timeout, async_op: as in send.
+            timeout, async_op, stream: as in send.
 
         Returns:
             x; a Work if async_op.
@@ -1146,6 +1154,7 @@ class Communicator:
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Sends x to one rank, which receives it by recv.
@@ -1154,17 +1163,22 @@ class Communicator:
         neither waits for the other. A short message has left when send returns, whether or not it is received yet.
 
         Args:
-            x: an array of any shape and dtype that speaks DLPack, in host memory, C-contiguous.
+            x: an array of any shape and dtype that speaks DLPack, C-contiguous, in host memory or in a device's; the
+                receiver's must be of the same kind. From a device's memory send may wait until the receiver has
+                come; then the work is enqueued.
             to: another rank.
             timeout: seconds until the message, and with it the communicator, fails on every rank; None: the
                 communicator's.
             async_op: return a Work at once; x must be left alone until it is done.
+            stream: of arrays on a device, as in all_reduce: the message comes after what the stream holds, and the
+                stream waits until x has been read.
 
         Returns:
             None; a Work if async_op.
 
         Raises:
             InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+            UnavailableError: x is on a device, and the ranks share no memory.
             MismatchError: the receiver expects another dtype or count. A sender whose message had left already
                 learns it from its next call.
             CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
@@ -1179,6 +1193,7 @@ class Communicator:
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Sends x to one rank and receives out from one, the same or another, both at once.
@@ -1188,7 +1203,7 @@ class Communicator:
             to: a rank; this one only where source is too: then x is copied to out.
             out: as recv's x; apart from x.
             source: the rank to receive from.
-            timeout, async_op: as in send.
+            timeout, async_op, stream: as in send.
 
         Returns:
             out; a Work if async_op.
@@ -1202,7 +1217,8 @@ class Communicator:
         """
     def stats(self) -> dict:
         """
-        Since the start: bytes_sent, bytes_received (payload), messages_sent, calls; of pieces: encodes, decodes.
+        Since the start: bytes_sent, bytes_received (payload), messages_sent, calls and, of these, device_calls, on
+        arrays of devices, which count once they are enqueued; of pieces: encodes, decodes.
         """
     def tuning(self) -> list:
         """

@@ -85,6 +85,12 @@ void bind_arrays(py::module_& m) {
           py::kw_only(), "stream"_a = py::none(), "max_version"_a = py::none())
       .def("__dlpack_device__",
            [](const DeviceArray& array) { return py::make_tuple(dlpack::kExtension, array.device); })
+      .def(
+          "new_empty",
+          [](const DeviceArray& array, const std::vector<py::ssize_t>& shape) {
+            return DeviceArray{py::array(array.values.dtype(), shape), array.device, array.bfloat16};
+          },
+          "shape"_a, "An uninitialised array of this dtype and device.")
       .def_readonly("values", &DeviceArray::values, "The array, as the host reads it.");
 }
 

@@ -212,7 +212,7 @@ void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, c
                                size_t shared_bytes) const {
   check_writable(out, "out", "");
   const auto [x_at, out_at] = std::pair(x.place(), out.place());
-  if (x.on_host() != out.on_host() || (!x.on_host() && (x_at.type != out_at.type || x_at.id != out_at.id)))
+  if (!x.same_memory(out))
     fail(ErrorKind::invalid_argument, "x and out must be on one device, got DLPack's (type, number) (",
          x_at.type, ", ", x_at.id, ") and (", out_at.type, ", ", out_at.id, ")");
   if (out.dtype() != x.dtype() || out.count() != count)
@@ -243,7 +243,10 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
 py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::object result,
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
-  if (shape.on_device) return issue_on_device(std::move(shape), arrays, std::move(x), result, options, limit);
+  if (shape.on_device) {
+    const Array where(x.is_none() ? result : x, "x", true);
+    return issue_on_device(std::move(shape), arrays, where, std::move(x), result, options, limit);
+  }
   arrays.error = error_for(options);
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
@@ -373,6 +376,7 @@ py::dict PyCommunicator::stats() const {
   uint64_t encodes, decodes;
   table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
   table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls();
+  table["device_calls"] = core_->device_calls();
   std::tie(encodes, decodes) = core_->codings();
   table["encodes"] = encodes, table["decodes"] = decodes;
   return table;

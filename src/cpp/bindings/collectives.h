@@ -124,6 +124,10 @@ class PyCommunicator {
   // call that writes them, or not, and reduces them by `op`, or not.
   pybind11::list plan_packs(const pybind11::list& xs, bool writes, const std::optional<std::string>& op,
                             Factor scale) const;
+  // One message of several arrays that a device holds, all of one dtype and validated by plan_packs. The
+  // result is a list: xs, or of all_gather new arrays.
+  pybind11::object packed_on_device(Collective collective, const pybind11::list& xs, const std::string& op,
+                                    int root, Factor scale, const Options& options);
   // What "auto" would choose from for an all_reduce of x, as on all ranks, with the model's times.
   std::vector<Choice> predict(pybind11::object x, const std::optional<std::string>& codec, Maybe timeout_s);
   void barrier(std::optional<double> timeout_s);
@@ -164,8 +168,8 @@ class PyCommunicator {
                          const Options& options);
   pybind11::object begin(const Shape& shape, const Arrays& arrays, pybind11::object x,
                          pybind11::object result, const Options& options, Seconds limit);
-  pybind11::object issue_on_device(Shape shape, Arrays arrays, pybind11::object x, pybind11::object result,
-                                   const Options& options, Seconds limit);
+  pybind11::object issue_on_device(Shape shape, Arrays arrays, const Array& where, pybind11::object x,
+                                   pybind11::object result, const Options& options, Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;

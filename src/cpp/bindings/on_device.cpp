@@ -69,11 +69,10 @@ void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
     fail(ErrorKind::invalid_argument, "codec '", shape.codec->spec(), "' on ", device.name(), ": ", refusal);
 }
 
-py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, py::object x, py::object result,
-                                           const Options& options, Seconds limit) {
-  const Array array(x.is_none() ? result : x, "x", true);
-  arrays.device = device_of(array, "x");
-  arrays.stream = stream_of(options, array);
+py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Array& where, py::object x,
+                                           py::object result, const Options& options, Seconds limit) {
+  arrays.device = device_of(where, "x");
+  arrays.stream = stream_of(options, where);
   arrays.stream_waits = !options.async_op;
   if (options.codec) {
     shape.codec = known_codec(*options.codec).codec;

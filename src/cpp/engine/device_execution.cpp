@@ -1,27 +1,11 @@
 #include "engine/device_execution.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "engine/staging.h"
 
 namespace gpucomm {
-namespace {
-
-// abort() returns within a second.
-constexpr std::chrono::milliseconds kAfterFault{700}, kFarewell{2000};
-
-// Waits for it, but not for long: who is gone may have left it undone for ever.
-template <class Condition>
-void soon(std::chrono::milliseconds patience, Condition holds) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!holds() && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-}
-
-}  // namespace
 
 DeviceExecution::DeviceExecution(std::shared_ptr<Transport> transport, int rank, int world)
     : transport_(std::move(transport)), words_(*transport_->device_words()), rank_(rank), world_(world) {}
@@ -32,16 +16,11 @@ DeviceExecution::~DeviceExecution() {
 
 // What is enqueued uses arrays that nobody may keep after this.
 void DeviceExecution::leave() {
-  if (!share_ || std::exchange(left_, true)) return;
-  try {
-    share_->mark_end();
-    soon(kAfterFault, [this] { return share_->ended(); });
-  } catch (const Error&) {  // the device has failed
-  }
+  if (share_ && !std::exchange(left_, true)) share_->wait_for_end();
 }
 
 void DeviceExecution::settle() {
-  if (share_ && share_->arena) soon(kFarewell, [this] { return share_->arena->all_read(); });
+  if (share_) share_->wait_for_readers();
 }
 
 void DeviceExecution::begin(const StreamCall& call) {

@@ -27,7 +27,7 @@ void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::
 
 }  // namespace
 
-size_t DeviceCall::message_bytes(const Instruction& in) const {
+size_t message_bytes(const Program& program, const Instruction& in) {
   const Shape& shape = program.shape;
   if (!in.coded || !in.bytes) return in.bytes;
   return kCodedHeader + shape.codec->max_bytes(in.bytes / size_of(shape.dtype), shape.dtype);
@@ -37,6 +37,20 @@ void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<con
                   Part part, const std::vector<std::byte*>& others) {
   arrived.insert(arrived.begin() + in.below, call.source(in) + part.begin);
   fold(call, in, std::move(arrived), part, others);
+}
+
+Traffic traffic_of(const Program& program) {
+  Traffic traffic;
+  Transport::Counters& counters = traffic.counters;
+  for (const Instruction& in : program.instructions) {
+    if (!in.bytes) continue;
+    const size_t bytes = travels(in.kind) ? in.peers.size() * message_bytes(program, in) : 0;
+    if (in.kind == StepKind::send) counters.bytes_sent += bytes, counters.messages_sent += in.peers.size();
+    if (receives(in.kind)) counters.bytes_received += bytes;
+    traffic.encodes += in.kind == StepKind::encode;
+    traffic.decodes += in.kind == StepKind::decode || in.kind == StepKind::decode_reduce;
+  }
+  return traffic;
 }
 
 void enqueue_local(const DeviceCall& call, const Instruction& in) {
