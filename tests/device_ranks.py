@@ -182,7 +182,7 @@ def one_call(comm: Any) -> None:
 
 
 def wrong_count(comm: Any) -> None:
-    comm.all_reduce(own(50).array(np.ones(3 + comm.rank)))
+    comm.all_reduce(own(50).array(np.ones(3 + (comm.rank > 0))))
 
 
 def host_and_device(comm: Any) -> None:
@@ -217,7 +217,8 @@ def another_device(comm: Any) -> None:
 def wrong_end(comm: Any) -> None:
     x = np.ones(3)
     if comm.rank == 0:
-        comm.send(own(50).array(x), 1)
+        there = own(50).array(x)
+        comm.send(there, 1)
         comm.barrier()
     elif comm.rank == 1:
         comm.recv(x, 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOTED, pairs
+from conftest import ALGORITHMS, ROOTED, pairs
 from on_device import HostKit, Racing, stream_of
 from ranks import outcomes_of, run_ranks
 from reference import close
@@ -74,7 +74,7 @@ def test_every_algorithm(collective, algorithm, world, make_kit):
     assert run_ranks(world, body) == [[]] * world
 
 
-@pytest.mark.parametrize("codec", ["int8", "fp8_e4m3", "bf16", "mpc", "zfp:8"])
+@pytest.mark.parametrize("codec", ["int8", "fp8_e4m3", "bf16", "mpc", "zfp:8", "fixed:1e-2"])
 @pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
 def test_the_same_bits_as_in_host_memory(collective, algorithm, codec, make_kit):
     world, kit = 3, make_kit(50)
@@ -89,6 +89,63 @@ def test_the_same_bits_as_in_host_memory(collective, algorithm, codec, make_kit)
             return np.array_equal(racing.found(reading), host)
 
     assert run_ranks(world, body) == [True] * world
+
+
+TELLS = [
+    (collective, algorithm)
+    for collective, algorithm in pairs("all_reduce", "reduce_scatter", coded=True)
+    if not ALGORITHMS[algorithm]["repeats"]
+]
+
+
+@pytest.mark.parametrize("codec", ["int4", "fp8_e4m3", "mpc", "fixed:1e-2"])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("sum", "float32"), ("mean", "float16"), ("premul_sum", "float32")]
+)
+@pytest.mark.parametrize(("collective", "algorithm"), TELLS)
+def test_the_same_errors_as_in_host_memory(collective, algorithm, op, dtype, codec, make_kit):
+    """And the same results; what was in the array of errors before is overwritten, NaN too."""
+    world, kit = 3, make_kit(50)
+    dtype = "float32" if codec == "mpc" else dtype
+
+    def body(comm):
+        options = {"algorithm": algorithm, "codec": codec, "segments": 2, "op": op}
+        if op == "premul_sum":
+            options["scale"] = 0.4 + comm.rank
+        x = (np.random.default_rng(comm.rank).standard_normal(3000) * 3).astype(dtype)
+        lost = np.full_like(x, np.nan)
+        host = getattr(comm, collective)(x.copy(), error=lost, **options)
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            error = racing.array(np.full_like(x, np.nan))
+            result = call(comm, racing, collective, x, 0, error=error, **options)
+            readings = racing.read(result), racing.read(error)
+            found = [racing.found(reading) for reading in readings]
+        return np.array_equal(found[0], host), np.array_equal(found[1], lost), bool(lost.any())
+
+    for same, same_error, loses in run_ranks(world, body):
+        assert same and same_error and loses == (codec != "mpc")
+
+
+@pytest.mark.parametrize("count", [4096, 4097, 300_001])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_largest_magnitude_wherever_it_is(dtype, count, make_kit):
+    """Coded as if it were smaller it would not fit: the device would have failed."""
+    kit = make_kit(20)
+
+    def body(comm):
+        same = []
+        for place in (0, count // 2, count - 1):
+            x = (np.random.default_rng(place).standard_normal(count)).astype(dtype)
+            x[place] = -30_000 if comm.rank else 7
+            host = comm.all_reduce(x.copy(), codec="fixed:1e-2", algorithm="coded_ring", segments=1)
+            with stream_of(kit) as stream:
+                racing = Racing(kit, stream)
+                y = comm.all_reduce(racing.array(x), codec="fixed:1e-2", stream=stream)
+                same.append(np.array_equal(racing.found(racing.read(y)), host))
+        return same
+
+    assert run_ranks(2, body) == [[True] * 3] * 2
 
 
 @pytest.mark.parametrize("op", ["mean", "min", "prod"])
@@ -371,10 +428,10 @@ def test_mixed_arguments_and_ranks(make_kit):
             comm.all_reduce(x, out=np.ones(3, np.float32))
         with pytest.raises(InvalidArgumentError, match="x and out must be on one device"):
             comm.all_reduce(x, out=other.array(np.ones(3, np.float32)))
-        with pytest.raises(InvalidArgumentError, match="needs the largest magnitude of all ranks"):
-            comm.all_reduce(x, codec="fixed:1e-3")
-        with pytest.raises(InvalidArgumentError, match="error and max_rel_err are for arrays in host memory"):
+        with pytest.raises(InvalidArgumentError, match="x and error must be on one device"):
             comm.all_reduce(x, codec="int8", error=np.ones(3, np.float32))
+        with pytest.raises(UnsupportedTypeError, match="this call takes arrays in host memory only"):
+            comm.all_reduce(x, max_rel_err=0.1)
         return comm.all_reduce(np.ones(1)).tolist()  # nothing has happened to the communicator
 
     assert run_ranks(2, arguments) == [[2.0]] * 2

@@ -101,7 +101,9 @@ def test_neither_a_message_nor_a_collective_waits_for_the_other(make_kit):
         for _ in range(3):
             comm.all_reduce(x, op="max", async_op=True).synchronize()
         assert not early.done()
-        comm.send(kit.array(pattern(comm.rank, 4, dtype=np.float64)), peer)
+        comm.barrier()
+        sent = kit.array(pattern(comm.rank, 4, dtype=np.float64))
+        comm.send(sent, peer, async_op=True).synchronize()
         early.synchronize()
         return np.array_equal(kit.host(out), pattern(peer, 4, dtype=np.float64))
 

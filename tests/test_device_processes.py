@@ -31,7 +31,7 @@ def test_every_algorithm(world, collective, algorithm):
     assert world.run(ranks_do.every_case, collective, algorithm, 50) == [[]] * world.ranks
 
 
-@pytest.mark.parametrize("codec", ["int8", "bf16", "mpc", "zfp:8"])
+@pytest.mark.parametrize("codec", ["int8", "bf16", "mpc", "zfp:8", "fixed:1e-2"])
 @pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
 def test_the_same_bits_as_in_host_memory(world, collective, algorithm, codec):
     same = world.run(

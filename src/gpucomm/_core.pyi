@@ -472,6 +472,18 @@ class Device:
         """
         Enqueues to = coded (decoded source + own).
         """
+    def difference(
+        self,
+        dtype: str,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        error: typing.SupportsInt | typing.SupportsIndex,
+        times: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues error = times (dense - error), as codings tell what they lose.
+        """
     def done(self, event: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
         Whether what the event was recorded behind has ended.

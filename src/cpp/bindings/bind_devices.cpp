@@ -150,6 +150,13 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           "dtype"_a, "to"_a, "source"_a, "count"_a, "factor"_a, "stream"_a = 0,
           "Enqueues a multiplication of floats.")
       .def(
+          "difference",
+          [](Device& d, Text dtype, Address dense, Address error, int times, size_t count, Address s) {
+            d.difference(parse_dtype(dtype), pointer(dense), pointer(error), times, count, handle(s));
+          },
+          "dtype"_a, "dense"_a, "error"_a, "times"_a, "count"_a, "stream"_a = 0,
+          "Enqueues error = times (dense - error), as codings tell what they lose.")
+      .def(
           "encode",
           [](Device& d, Text codec, Text dtype, Address dense, size_t count, Address slot, Address s) {
             d.encode({parse_codec(codec), parse_dtype(dtype), count}, pointer(dense), pointer(slot),

@@ -170,6 +170,8 @@ class PyCommunicator {
                          pybind11::object result, const Options& options, Seconds limit);
   pybind11::object issue_on_device(Shape shape, Arrays arrays, const Array& where, pybind11::object x,
                                    pybind11::object result, const Options& options, Seconds limit);
+  std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
+                                                Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;

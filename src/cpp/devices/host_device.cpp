@@ -175,6 +175,11 @@ void HostDevice::scale(Dtype dtype, std::byte* to, const std::byte* from, size_t
   enqueue("scale", stream, [=] { gpucomm::scale(dtype, to, from, count, factor); });
 }
 
+void HostDevice::difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
+                            Stream stream) {
+  enqueue("difference", stream, [=] { gpucomm::difference(dtype, dense, error, times, count); });
+}
+
 void HostDevice::encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {
   enqueue("encode", stream, [=] { coding_of(piece).encode(dense, slot); });
 }

@@ -6,7 +6,10 @@
 namespace gpucomm {
 
 ArenaMessages::~ArenaMessages() {
-  if (share_) outlive(std::move(share_));
+  if (share_)
+    outlive(std::move(share_));
+  else
+    transport_->device_words()->closed[rank_].store(1, std::memory_order_release);
 }
 
 Stream ArenaMessages::stream_for(const Message& m) {

@@ -103,7 +103,7 @@ void DeviceExecution::start_lanes() {
   Device& device = *share_->held.device;
   device.record(share_->came.get(), call_.arrays.stream);
   device.wait(share_->hub.get(), share_->came.get());
-  if (call_.arrays.staging) stage_in(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
+  if (staged(call_.arrays)) stage_in(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(share_->hub_event.get(), share_->hub.get());
   for (int l = 0; l < program().lanes; ++l)
     device.wait(share_->held.streams[l].get(), share_->hub_event.get());
@@ -121,7 +121,7 @@ void DeviceExecution::end() {
     device.record(share_->held.events[l].get(), share_->held.streams[l].get());
     device.wait(share_->hub.get(), share_->held.events[l].get());
   }
-  if (call_.arrays.staging) stage_out(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
+  if (staged(call_.arrays)) stage_out(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(call_.finished->get(), share_->hub.get());
   if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, call_.finished->get());
   call_.finished.reset(), call_.arrays = {};
@@ -166,7 +166,7 @@ void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
 
 // One attempt to enqueue the rest of a step; true: all of it is.
 bool DeviceExecution::run(const Instruction& in, Lane& lane, Stream stream) {
-  const DeviceCall call{program(), spaces_, *share_->held.device, stream};
+  const DeviceCall call{program(), spaces_, *share_->held.device, stream, call_.arrays.error};
   if (in.kind == StepKind::send) return send(in, lane, call);
   if (receives(in.kind)) return receive(in, lane, call);
   enqueue_local(call, in);

@@ -39,6 +39,15 @@ void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<con
   fold(call, in, std::move(arrived), part, others);
 }
 
+// What a mean's sum loses once it is divided is the world's share of what the contributions lose.
+static void encode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
+  call.device.encode(piece, call.source(in), call.target(in), call.stream);
+  if (!call.error || !piece.codec->traits().lossy) return;
+  std::byte* const error = call.error + in.message_offset;
+  call.device.decode(piece, call.target(in), error, false, 1, call.stream);
+  call.device.difference(piece.dtype, call.source(in), error, divisor_of(call, in), piece.count, call.stream);
+}
+
 Traffic traffic_of(const Program& program) {
   Traffic traffic;
   Transport::Counters& counters = traffic.counters;
@@ -59,7 +68,7 @@ void enqueue_local(const DeviceCall& call, const Instruction& in) {
   const std::byte* const source = call.source(in);
   std::byte* const target = call.target(in);
   if (!in.bytes) return;  // an empty piece does not travel
-  if (in.kind == StepKind::encode) return call.device.encode(piece, source, target, call.stream);
+  if (in.kind == StepKind::encode) return encode(call, in, piece);
   if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
     return call.device.decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor_of(call, in),
                               call.stream);

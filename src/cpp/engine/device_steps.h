@@ -16,6 +16,7 @@ struct DeviceCall {
   Spaces spaces;
   Device& device;
   Stream stream;
+  std::byte* error = nullptr;  // as of Arrays
 
   std::byte* source(const Instruction& in) const {
     return spaces[static_cast<size_t>(in.source.space)] + in.source_offset;

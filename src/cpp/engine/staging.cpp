@@ -9,6 +9,11 @@ size_t begin_of(const Program& program) {
   return (program.scratch_bytes + kUnit - 1) / kUnit * kUnit;
 }
 
+// x xor x, whatever the bits.
+void clear(Device& device, std::byte* memory, size_t bytes, Stream stream) {
+  if (bytes) device.reduce({Dtype::uint8, Op::bxor, 1, {memory}, {memory, memory}, bytes}, stream);
+}
+
 }  // namespace
 
 size_t scratch_of(const Program& program, const Arrays& arrays) {
@@ -26,8 +31,10 @@ Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* sc
 }
 
 void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream) {
-  const Staging& staging = *arrays.staging;
   Device& device = *arrays.device;
+  if (arrays.error) clear(device, arrays.error, program.shape.count * size_of(program.shape.dtype), stream);
+  if (!arrays.staging) return;
+  const Staging& staging = *arrays.staging;
   for (const Staging::Copy& copy : staging.in) {
     std::byte* const to = scratch + begin_of(program) + copy.offset;
     if (!copy.bytes) continue;
@@ -40,6 +47,7 @@ void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, 
 }
 
 void stage_out(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream) {
+  if (!arrays.staging) return;
   for (const Staging::Copy& copy : arrays.staging->out)
     if (copy.bytes)
       arrays.device->copy(copy.array, scratch + begin_of(program) + copy.offset, copy.bytes, stream);

@@ -21,11 +21,13 @@ struct Staging {
   std::optional<size_t> input, output;
 };
 
+// Whether there is anything to do.
+inline bool staged(const Arrays& arrays) { return arrays.staging || arrays.error; }
 // Bytes of scratch, both the program's and that of what is staged.
 size_t scratch_of(const Program& program, const Arrays& arrays);
 // As spaces_of().
 Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* scratch);
-// Enqueued before the call, and after it.
+// Enqueued before the call, and after it. Before: the error is zeros.
 void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream);
 void stage_out(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream);
 

@@ -141,7 +141,7 @@ void StreamGroup::stage(Stage stage) {
   bool recorded = false;
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
     const StreamCall& part = *parts_[rank];
-    if (!part.arrays.staging) continue;
+    if (!staged(part.arrays)) continue;
     if (!std::exchange(recorded, true)) device(0).record(hub_event_.get(), hub_.get());
     Held& held = ranks_[rank];
     held.grow_streams(1);
@@ -153,7 +153,7 @@ void StreamGroup::stage(Stage stage) {
 }
 
 DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
-  return {*parts_[rank]->program, spaces_[rank], device(rank), stream};
+  return {*parts_[rank]->program, spaces_[rank], device(rank), stream, parts_[rank]->arrays.error};
 }
 
 // Straight out of the senders' memory.
