@@ -46,6 +46,23 @@ def test_a_message_arrives_and_its_sender_keeps_it(dtype, count, async_op, make_
     assert run_ranks(2, body) == [True] * 2
 
 
+def test_a_quick_sender_waits_for_a_slow_receiver(make_kit):
+    """Its stream overwrites x at once, where it may."""
+    slow, quick = make_kit(40_000), make_kit(0)
+
+    def body(comm):
+        kit, x = quick if comm.rank else slow, pattern(1, 1000)
+        with stream_of(kit) as stream:
+            racing, right = Racing(kit, stream), []
+            for _ in range(3):
+                array = racing.array(x if comm.rank else np.zeros_like(x))
+                comm.send(array, 0, stream=stream) if comm.rank else comm.recv(array, 1, stream=stream)
+                right.append(racing.read(array))
+            return [np.array_equal(racing.found(reading), x) for reading in right]
+
+    assert run_ranks(2, body) == [[True] * 3] * 2
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_ring_of_sendrecv(world, make_kit):
     kit = make_kit(100)
