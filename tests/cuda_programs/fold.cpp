@@ -1,4 +1,5 @@
-// The folds and operations on pairs of a GPU on the host, threads counted by a loop; test_cuda_math.py calls them.
+// The folds and operations on pairs of a GPU on the host, threads counted by a loop; test_cuda_math.py calls
+// them.
 #include "cuda/pairs_math.h"
 
 // Returns the elements that were moved in packs.
@@ -23,7 +24,8 @@ extern "C" void cuda_scale(int dtype, double factor, const std::byte* from, std:
   using namespace gpucomm;
   const auto arguments = cuda::arguments_of(static_cast<Dtype>(dtype), to, from, count, factor);
   cuda::with_form(static_cast<Dtype>(dtype), [&]<class Form>() {
-    for (size_t thread = threads; thread-- > 0;) cuda::pair_share<Form, cuda::Multiplied>(arguments, thread, threads);
+    for (size_t thread = threads; thread-- > 0;)
+      cuda::pair_share<Form, cuda::Multiplied>(arguments, thread, threads);
   });
 }
 
