@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from on_device import HostKit, Racing, stream_of
+from on_device import HostKit, Racing, stream_of, wait_for
 from reference import close
 from test_collectives import expect, inputs
 from test_device_collectives import call, has_result
@@ -47,6 +47,61 @@ def as_on_the_host(
         racing = Racing(gpu, stream)
         found = racing.found(racing.read(call(comm, racing, collective, x, 0, **options)))
     return bool(np.array_equal(found, host))
+
+
+def lists(comm: Any, deferred_us: int) -> list[bool]:
+    """Whether lists of arrays give what they give in host memory; they share scratch with other calls."""
+    gpu, right = own(deferred_us), []
+    with stream_of(gpu) as stream:
+        racing = Racing(gpu, stream)
+        for collective, algorithm in [
+            ("all_reduce", "ring"),
+            ("all_gather", "ring"),
+            ("broadcast", "direct"),
+        ]:
+            xs = [np.full(n, comm.rank + n, np.float32) for n in (3, 90_000, 0, 700)]
+            host = getattr(comm, collective)([x.copy() for x in xs], algorithm=algorithm, segments=1)
+            arrays = [racing.array(x) for x in xs]
+            got = getattr(comm, collective)(arrays, algorithm=algorithm, segments=1, stream=stream)
+            readings = [racing.read(y) for y in got]
+            right += [np.array_equal(racing.found(y), z) for y, z in zip(readings, host, strict=True)]
+    return right
+
+
+def messages(comm: Any, deferred_us: int) -> list[bool]:
+    """Whether messages around a ring arrive, larger than the arena too; between them those of host memory."""
+    gpu, right = own(deferred_us), []
+    to, source = (comm.rank + 1) % comm.world, (comm.rank - 1) % comm.world
+    with stream_of(gpu) as stream:
+        racing, host = Racing(gpu, stream), np.zeros(4)
+        for k, count in enumerate((7, 0, 150_000, 1_000_001, 3)):
+            x = racing.array(np.full(count, comm.rank + k, np.float32))
+            out = racing.array(np.zeros(count, np.float32))
+            comm.sendrecv(x, to, out, source, stream=stream)
+            reading = racing.read(out)
+            comm.sendrecv(np.full(4, float(comm.rank)), to, host, source)
+            right.append(bool((host == source).all()))
+            right.append(bool((racing.found(reading) == source + k).all()))
+    return right
+
+
+def crossed(comm: Any) -> list[float]:
+    """One has sent from host memory before it receives, what the other receives only behind its own send."""
+    gpu = own(50)
+    x, y = np.full(5, comm.rank + 1.0), np.zeros(5)
+    on_device, there = gpu.array(x.copy()), gpu.array(y.copy())
+    if comm.rank == 0:
+        comm.send(on_device, 1)
+        comm.recv(y, 1)
+        event = gpu.device.make_event()
+        gpu.device.record(event)  # behind the message, which the array must outlive
+        wait_for(gpu.device, event)
+        gpu.device.end_event(event)
+    elif comm.rank == 1:
+        comm.send(x, 0)
+        comm.recv(there, 0, async_op=True).synchronize()
+        y = there.values
+    return y.tolist()
 
 
 def many(comm: Any, deferred_us: int) -> list[Any]:
@@ -127,7 +182,7 @@ def one_call(comm: Any) -> None:
 
 
 def wrong_count(comm: Any) -> None:
-    comm.all_reduce(own(50).array(np.ones(3 + comm.rank)))
+    comm.all_reduce(own(50).array(np.ones(3 + (comm.rank > 0))))
 
 
 def host_and_device(comm: Any) -> None:
@@ -159,11 +214,41 @@ def another_device(comm: Any) -> None:
         comm.all_reduce(gpu.array(np.ones(3)), timeout=10)
 
 
+def wrong_end(comm: Any) -> None:
+    x = np.ones(3)
+    if comm.rank == 0:
+        there = own(50).array(x)
+        comm.send(there, 1)
+        comm.barrier()
+    elif comm.rank == 1:
+        comm.recv(x, 0)
+    else:
+        comm.barrier()
+
+
+def no_sender(comm: Any) -> None:
+    if comm.rank:
+        comm.recv(own(50).array(np.ones(3)), 0, timeout=0.5)
+    else:
+        time.sleep(1.5)
+
+
+def closed_sender(comm: Any) -> None:
+    if comm.rank:
+        comm.recv(own(50).array(np.ones(3)), 0, timeout=10)
+
+
+def another_device_for_messages(comm: Any) -> None:
+    to, source = (comm.rank + 1) % comm.world, (comm.rank - 1) % comm.world
+    for gpu in (own(50), own(51)):
+        comm.sendrecv(gpu.array(np.ones(3)), to, gpu.array(np.ones(3)), source, timeout=10)
+
+
 def in_a_group(comm: Any, fault: Any) -> tuple[str, str, float]:
     """Of a communicator of its own; the parent stays whole."""
     with comm.subset(range(comm.world)) as group:
         found = met(lambda: fault(group))
-        if fault is not closed:
+        if fault not in (closed, closed_sender):
             comm.barrier()
     comm.barrier()
     return found
@@ -177,6 +262,13 @@ def closings(comm: Any) -> tuple[list[int], list[bool]]:
         x = gpu.array(np.ones(100))
         group.all_reduce(x, async_op=True).synchronize()
         right.append(bool((x.values == comm.world).all()))
+        out = gpu.array(np.zeros(3))
+        if comm.world == 2 or comm.rank < 2:  # of three ranks one sends nothing
+            peer = 1 - comm.rank
+            group.sendrecv(
+                gpu.array(np.full(3, float(comm.rank))), peer, out, peer, async_op=True
+            ).synchronize()
+            right.append(bool((out.values == peer).all()))
         group.close()
         del group
         comm.barrier()

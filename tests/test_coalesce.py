@@ -189,9 +189,9 @@ def test_packs_hold_every_array_once_within_their_size(parts, writes):
     comm = _core.Communicator("local", 0, 1, region=_core.Region(1))
     xs = [np.empty(n, dtype) for n, dtype in parts]
     packs = comm._plan_packs(xs, writes, None, None)
-    assert sorted(i for places, _, _ in packs for i in places) == list(range(len(xs)))
-    for places, count, _ in packs:
-        assert places == sorted(places)
+    assert sorted(i for places, *_ in packs for i in places) == list(range(len(xs)))
+    for places, count, _, device in packs:
+        assert places == sorted(places) and not device
         assert len({xs[i].dtype for i in places}) == 1
         assert count == sum(xs[i].size for i in places)
         if len(places) > 1:

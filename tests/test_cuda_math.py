@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from on_device import wait_for
 from test_reduce import BITWISE, CASES, DTYPES, FLOATS, INTEGERS, OPS, assert_same_bits, sample, storage
 
 from gpucomm import _core
@@ -130,3 +131,36 @@ def test_a_premultiplied_sum_is_a_sum(library: ctypes.CDLL, dtype: str) -> None:
     result = np.zeros(100, storage(dtype))
     fold(library, (dtype, "premul_sum"), arrays, [result])
     assert_same_bits(result, _core.reduce(dtype, "sum", arrays))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_scaling(library: ctypes.CDLL, dtype: str) -> None:
+    rng = np.random.default_rng(11)
+    for size, starts, threads in itertools.product([0, 1, 15, 1000], [(0, 0), (1, 1), (0, 1)], [1, 7, 5000]):
+        x = placed(sample(dtype, size, rng), starts[0])
+        out = placed(np.zeros(size, storage(dtype)), starts[1])
+        for factor in (0.3, -2.0, 1e30):
+            ends = ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(out.ctypes.data)
+            sizes = ctypes.c_size_t(size), ctypes.c_size_t(threads)
+            library.cuda_scale(DTYPES.index(dtype), ctypes.c_double(factor), *ends, *sizes)
+            assert_same_bits(out, _core.scale(dtype, x, factor))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_differences(library: ctypes.CDLL, dtype: str) -> None:
+    rng = np.random.default_rng(12)
+    device = _core.HostDevice()
+    for size, starts, threads in itertools.product([0, 1, 15, 1000], [(0, 0), (1, 1), (0, 1)], [1, 7, 5000]):
+        x = placed(sample(dtype, size, rng), starts[0])
+        out = placed(sample(dtype, size, rng), starts[1])
+        expected = out.copy()
+        for times in (1, 3):
+            ends = ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(out.ctypes.data)
+            sizes = ctypes.c_size_t(size), ctypes.c_size_t(threads)
+            library.cuda_difference(DTYPES.index(dtype), times, *ends, *sizes)
+            device.difference(dtype, x.ctypes.data, expected.ctypes.data, times, size)
+            event = device.make_event()
+            device.record(event)
+            wait_for(device, event)
+            device.end_event(event)
+            assert out.tobytes() == expected.tobytes()

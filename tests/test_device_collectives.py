@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOTED, pairs
+from conftest import ALGORITHMS, ROOTED, pairs
 from on_device import HostKit, Racing, stream_of
 from ranks import outcomes_of, run_ranks
 from reference import close
@@ -74,7 +74,7 @@ def test_every_algorithm(collective, algorithm, world, make_kit):
     assert run_ranks(world, body) == [[]] * world
 
 
-@pytest.mark.parametrize("codec", ["int8", "fp8_e4m3", "bf16", "mpc", "zfp:8"])
+@pytest.mark.parametrize("codec", ["int8", "fp8_e4m3", "bf16", "mpc", "zfp:8", "fixed:1e-2"])
 @pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
 def test_the_same_bits_as_in_host_memory(collective, algorithm, codec, make_kit):
     world, kit = 3, make_kit(50)
@@ -89,6 +89,63 @@ def test_the_same_bits_as_in_host_memory(collective, algorithm, codec, make_kit)
             return np.array_equal(racing.found(reading), host)
 
     assert run_ranks(world, body) == [True] * world
+
+
+TELLS = [
+    (collective, algorithm)
+    for collective, algorithm in pairs("all_reduce", "reduce_scatter", coded=True)
+    if not ALGORITHMS[algorithm]["repeats"]
+]
+
+
+@pytest.mark.parametrize("codec", ["int4", "fp8_e4m3", "mpc", "fixed:1e-2"])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("sum", "float32"), ("mean", "float16"), ("premul_sum", "float32")]
+)
+@pytest.mark.parametrize(("collective", "algorithm"), TELLS)
+def test_the_same_errors_as_in_host_memory(collective, algorithm, op, dtype, codec, make_kit):
+    """And the same results; what was in the array of errors before is overwritten, NaN too."""
+    world, kit = 3, make_kit(50)
+    dtype = "float32" if codec == "mpc" else dtype
+
+    def body(comm):
+        options = {"algorithm": algorithm, "codec": codec, "segments": 2, "op": op}
+        if op == "premul_sum":
+            options["scale"] = 0.4 + comm.rank
+        x = (np.random.default_rng(comm.rank).standard_normal(3000) * 3).astype(dtype)
+        lost = np.full_like(x, np.nan)
+        host = getattr(comm, collective)(x.copy(), error=lost, **options)
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            error = racing.array(np.full_like(x, np.nan))
+            result = call(comm, racing, collective, x, 0, error=error, **options)
+            readings = racing.read(result), racing.read(error)
+            found = [racing.found(reading) for reading in readings]
+        return np.array_equal(found[0], host), np.array_equal(found[1], lost), bool(lost.any())
+
+    for same, same_error, loses in run_ranks(world, body):
+        assert same and same_error and loses == (codec != "mpc")
+
+
+@pytest.mark.parametrize("count", [4096, 4097, 300_001])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_largest_magnitude_wherever_it_is(dtype, count, make_kit):
+    """Coded as if it were smaller it would not fit: the device would have failed."""
+    kit = make_kit(20)
+
+    def body(comm):
+        same = []
+        for place in (0, count // 2, count - 1):
+            x = (np.random.default_rng(place).standard_normal(count)).astype(dtype)
+            x[place] = -30_000 if comm.rank else 7
+            host = comm.all_reduce(x.copy(), codec="fixed:1e-2", algorithm="coded_ring", segments=1)
+            with stream_of(kit) as stream:
+                racing = Racing(kit, stream)
+                y = comm.all_reduce(racing.array(x), codec="fixed:1e-2", stream=stream)
+                same.append(np.array_equal(racing.found(racing.read(y)), host))
+        return same
+
+    assert run_ranks(2, body) == [[True] * 3] * 2
 
 
 @pytest.mark.parametrize("op", ["mean", "min", "prod"])
@@ -117,6 +174,122 @@ def test_bfloat16(make_kit):
             return racing.found(reading).tolist()
 
     assert run_ranks(2, body) == [[0x4000] * 9] * 2  # 1 + 1 = 2
+
+
+@pytest.mark.parametrize("out", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+def test_premultiplied_sums_of_several_streams(collective, dtype, out, make_kit):
+    """The products lie in x, in out or in scratch of the communicator, which calls take in their turn."""
+    world, kit = 3, make_kit(50)
+
+    def body(comm):
+        arrays = [inputs(collective, dtype, world, 999 * (n + 1))[comm.rank] for n in range(4)]
+        factors = [0.3 * (comm.rank + n + 1) for n in range(4)]
+        host = [
+            getattr(comm, collective)(
+                x.copy(), op="premul_sum", scale=factor, algorithm="direct", segments=1
+            ).copy()
+            for x, factor in zip(arrays, factors, strict=True)
+        ]
+        with stream_of(kit) as a, stream_of(kit) as b:
+            racing, works = [Racing(kit, a), Racing(kit, b)], []
+            for n, (x, factor) in enumerate(zip(arrays, factors, strict=True)):
+                r = racing[n % 2]
+                array, options = r.array(x), {"op": "premul_sum", "scale": factor, "stream": r.stream}
+                if collective == "reduce_scatter":
+                    options["out"] = r.empty(x.size // world, x.dtype)
+                elif out and (collective == "all_reduce" or comm.rank == 0):
+                    options["out"] = r.empty(x.size, x.dtype)
+                works.append((r, getattr(comm, collective)(array, async_op=True, **options), array))
+            readings = [
+                (r, r.read(result), None if result is array else r.read(array))
+                for r, result, array in [(r, work.wait(), array) for r, work, array in works]
+            ]
+            found = [(r.found(result), array and r.found(array)) for r, result, array in readings]
+        expected = host if has_result(collective, comm.rank, 0) else arrays
+        return [
+            np.array_equal(result, right) and (array is None or np.array_equal(array, x))
+            for (result, array), right, x in zip(found, expected, arrays, strict=True)
+        ]
+
+    assert run_ranks(world, body) == [[True] * 4] * world
+
+
+LISTS = [("float32", 300), ("float32", 7), ("int64", 5), ("float32", 0), ("float32", 1000), ("int64", 3)]
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize(
+    ("collective", "how"),
+    [
+        ("all_reduce", {}),
+        ("all_reduce", {"codec": "bf16", "algorithm": "coded_ring"}),
+        ("all_gather", {}),
+        ("reduce", {"root": 0}),
+        ("broadcast", {"root": 0}),
+    ],
+)
+def test_lists_of_arrays(collective, how, world, make_kit):
+    """Several lists under way on two streams; arrays that are only read stay as they are."""
+    kit = make_kit(50)
+    kinds = [one for one in LISTS if "codec" not in how or one[0] == "float32"]
+
+    def body(comm):
+        lists = [
+            [inputs("all_reduce", dtype, world, count)[comm.rank] + n for dtype, count in kinds]
+            for n in range(3)
+        ]
+        fixed = {"algorithm": "ring" if collective != "broadcast" else "binomial_tree", "segments": 1} | how
+        fixed["algorithm"] = "binomial_tree" if collective == "reduce" else fixed["algorithm"]
+        host = [getattr(comm, collective)([x.copy() for x in xs], **fixed) for xs in lists]
+        before = comm.stats()["calls"]
+        with stream_of(kit) as a, stream_of(kit) as b:
+            racing, works = [Racing(kit, a), Racing(kit, b)], []
+            for n, xs in enumerate(lists):
+                r = racing[n % 2]
+                arrays = [r.array(x) for x in xs]
+                work = getattr(comm, collective)(arrays, async_op=True, stream=r.stream, **fixed)
+                works.append((r, work, arrays))
+            calls = comm.stats()["calls"] - before
+            readings = [(r, [r.read(y) for y in work.wait()]) for r, work, _ in works]
+            found = [[r.found(y) for y in ys] for r, ys in readings]
+        same = [
+            [np.array_equal(y, z) for y, z in zip(*pair, strict=True)]
+            for pair in zip(found, host, strict=True)
+        ]
+        return calls, same
+
+    for calls, same in run_ranks(world, body):
+        assert calls == 3 * len({dtype for dtype, _ in kinds})
+        assert all(all(one) for one in same)
+
+
+def test_lists_with_a_factor_that_are_mixed_and_large(make_kit):
+    """A large array travels by itself, host memory apart from a device's; the host waits by synchronize."""
+    kit = make_kit(50)
+
+    def body(comm):
+        sizes, before = (10, 300_000, 20, 5), comm.stats()["calls"]
+        xs = [kit.array(np.full(n, comm.rank + 1.0, np.float32)) for n in sizes[:3]]
+        xs.append(np.full(sizes[3], comm.rank + 1.0, np.float32))
+        kwargs = {"op": "premul_sum", "scale": 2.0, "algorithm": "direct", "segments": 1}
+        assert comm.all_reduce(xs, async_op=True, **kwargs).synchronize() is xs
+        calls = comm.stats()["calls"] - before
+        return calls, [float(x[-1]) for x in (*map(kit.host, xs[:3]), xs[3])]
+
+    assert run_ranks(2, body) == [(3, [6.0] * 4)] * 2
+
+
+def test_lists_that_differ_between_ranks(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        counts = (5, 3) if comm.rank else (3, 5)
+        comm.all_reduce([kit.array(np.ones(n)) for n in counts])
+
+    for error in outcomes_of(2, body):
+        assert isinstance(error, MismatchError)
 
 
 def test_a_direct_all_reduce_is_one_fold_a_rank_and_no_copy(make_kit):
@@ -255,14 +428,10 @@ def test_mixed_arguments_and_ranks(make_kit):
             comm.all_reduce(x, out=np.ones(3, np.float32))
         with pytest.raises(InvalidArgumentError, match="x and out must be on one device"):
             comm.all_reduce(x, out=other.array(np.ones(3, np.float32)))
-        with pytest.raises(UnsupportedTypeError, match="takes arrays in host memory only"):
-            comm.send(x, 1 - comm.rank)
-        with pytest.raises(UnsupportedTypeError, match="scale is for arrays in host memory"):
-            comm.all_reduce(x, op="premul_sum", scale=2.0)
-        with pytest.raises(InvalidArgumentError, match="needs the largest magnitude of all ranks"):
-            comm.all_reduce(x, codec="fixed:1e-3")
-        with pytest.raises(InvalidArgumentError, match="error and max_rel_err are for arrays in host memory"):
+        with pytest.raises(InvalidArgumentError, match="x and error must be on one device"):
             comm.all_reduce(x, codec="int8", error=np.ones(3, np.float32))
+        with pytest.raises(UnsupportedTypeError, match="this call takes arrays in host memory only"):
+            comm.all_reduce(x, max_rel_err=0.1)
         return comm.all_reduce(np.ones(1)).tolist()  # nothing has happened to the communicator
 
     assert run_ranks(2, arguments) == [[2.0]] * 2

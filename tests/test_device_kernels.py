@@ -7,6 +7,7 @@ import pytest
 from codec_samples import CODECS, narrow, storage, usable
 from on_device import wait_for
 from reference import DTYPES, OPS, defined, values
+from test_reduce import sample, widen
 
 from gpucomm import _core
 
@@ -38,6 +39,42 @@ def test_folds(make_kit, op, sources):
             finish(kit)
             for found in (out, there[0]):
                 assert kit.host(found).tobytes() == expected.tobytes(), (dtype, count)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_scaling(make_kit, dtype):
+    """In place and elsewhere, from every alignment."""
+    kit = make_kit()
+    for count, shift in [(1, 0), (255, 1), (10_003, 2)]:
+        x = sample(dtype, count + shift, np.random.default_rng(count))
+        there, out = kit.array(x.copy(), dtype), kit.array(np.zeros_like(x), dtype)
+        begin = x.itemsize * shift
+        kit.device.scale(dtype, kit.address(out) + begin, kit.address(there) + begin, count, 0.3)
+        kit.device.scale(dtype, kit.address(there), kit.address(there), count, -7.0)
+        finish(kit)
+        expected = np.zeros_like(x)
+        expected[shift:] = _core.scale(dtype, x[shift:].copy(), 0.3)
+        assert kit.host(out).tobytes() == expected.tobytes()
+        expected = x.copy()
+        expected[:count] = _core.scale(dtype, x[:count].copy(), -7.0)
+        assert kit.host(there).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_differences(make_kit, dtype):
+    """What is no finite number is 0, what is too large for a half its largest."""
+    kit, rng = make_kit(), np.random.default_rng(3)
+    for count, times in [(1, 1), (10_003, 3)]:
+        x, y = (sample(dtype, count, rng) for _ in range(2))
+        dense, error = kit.array(x, dtype), kit.array(y.copy(), dtype)
+        kit.device.difference(dtype, kit.address(dense), kit.address(error), times, count)
+        finish(kit)
+        with np.errstate(all="ignore"):
+            exact = np.float32(times) * (widen(dtype, x) - widen(dtype, y))
+        exact = np.where(np.isfinite(exact), exact, np.float32(0))
+        limit = {"float16": np.float32(65504), "bfloat16": np.uint32(0x7F7F0000).view(np.float32)}.get(dtype)
+        exact = exact if limit is None else np.clip(exact, -limit, limit)
+        assert kit.host(error).tobytes() == narrow(dtype, exact).tobytes()
 
 
 def elements(dtype: str, count: int) -> np.ndarray:

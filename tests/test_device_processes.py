@@ -31,7 +31,7 @@ def test_every_algorithm(world, collective, algorithm):
     assert world.run(ranks_do.every_case, collective, algorithm, 50) == [[]] * world.ranks
 
 
-@pytest.mark.parametrize("codec", ["int8", "bf16", "mpc", "zfp:8"])
+@pytest.mark.parametrize("codec", ["int8", "bf16", "mpc", "zfp:8", "fixed:1e-2"])
 @pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
 def test_the_same_bits_as_in_host_memory(world, collective, algorithm, codec):
     same = world.run(
@@ -50,6 +50,24 @@ def test_messages_larger_than_the_arena(world, algorithm, op):
     options = {"algorithm": algorithm, "op": op, "segments": 2}
     count = 2_000_003
     assert all(world.run(ranks_do.as_on_the_host, "all_reduce", "float16", count, 50, **options))
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+def test_premultiplied_sums(world, collective):
+    options = {"op": "premul_sum", "scale": 0.3, "algorithm": "direct", "segments": 1}
+    assert all(world.run(ranks_do.as_on_the_host, collective, "float32", 60_000, 50, **options))
+
+
+def test_lists_of_arrays(world):
+    assert world.run(ranks_do.lists, 50) == [[True] * 12] * world.ranks
+
+
+def test_messages(world):
+    assert world.run(ranks_do.messages, 50) == [[True] * 10] * world.ranks
+
+
+def test_messages_of_both_kinds_that_cross(world):
+    assert world.run(ranks_do.crossed)[:2] == [[2.0] * 5, [1.0] * 5]
 
 
 def test_many_calls_that_nobody_waits_for(world):
@@ -79,11 +97,15 @@ def test_blocks_of_sizes_that_only_two_ranks_know(world):
         (ranks_do.absent, "CollectiveTimeoutError", "missing: 0"),
         (ranks_do.closed, "PeerLostError", "rank 0 has closed its communicator"),
         (ranks_do.another_device, "UnavailableError", "all calls of a communicator are on one device"),
+        (ranks_do.wrong_end, "MismatchError", "sends 3 float64 on a device"),
+        (ranks_do.no_sender, "CollectiveTimeoutError", "has not called send for it"),
+        (ranks_do.closed_sender, "PeerLostError", "rank 0 has closed its communicator"),
+        (ranks_do.another_device_for_messages, "UnavailableError", "all messages of a communicator are on"),
     ],
 )
 def test_faults(world, fault, kind, text):
     found = world.run(ranks_do.in_a_group, fault)
-    silent = fault in (ranks_do.absent, ranks_do.closed)
+    silent = fault in (ranks_do.absent, ranks_do.closed, ranks_do.no_sender, ranks_do.closed_sender)
     for name, message, seconds in found[1:] if silent else found:
         assert name == kind and text in message
         assert seconds < 8

@@ -420,6 +420,12 @@ class HostDeviceArray:
         self, *, stream: typing.Any = None, max_version: typing.Any = None
     ) -> typing_extensions.CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    def new_empty(
+        self, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+    ) -> HostDeviceArray:
+        """
+        An uninitialised array of this dtype and device.
+        """
     @property
     def values(self) -> numpy.ndarray:
         """
@@ -466,6 +472,18 @@ class Device:
     ) -> None:
         """
         Enqueues to = coded (decoded source + own).
+        """
+    def difference(
+        self,
+        dtype: str,
+        dense: typing.SupportsInt | typing.SupportsIndex,
+        error: typing.SupportsInt | typing.SupportsIndex,
+        times: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues error = times (dense - error), as codings tell what they lose.
         """
     def done(self, event: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
@@ -527,6 +545,18 @@ class Device:
     ) -> None:
         """
         Enqueues a fold of the sources, in their order, into each of `to`.
+        """
+    def scale(
+        self,
+        dtype: str,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        factor: typing.SupportsFloat | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues a multiplication of floats.
         """
     def wait(
         self,
@@ -759,10 +789,11 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
         codec: str | None = None,
     ) -> typing.Any:
         """
-        A call on a pack with this digest.
+        A call on a pack with this digest, or on a list of arrays on a device that are one.
         """
     def _plan_packs(
         self,
@@ -772,7 +803,7 @@ class Communicator:
         scale: typing.SupportsFloat | typing.SupportsIndex | None,
     ) -> list:
         """
-        How a list of arrays travels: (places, elements, digest) of each message, after their checks.
+        How a list of arrays travels: (places, elements, digest, on a device) of each message, after their checks.
         """
     def _predict(
         self,
@@ -1005,6 +1036,7 @@ class Communicator:
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Receives the next message from one rank into x.
@@ -1012,7 +1044,7 @@ class Communicator:
         Args:
             x: an array of the dtype and count that the sender sends; it is written.
             source: another rank.
-            timeout, async_op: as in send.
+            timeout, async_op, stream: as in send.
 
         Returns:
             x; a Work if async_op.
@@ -1135,6 +1167,7 @@ class Communicator:
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Sends x to one rank, which receives it by recv.
@@ -1143,17 +1176,22 @@ class Communicator:
         neither waits for the other. A short message has left when send returns, whether or not it is received yet.
 
         Args:
-            x: an array of any shape and dtype that speaks DLPack, in host memory, C-contiguous.
+            x: an array of any shape and dtype that speaks DLPack, C-contiguous, in host memory or in a device's; the
+                receiver's must be of the same kind. From a device's memory send may wait until the receiver has
+                come; then the work is enqueued.
             to: another rank.
             timeout: seconds until the message, and with it the communicator, fails on every rank; None: the
                 communicator's.
             async_op: return a Work at once; x must be left alone until it is done.
+            stream: of arrays on a device, as in all_reduce: the message comes after what the stream holds, and the
+                stream waits until x has been read.
 
         Returns:
             None; a Work if async_op.
 
         Raises:
             InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+            UnavailableError: x is on a device, and the ranks share no memory.
             MismatchError: the receiver expects another dtype or count. A sender whose message had left already
                 learns it from its next call.
             CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
@@ -1168,6 +1206,7 @@ class Communicator:
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
         Sends x to one rank and receives out from one, the same or another, both at once.
@@ -1177,7 +1216,7 @@ class Communicator:
             to: a rank; this one only where source is too: then x is copied to out.
             out: as recv's x; apart from x.
             source: the rank to receive from.
-            timeout, async_op: as in send.
+            timeout, async_op, stream: as in send.
 
         Returns:
             out; a Work if async_op.
@@ -1191,7 +1230,8 @@ class Communicator:
         """
     def stats(self) -> dict:
         """
-        Since the start: bytes_sent, bytes_received (payload), messages_sent, calls; of pieces: encodes, decodes.
+        Since the start: bytes_sent, bytes_received (payload), messages_sent, calls and, of these, device_calls, on
+        arrays of devices, which count once they are enqueued; of pieces: encodes, decodes.
         """
     def tuning(self) -> list:
         """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
 __all__ = ["CoalescedWork", "run"]
+
+_Put = Callable[[Sequence[Any]], None]
 
 
 class CoalescedWork:
@@ -39,6 +42,23 @@ class CoalescedWork:
             message.finish(end)
         return self._result
 
+    def synchronize(self, timeout: float | None = None) -> Any:
+        """As `wait`, but the host waits for arrays on a device too, whose stream only would.
+
+        Args:
+            timeout: as in wait.
+
+        Returns:
+            As wait.
+
+        Raises:
+            Error: as the collective; what went wrong on the device.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        for message in self._messages:
+            message.finish(end, host=True)
+        return self._result
+
     def done(self) -> bool:
         """Whether all messages have ended, well or not; the results are in place after `wait`."""
         return all(message.done() for message in self._messages)
@@ -52,84 +72,101 @@ class CoalescedWork:
 
 
 class _Message:
-    """One message: an array by itself, or a pack of some."""
+    """One message of so many elements; `put` takes the results of its arrays, in their order."""
 
-    def __init__(self, comm: Communicator, arrays: list[Any], count: int) -> None:
-        self._comm, self._arrays = comm, arrays
-        self._pack: Any = None
-        self._buffer: Any = None
+    def __init__(self, comm: Communicator, arrays: list[Any], count: int, put: _Put) -> None:
+        self._comm, self._arrays, self._count, self._put = comm, arrays, count, put
         self._result: Any = None
         self._work: _core.Work | None = None
-        if len(arrays) > 1:
-            self._take_buffer(count)
+        self._open = True
 
     def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
         """Issues the call; a blocking one ends here."""
-        self._writes = writes
-        if self._pack is None:
-            issued = getattr(self._comm, collective)(self._arrays[0], **how)
-        else:
-            if reads:
-                _core.copy_pack(self._arrays, self._pack, True)
-            issued = self._comm._packed(collective, self._pack, digest, **how)
-        if how["async_op"]:
-            self._work = issued
-        else:
-            self._result = issued
-            self._unpack()
+        raise NotImplementedError
 
-    def finish(self, end: float | None) -> None:
-        """Waits until the clock says `end` and unpacks, the first time."""
+    def finish(self, end: float | None, host: bool = False) -> None:
+        """Waits until the clock says `end` and unpacks, the first time; `host`: for a device too."""
         if self._work is not None:
-            self._result = self._work.wait(None if end is None else max(0.001, end - time.monotonic()))
-            self._work = None
-            self._unpack()
+            wait = self._work.synchronize if host else self._work.wait
+            self._result = wait(None if end is None else max(0.001, end - time.monotonic()))
+            self._close()
 
     def done(self) -> bool:
         return self._work is None or self._work.done()
 
+    def _take(self, issued: Any, how: dict[str, Any]) -> None:
+        if how["async_op"]:
+            self._work = issued
+        else:
+            self._result = issued
+            self._close()
+
+    def _close(self) -> None:
+        if self._open:
+            self._open = False
+            self._unpack()
+
     def _unpack(self) -> None:
-        if self._pack is None:
-            return
+        self._put(self._result)
+
+
+class _Single(_Message):
+    """An array by itself."""
+
+    def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
+        self._take(getattr(self._comm, collective)(self._arrays[0], **how), how)
+
+    def _unpack(self) -> None:
+        self._put([self._result])
+
+
+class _Staged(_Message):
+    """A pack of arrays on a device, which that puts together and takes apart by itself."""
+
+    def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
+        self._take(self._comm._packed(collective, self._arrays, digest, **how), how)
+
+
+class _Pack(_Message):
+    """A pack in host memory, in a buffer of the arrays' library."""
+
+    def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
+        self._take_buffer()
+        self._writes = writes
+        if reads:
+            _core.copy_pack(self._arrays, self._pack, True)
+        self._take(self._comm._packed(collective, self._pack, digest, **how), how)
+
+    def _unpack(self) -> None:
         if self._writes:
             _core.copy_pack(self._arrays, self._pack, False)
         self._give_back()
+
+    def _take_buffer(self) -> None:
+        """The last buffer of this dtype where it is free: memory that was touched before is much quicker."""
+        like = self._arrays[0]
+        self._key = (type(like), str(like.dtype))
+        self._buffer = _buffers(self._comm).pop(self._key, None)
+        if self._buffer is None or len(self._buffer) < self._count:
+            self._buffer = empty_like(like, (self._count,))
+        self._pack = self._buffer[: self._count]
 
     def _give_back(self) -> None:
         _buffers(self._comm)[self._key] = self._buffer
         self._pack = self._buffer = None
 
-    def _take_buffer(self, count: int) -> None:
-        """The last buffer of this dtype where it is free: memory that was touched before is much quicker."""
-        like = self._arrays[0]
-        self._key = (type(like), str(like.dtype))
-        self._buffer = _buffers(self._comm).pop(self._key, None)
-        if self._buffer is None or len(self._buffer) < count:
-            self._buffer = empty_like(like, (count,))
-        self._pack = self._buffer[:count]
 
-
-class _Gathering(_Message):
-    """A message of all_gather: its results are new arrays, which come into a list."""
-
-    def __init__(
-        self, comm: Communicator, arrays: list[Any], count: int, places: Sequence[int], results: list[Any]
-    ) -> None:
-        super().__init__(comm, arrays, count)
-        self._places, self._results = places, results
+class _Gathering(_Pack):
+    """A pack of all_gather: its results are new arrays."""
 
     def _unpack(self) -> None:
-        if self._pack is None:
-            self._results[self._places[0]] = self._result
-            return
         shapes = [tuple(x.shape) or (1,) for x in self._arrays]
-        world, count = self._comm.world, len(self._pack)
+        world, count = self._comm.world, self._count
         outs = [empty_like(x, (world * s[0], *s[1:])) for x, s in zip(self._arrays, shapes, strict=True)]
         for rank in range(world):
             parts = [out[rank * s[0] : (rank + 1) * s[0]] for out, s in zip(outs, shapes, strict=True)]
             _core.copy_pack(parts, self._result[rank * count : (rank + 1) * count], False)
-        for place, out in zip(self._places, outs, strict=True):
-            self._results[place] = out
+        self._put(outs)
         self._give_back()
 
 
@@ -174,13 +211,21 @@ def run(
     gathered: list[Any] = [None] * len(xs)
     gathers = collective == "all_gather"
     messages: list[_Message] = []
-    for places, count, digest in comm._plan_packs(list(xs), writes, how.get("op"), how.get("scale")):
-        arrays = [xs[i] for i in places]
-        made = _Gathering(comm, arrays, count, places, gathered) if gathers else _Message(comm, arrays, count)
+    packs = comm._plan_packs(list(xs), writes, how.get("op"), how.get("scale"))
+    for places, count, digest, device in packs:
+        kind: type[_Message] = _Gathering if gathers else _Pack
+        if device or len(places) == 1:
+            kind = _Single if len(places) == 1 else _Staged
+        made = kind(comm, [xs[i] for i in places], count, partial(_put, gathered, places))
         made.start(collective, digest, reads, writes, how)
         messages.append(made)
     result = gathered if gathers else xs
     return CoalescedWork(result, messages) if how["async_op"] else result
+
+
+def _put(results: list[Any], places: Sequence[int], made: Sequence[Any]) -> None:
+    for place, one in zip(places, made, strict=True):
+        results[place] = one
 
 
 def _directions(collective: str, is_root: bool) -> tuple[bool, bool]:

@@ -1,5 +1,6 @@
-// The fold of a GPU on the host, its threads counted by a loop; test_cuda_math.py calls it by ctypes.
-#include "cuda/fold_table.h"
+// The folds and operations on pairs of a GPU on the host, threads counted by a loop; test_cuda_math.py calls
+// them.
+#include "cuda/pairs_math.h"
 
 // Returns the elements that were moved in packs.
 extern "C" size_t cuda_fold(int dtype, int op, int divisor, const std::byte* const* sources, int source_count,
@@ -16,4 +17,24 @@ extern "C" size_t cuda_fold(int dtype, int op, int divisor, const std::byte* con
       cuda::fold_share<Form, Operation, kSources>(arguments, thread, threads);
   });
   return arguments.packs * cuda::kPackBytes / size_of(fold.dtype);
+}
+
+extern "C" void cuda_scale(int dtype, double factor, const std::byte* from, std::byte* to, size_t count,
+                           size_t threads) {
+  using namespace gpucomm;
+  const auto arguments = cuda::arguments_of(static_cast<Dtype>(dtype), to, from, count, factor);
+  cuda::with_form(static_cast<Dtype>(dtype), [&]<class Form>() {
+    for (size_t thread = threads; thread-- > 0;)
+      cuda::pair_share<Form, cuda::Multiplied>(arguments, thread, threads);
+  });
+}
+
+extern "C" void cuda_difference(int dtype, int times, const std::byte* dense, std::byte* error, size_t count,
+                                size_t threads) {
+  using namespace gpucomm;
+  const auto arguments = cuda::arguments_of(static_cast<Dtype>(dtype), error, dense, count, times);
+  cuda::with_narrow_form(static_cast<Dtype>(dtype), [&]<class Form>() {
+    for (size_t thread = threads; thread-- > 0;)
+      cuda::pair_share<Form, cuda::Difference>(arguments, thread, threads);
+  });
 }

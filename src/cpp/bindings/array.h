@@ -27,6 +27,10 @@ class Array {
   // Where it is, as DLPack numbers devices.
   dlpack::Device place() const { return place_; }
   bool on_host() const { return place_.type == dlpack::kCpu || place_.type == dlpack::kCudaHost; }
+  bool same_memory(const Array& other) const {
+    if (on_host() || other.on_host()) return on_host() == other.on_host();
+    return place_.type == other.place_.type && place_.id == other.place_.id;
+  }
   // The stream that its library works on now; null where that does not tell: the device's default stream.
   void* current_stream() const;
   std::vector<int64_t> shape() const { return {extents_, extents_ + dimensions_}; }

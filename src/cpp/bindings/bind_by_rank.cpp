@@ -108,7 +108,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
             if (several(x))
               return coalesced(c, "all_gather", x, "out"_a = out, "counts"_a = counts,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op, "codec"_a = codec);
+                               "async_op"_a = async_op, "stream"_a = stream, "codec"_a = codec);
             return c.located([&] {
               return c.all_gather(x, out, counts,
                                   with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec}));

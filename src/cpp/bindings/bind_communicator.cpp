@@ -154,14 +154,20 @@ void bind_communicator(py::module_& m) {
   bind_point_to_point(type);
   bind_tuning(type);
   type.def("_plan_packs", &PyCommunicator::plan_packs, "xs"_a, "writes"_a, "op"_a, "scale"_a,
-           "How a list of arrays travels: (places, elements, digest) of each message, after their checks.")
+           "How a list of arrays travels: (places, elements, digest, on a device) of each message, after "
+           "their "
+           "checks.")
       .def(
           "_packed",
           [](PyCommunicator& c, Text collective, Object x, uint64_t pack, Text op, int root, Maybe scale,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op,
+             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op, Handle stream,
              std::optional<std::string> codec) {
-            const Options options{algorithm, segments, timeout, async_op, pack, codec};
+            const Options options =
+                with_stream(stream, {algorithm, segments, timeout, async_op, pack, codec});
             return c.located([&] {
+              if (py::isinstance<py::list>(x))
+                return c.packed_on_device(parse<Collective>("collective", collective, kCollectiveNames), x,
+                                          op, root, scale, options);
               if (collective == "all_reduce") return c.all_reduce(x, op, py::none(), scale, options);
               if (collective == "all_gather") return c.all_gather(x, py::none(), {}, options);
               if (collective == "reduce") return c.reduce(x, root, op, py::none(), scale, options);
@@ -170,7 +176,8 @@ void bind_communicator(py::module_& m) {
           },
           "collective"_a, "x"_a, "pack"_a, py::kw_only(), "op"_a = "sum", "root"_a = 0,
           "scale"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(),
-          "async_op"_a = false, "codec"_a = py::none(), "A call on a pack with this digest.");
+          "async_op"_a = false, "stream"_a = py::none(), "codec"_a = py::none(),
+          "A call on a pack with this digest, or on a list of arrays on a device that are one.");
   type.def(
           "_predict",
           [](PyCommunicator& c, Object x, const std::optional<std::string>& codec, Maybe timeout) {
@@ -225,7 +232,8 @@ void bind_communicator(py::module_& m) {
             if (several(x))
               return coalesced(c, "all_reduce", x, "op"_a = op, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op, "codec"_a = codec, "error"_a = error);
+                               "async_op"_a = async_op, "stream"_a = stream, "codec"_a = codec,
+                               "error"_a = error);
             return c.located([&] {
               return c.all_reduce(
                   x, op, out, scale,
@@ -243,7 +251,7 @@ void bind_communicator(py::module_& m) {
             if (several(x))
               return coalesced(c, "reduce", x, "op"_a = op, "root"_a = root, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op);
+                               "async_op"_a = async_op, "stream"_a = stream);
             return c.located([&] {
               return c.reduce(x, root, op, out, scale,
                               with_stream(stream, {algorithm, segments, timeout, async_op}));
@@ -258,7 +266,8 @@ void bind_communicator(py::module_& m) {
              Maybe timeout, bool async_op, Handle stream) {
             if (several(x))
               return coalesced(c, "broadcast", x, "root"_a = root, "algorithm"_a = algorithm,
-                               "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op);
+                               "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op,
+                               "stream"_a = stream);
             return c.located([&] {
               return c.broadcast(x, root, with_stream(stream, {algorithm, segments, timeout, async_op}));
             });
@@ -286,8 +295,9 @@ void bind_communicator(py::module_& m) {
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,
-           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls; of pieces: encodes, "
-           "decodes.")
+           "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls and, of these, "
+           "device_calls, "
+           "on\narrays of devices, which count once they are enqueued; of pieces: encodes, decodes.")
       .def(
           "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
           "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "

@@ -85,6 +85,12 @@ void bind_arrays(py::module_& m) {
           py::kw_only(), "stream"_a = py::none(), "max_version"_a = py::none())
       .def("__dlpack_device__",
            [](const DeviceArray& array) { return py::make_tuple(dlpack::kExtension, array.device); })
+      .def(
+          "new_empty",
+          [](const DeviceArray& array, const std::vector<py::ssize_t>& shape) {
+            return DeviceArray{py::array(array.values.dtype(), shape), array.device, array.bfloat16};
+          },
+          "shape"_a, "An uninitialised array of this dtype and device.")
       .def_readonly("values", &DeviceArray::values, "The array, as the host reads it.");
 }
 
@@ -136,6 +142,20 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           },
           "dtype"_a, "op"_a, "to"_a, "sources"_a, "count"_a, "divisor"_a = 1, "stream"_a = 0,
           "Enqueues a fold of the sources, in their order, into each of `to`.")
+      .def(
+          "scale",
+          [](Device& d, Text dtype, Address to, Address from, size_t count, double factor, Address s) {
+            d.scale(parse_dtype(dtype), pointer(to), pointer(from), count, factor, handle(s));
+          },
+          "dtype"_a, "to"_a, "source"_a, "count"_a, "factor"_a, "stream"_a = 0,
+          "Enqueues a multiplication of floats.")
+      .def(
+          "difference",
+          [](Device& d, Text dtype, Address dense, Address error, int times, size_t count, Address s) {
+            d.difference(parse_dtype(dtype), pointer(dense), pointer(error), times, count, handle(s));
+          },
+          "dtype"_a, "dense"_a, "error"_a, "times"_a, "count"_a, "stream"_a = 0,
+          "Enqueues error = times (dense - error), as codings tell what they lose.")
       .def(
           "encode",
           [](Device& d, Text codec, Text dtype, Address dense, size_t count, Address slot, Address s) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <tuple>
 
 #include "bindings/bind.h"
 #include "bindings/collectives.h"
@@ -28,9 +29,9 @@ struct Pack {
   }
 };
 
-std::deque<Array> borrow(const py::list& xs) {
+std::deque<Array> borrow(const py::list& xs, bool anywhere = false) {
   std::deque<Array> arrays;
-  for (size_t i = 0; i < xs.size(); ++i) arrays.emplace_back(xs[i], concat("x[", i, "]").c_str());
+  for (size_t i = 0; i < xs.size(); ++i) arrays.emplace_back(xs[i], concat("x[", i, "]").c_str(), anywhere);
   return arrays;
 }
 
@@ -46,20 +47,27 @@ void check_apart(const std::deque<Array>& arrays) {
            std::min(order[k - 1], order[k]), "] and x[", std::max(order[k - 1], order[k]), "] overlap");
 }
 
+// What one message holds is of one dtype and lies in one memory.
+using Kind = std::tuple<Dtype, int, int>;
+Kind kind_of(const Array& array) {
+  if (array.on_host()) return {array.dtype(), 0, 0};
+  return {array.dtype(), array.place().type, array.place().id};
+}
+
 std::vector<Pack> plan(const std::deque<Array>& arrays) {
   std::vector<Pack> packs;
-  std::map<Dtype, size_t> open;  // the pack that takes more of a dtype
+  std::map<Kind, size_t> open;  // the pack that takes more of a kind
   for (size_t i = 0; i < arrays.size(); ++i) {
     const Array& array = arrays[i];
-    auto found = open.find(array.dtype());
+    auto found = open.find(kind_of(array));
     const size_t room =
         found == open.end() ? 0 : kMostPackBytes - packs[found->second].count * size_of(array.dtype());
     const bool alone = array.bytes() > kMostPackedBytes;
     if (alone || found == open.end() || array.bytes() > room) {
       packs.emplace_back();
-      if (!alone) open[array.dtype()] = packs.size() - 1;
+      if (!alone) open[kind_of(array)] = packs.size() - 1;
     }
-    packs[alone ? packs.size() - 1 : open[array.dtype()]].add(i, array.count());
+    packs[alone ? packs.size() - 1 : open[kind_of(array)]].add(i, array.count());
   }
   return packs;
 }
@@ -82,14 +90,15 @@ void copy_pack(const py::list& xs, const py::object& pack, bool into) {
 py::list PyCommunicator::plan_packs(const py::list& xs, bool writes, const std::optional<std::string>& op,
                                     Factor scale) const {
   return located([&] {
-    const std::deque<Array> arrays = borrow(xs);
+    const std::deque<Array> arrays = borrow(xs, true);
     for (size_t i = 0; i < arrays.size(); ++i) {
       if (op) check_reducible(arrays[i], *op, scale);
       if (writes) check_writable(arrays[i], concat("x[", i, "]").c_str(), "");
     }
     if (writes) check_apart(arrays);
     py::list rows;
-    for (const Pack& pack : plan(arrays)) rows.append(py::make_tuple(pack.places, pack.count, pack.digest));
+    for (const Pack& pack : plan(arrays))
+      rows.append(py::make_tuple(pack.places, pack.count, pack.digest, !arrays[pack.places[0]].on_host()));
     return rows;
   });
 }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "bindings/devices.h"
 #include "bindings/in_flight.h"
 
 namespace py = pybind11;
@@ -18,17 +19,22 @@ Messages from one rank to another are matched in the order of issue. They are ap
 neither waits for the other. A short message has left when send returns, whether or not it is received yet.
 
 Args:
-    x: an array of any shape and dtype that speaks DLPack, in host memory, C-contiguous.
+    x: an array of any shape and dtype that speaks DLPack, C-contiguous, in host memory or in a device's; the
+        receiver's must be of the same kind. From a device's memory send may wait until the receiver has
+        come; then the work is enqueued.
     to: another rank.
     timeout: seconds until the message, and with it the communicator, fails on every rank; None: the
         communicator's.
     async_op: return a Work at once; x must be left alone until it is done.
+    stream: of arrays on a device, as in all_reduce: the message comes after what the stream holds, and the
+        stream waits until x has been read.
 
 Returns:
     None; a Work if async_op.
 
 Raises:
     InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+    UnavailableError: x is on a device, and the ranks share no memory.
     MismatchError: the receiver expects another dtype or count. A sender whose message had left already
         learns it from its next call.
     CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
@@ -39,7 +45,7 @@ constexpr const char* kRecv = R"(Receives the next message from one rank into x.
 Args:
     x: an array of the dtype and count that the sender sends; it is written.
     source: another rank.
-    timeout, async_op: as in send.
+    timeout, async_op, stream: as in send.
 
 Returns:
     x; a Work if async_op.
@@ -55,7 +61,7 @@ Args:
     to: a rank; this one only where source is too: then x is copied to out.
     out: as recv's x; apart from x.
     source: the rank to receive from.
-    timeout, async_op: as in send.
+    timeout, async_op, stream: as in send.
 
 Returns:
     out; a Work if async_op.
@@ -79,8 +85,13 @@ void PyCommunicator::check_peer(const char* what, int peer) const {
 std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array, int peer,
                                                const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
+  Residence residence;
+  if (!array.on_host()) {
+    residence = {device_of(array, sending ? "x" : "out"), stream_of(options, array), !options.async_op};
+    check_on_device({}, *residence.device);
+  }
   py::gil_scoped_release released;
-  return core_->messages().start(sending, peer, array.dtype(), array.count(), array.data(), limit);
+  return core_->messages().start(sending, peer, array.dtype(), array.count(), array.data(), limit, residence);
 }
 
 py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, py::object x,
@@ -102,23 +113,34 @@ py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, p
 }
 
 py::object PyCommunicator::send(py::object x, int to, const Options& options) {
-  const Array in(x, "x");
+  const Array in(x, "x", true);
   check_peer("to", to);
   check_apart(x, py::none());
   return finish({start(true, in, to, options)}, x, py::none(), options);
 }
 
 py::object PyCommunicator::recv(py::object x, int source, const Options& options) {
-  const Array to(x, "x");
+  const Array to(x, "x", true);
   check_peer("source", source);
   check_writable(to, "x", ": recv writes it");
   check_apart(py::none(), x);
   return finish({start(false, to, source, options)}, x, x, options);
 }
 
+// To oneself.
+static void copy(const Array& x, const Array& out, const Options& options) {
+  if (!x.same_memory(out))
+    fail(ErrorKind::invalid_argument, "x and out must be on one device where to and source are this rank");
+  if (!x.bytes()) return;
+  if (x.on_host())
+    std::memcpy(out.data(), x.data(), x.bytes());
+  else
+    device_of(x, "x")->copy(out.data(), x.data(), x.bytes(), stream_of(options, x));
+}
+
 py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int source,
                                     const Options& options) {
-  const Array in(x, "x"), target(out, "out");
+  const Array in(x, "x", true), target(out, "out", true);
   check_writable(target, "out", "");
   check_apart(x, out);
   if (in.overlaps(target)) fail(ErrorKind::invalid_argument, "x and out must be apart, they overlap");
@@ -127,7 +149,7 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
       fail(ErrorKind::invalid_argument, "out must hold ", in.count(), " elements of ", name_of(in.dtype()),
            ", got ", target.count(), " of ", name_of(target.dtype()));
     core_->fate().check_open();
-    if (in.bytes()) std::memcpy(target.data(), in.data(), in.bytes());
+    copy(in, target, options);
     return finish({}, x, out, options);
   }
   check_peer("to", to);
@@ -147,23 +169,29 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
 void bind_point_to_point(py::class_<PyCommunicator>& type) {
   type.def(
           "send",
-          [](PyCommunicator& c, Object x, int to, Maybe timeout, bool async_op) {
-            return c.located([&] { return c.send(x, to, {"", {}, timeout, async_op}); });
+          [](PyCommunicator& c, Object x, int to, Maybe timeout, bool async_op, Handle stream) {
+            return c.located([&] { return c.send(x, to, with_stream(stream, {"", {}, timeout, async_op})); });
           },
-          "x"_a, "to"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false, kSend)
+          "x"_a, "to"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
+          "stream"_a = py::none(), kSend)
       .def(
           "recv",
-          [](PyCommunicator& c, Object x, int source, Maybe timeout, bool async_op) {
-            return c.located([&] { return c.recv(x, source, {"", {}, timeout, async_op}); });
+          [](PyCommunicator& c, Object x, int source, Maybe timeout, bool async_op, Handle stream) {
+            return c.located(
+                [&] { return c.recv(x, source, with_stream(stream, {"", {}, timeout, async_op})); });
           },
-          "x"_a, "source"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false, kRecv)
+          "x"_a, "source"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
+          "stream"_a = py::none(), kRecv)
       .def(
           "sendrecv",
-          [](PyCommunicator& c, Object x, int to, Object out, int source, Maybe timeout, bool async_op) {
-            return c.located([&] { return c.sendrecv(x, to, out, source, {"", {}, timeout, async_op}); });
+          [](PyCommunicator& c, Object x, int to, Object out, int source, Maybe timeout, bool async_op,
+             Handle stream) {
+            return c.located([&] {
+              return c.sendrecv(x, to, out, source, with_stream(stream, {"", {}, timeout, async_op}));
+            });
           },
           "x"_a, "to"_a, "out"_a, "source"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
-          kSendRecv);
+          "stream"_a = py::none(), kSendRecv);
 }
 
 }  // namespace gpucomm

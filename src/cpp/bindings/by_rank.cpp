@@ -70,10 +70,10 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
   if (call.in_place) check_writable(in, "x", "");
   check_has_codec(options);
   if (scale || !options.error.is_none()) check_call(call, x, out, options);
-  py::object own_x = contribution(x, in, scale);
-  const auto* data = scale ? Array(own_x, "x", true).data() : in.data();
+  Arrays arrays{in.data(), to.data()};
+  py::object own_x = contribution(x, in, scale, arrays);
   call.in_place = call.in_place && !scale;
-  return issue(std::move(call), {data, to.data()}, own_x, out, options);
+  return issue(std::move(call), arrays, own_x, out, options);
 }
 
 py::object PyCommunicator::scatter(py::object x, int root, py::object out, const Options& options) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bindings/collectives.h"
+#include "bindings/devices.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
 
@@ -19,11 +20,13 @@ void PyCommunicator::check_call(Shape call, py::handle x, py::handle out, const 
     check_codec(call);
   }
   core_->check_wish(call);
-  if (!options.error.is_none()) check_error(Array(x, "x"), Array(out, "out"), options);
+  if (call.on_device) check_on_device(call, *device_of(Array(x, "x", true), "x"));
+  if (!options.error.is_none()) check_error(Array(x, "x", true), Array(out, "out", true), options);
 }
 
 void PyCommunicator::check_error(const Array& x, const Array& out, const Options& options) const {
-  const Array error(options.error, "error");
+  const Array error(options.error, "error", true);
+  if (!error.same_memory(x)) fail(ErrorKind::invalid_argument, "x and error must be on one device");
   if (options.algorithm != "auto" && Registry<Algorithm>::find(options.algorithm).repeats)
     fail(ErrorKind::invalid_argument, "algorithm '", options.algorithm,
          "' encodes an element more than once, so it cannot tell an error: leave out error=");
@@ -35,11 +38,11 @@ void PyCommunicator::check_error(const Array& x, const Array& out, const Options
     fail(ErrorKind::invalid_argument, "error must be apart from x and out");
 }
 
-// Zeros so far.
+// Zeros so far; a device clears it itself.
 std::byte* PyCommunicator::error_for(const Options& options) const {
   if (options.error.is_none() || core_->closed()) return nullptr;
-  const Array error(options.error, "error");
-  std::memset(error.data(), 0, error.bytes());
+  const Array error(options.error, "error", true);
+  if (error.on_host()) std::memset(error.data(), 0, error.bytes());
   return error.data();
 }
 

@@ -9,7 +9,6 @@
 
 #include "bindings/in_flight.h"
 #include "bindings/names.h"
-#include "reduce/scale.h"
 #include "transports/emulated.h"
 #include "transports/wire.h"
 
@@ -182,22 +181,6 @@ void PyCommunicator::check_reducible(const Array& x, const std::string& name, Fa
     fail(ErrorKind::invalid_argument, "scale is only for op 'premul_sum', got op '", name, "'");
 }
 
-// A pass of its own: builders send the input as it is. Nothing is written on a closed communicator.
-void PyCommunicator::multiply(const Array& x, const Array& target, Factor factor) const {
-  if (!factor || core_->closed()) return;
-  if (!x.on_host()) fail(ErrorKind::unsupported_type, "scale is for arrays in host memory");
-  py::gil_scoped_release released;
-  scale(x.dtype(), target.data(), x.data(), x.count(), *factor);
-}
-
-// What this rank contributes where x must be left as it is.
-py::object PyCommunicator::contribution(py::object x, const Array& in, Factor scale) const {
-  if (!scale) return x;
-  py::object copy = allocate(x, in, in.shape().empty() ? 1 : in.shape()[0]);
-  multiply(in, Array(copy, "x", true), scale);
-  return copy;
-}
-
 void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
   if (array.read_only()) fail(ErrorKind::unsupported_type, what, " is read-only", advice);
 }
@@ -207,7 +190,7 @@ void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, c
                                size_t shared_bytes) const {
   check_writable(out, "out", "");
   const auto [x_at, out_at] = std::pair(x.place(), out.place());
-  if (x.on_host() != out.on_host() || (!x.on_host() && (x_at.type != out_at.type || x_at.id != out_at.id)))
+  if (!x.same_memory(out))
     fail(ErrorKind::invalid_argument, "x and out must be on one device, got DLPack's (type, number) (",
          x_at.type, ", ", x_at.id, ") and (", out_at.type, ", ", out_at.id, ")");
   if (out.dtype() != x.dtype() || out.count() != count)
@@ -230,8 +213,8 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
   shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
   shape.pack = options.pack;
   shape.on_device = !x.on_host();
-  if (shape.on_device && (!options.error.is_none() || options.lost_sq))
-    fail(ErrorKind::invalid_argument, "error and max_rel_err are for arrays in host memory");
+  if (shape.on_device && options.lost_sq)
+    fail(ErrorKind::invalid_argument, "max_rel_err is for arrays in host memory");
   return shape;
 }
 
@@ -244,8 +227,11 @@ py::handle PyCommunicator::written_by(const Shape& shape, const Arrays& arrays,
 py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::object result,
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
+  if (shape.on_device) {
+    const Array where(x.is_none() ? result : x, "x", true);
+    return issue_on_device(std::move(shape), arrays, where, std::move(x), result, options, limit);
+  }
   check_apart(x, written_by(shape, arrays, result));
-  if (shape.on_device) return issue_on_device(std::move(shape), arrays, std::move(x), result, options, limit);
   arrays.error = error_for(options);
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
@@ -297,12 +283,12 @@ py::object PyCommunicator::fold(Shape call, py::object x, const Array& in, py::o
   if (scale || !options.error.is_none()) check_call(call, x, out.is_none() ? x : out, options);
   if (out.is_none()) {
     check_writable(in, "x", ": pass out= to leave it as it is");
-    multiply(in, in, scale);
+    multiply(in, in, scale, options);
     return issue(std::move(call), {in.data(), in.data()}, x, x, options);
   }
   const Array to(out, "out", true);
   check_out(in, to, in.count(), in.data(), in.bytes());
-  multiply(in, to, scale);
+  multiply(in, to, scale, options);
   auto* input = scale ? to.data() : in.data();
   call.in_place = input == to.data();
   return issue(std::move(call), {input, to.data()}, x, out, options);
@@ -327,9 +313,9 @@ py::object PyCommunicator::reduce(py::object x, int root, const std::string& op,
   call.op = parse_op(op), call.root = root;
   if (core_->rank() == root) return fold(std::move(call), x, in, out, scale, options);
   call.in_place = false;  // x is only read here
-  py::object own = contribution(x, in, scale);
-  const auto* data = scale ? Array(own, "x", true).data() : in.data();
-  return issue(std::move(call), {data, nullptr}, own, x, options);
+  Arrays arrays{in.data(), nullptr};
+  py::object own = contribution(x, in, scale, arrays);
+  return issue(std::move(call), arrays, own, x, options);
 }
 
 py::object PyCommunicator::broadcast(py::object x, int root, const Options& options) {
@@ -376,6 +362,7 @@ py::dict PyCommunicator::stats() const {
   uint64_t encodes, decodes;
   table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
   table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls();
+  table["device_calls"] = core_->device_calls();
   std::tie(encodes, decodes) = core_->codings();
   table["encodes"] = encodes, table["decodes"] = decodes;
   return table;

@@ -58,6 +58,8 @@ struct Emulation {
 
 class PyCommunicator;
 
+// The stream of a call on an array that a device holds.
+Stream stream_of(const Options& options, const Array& array);
 // Whether a call has ended, on a device too.
 bool ended(const Pending& call);
 // Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for
@@ -122,6 +124,10 @@ class PyCommunicator {
   // call that writes them, or not, and reduces them by `op`, or not.
   pybind11::list plan_packs(const pybind11::list& xs, bool writes, const std::optional<std::string>& op,
                             Factor scale) const;
+  // One message of several arrays that a device holds, all of one dtype and validated by plan_packs. The
+  // result is a list: xs, or of all_gather new arrays.
+  pybind11::object packed_on_device(Collective collective, const pybind11::list& xs, const std::string& op,
+                                    int root, Factor scale, const Options& options);
   // What "auto" would choose from for an all_reduce of x, as on all ranks, with the model's times.
   std::vector<Choice> predict(pybind11::object x, const std::optional<std::string>& codec, Maybe timeout_s);
   void barrier(std::optional<double> timeout_s);
@@ -163,8 +169,10 @@ class PyCommunicator {
   pybind11::handle written_by(const Shape& shape, const Arrays& arrays, const pybind11::object& result) const;
   pybind11::object begin(const Shape& shape, const Arrays& arrays, pybind11::object x,
                          pybind11::object result, const Options& options, Seconds limit);
-  pybind11::object issue_on_device(Shape shape, Arrays arrays, pybind11::object x, pybind11::object result,
-                                   const Options& options, Seconds limit);
+  pybind11::object issue_on_device(Shape shape, Arrays arrays, const Array& where, pybind11::object x,
+                                   pybind11::object result, const Options& options, Seconds limit);
+  std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
+                                                Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
@@ -174,8 +182,8 @@ class PyCommunicator {
   void measure_coding(const Shape& call, Seconds limit);
   void check_root(int root) const;
   void check_reducible(const Array& x, const std::string& name, Factor scale) const;
-  void multiply(const Array& x, const Array& target, Factor factor) const;
-  pybind11::object contribution(pybind11::object x, const Array& in, Factor scale) const;
+  void multiply(const Array& x, const Array& target, Factor factor, const Options& options) const;
+  pybind11::object contribution(pybind11::object x, const Array& in, Factor scale, Arrays& arrays) const;
   pybind11::object fold(Shape call, pybind11::object x, const Array& in, pybind11::object out, Factor scale,
                         const Options& options);
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,

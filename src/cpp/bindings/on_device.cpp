@@ -4,6 +4,8 @@
 
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
+#include "engine/device_largest.h"
+#include "engine/staging.h"
 
 namespace py = pybind11;
 
@@ -37,6 +39,10 @@ void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point d
 
 }  // namespace
 
+Stream stream_of(const Options& options, const Array& array) {
+  return options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
+}
+
 void stream_waits(const Pending& call) {
   if (!call.error && call.finished) call.finished->device()->wait(call.stream, call.finished->get());
 }
@@ -55,22 +61,45 @@ void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
   if (!failed.empty()) fail_on(device, *core_, " failed in earlier work: " + failed);
   if (!shape.codec) return;
-  const CodecTraits& traits = shape.codec->traits();
-  if (traits.needs_maximum)
-    fail(ErrorKind::invalid_argument, "codec '", shape.codec->spec(),
-         "' needs the largest magnitude of all ranks, which is not asked for on a device (", device.name(),
-         ")");
+  if (shape.codec->traits().needs_maximum) return;  // what is agreed on is asked for
   const std::string refusal = device.refuses(*shape.codec, shape.dtype);
   if (!refusal.empty())
     fail(ErrorKind::invalid_argument, "codec '", shape.codec->spec(), "' on ", device.name(), ": ", refusal);
 }
 
-py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, py::object x, py::object result,
-                                           const Options& options, Seconds limit) {
-  const Array array(x.is_none() ? result : x, "x", true);
-  arrays.device = device_of(array, "x");
-  arrays.stream = options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
+// The host waits for the largest magnitude of this rank, and then for that of all.
+std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape, const Arrays& arrays,
+                                                              const Array& where, Seconds limit) {
+  std::vector<DeviceLargest::Span> spans;
+  if (!arrays.staging) spans.push_back({arrays.input, where.count()});
+  for (size_t i = 0; arrays.staging && i < arrays.staging->in.size(); ++i) {
+    const Staging::Copy& copy = arrays.staging->in[i];
+    spans.push_back({copy.array, copy.bytes / size_of(shape.dtype)});
+  }
+  double most = 0;
+  {
+    py::gil_scoped_release released;
+    auto largest = std::make_unique<DeviceLargest>(arrays.device, shape.dtype, spans, arrays.stream);
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+    try {
+      poll(largest->finished(), *core_, deadline, limit.count());
+    } catch (const Error&) {
+      static_cast<void>(largest.release());  // the device may still write there
+      throw;
+    }
+    most = largest->value(arrays.staging ? arrays.staging->factor.value_or(1) : 1);
+  }
+  agree_on_largest(&most, 1, limit);
+  return shape.codec->agreed(most, core_->world());
+}
+
+py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Array& where, py::object x,
+                                           py::object result, const Options& options, Seconds limit) {
+  arrays.device = device_of(where, "x");
+  arrays.stream = stream_of(options, where);
   arrays.stream_waits = !options.async_op;
+  arrays.error = error_for(options);
+  shape.tells_error = arrays.error;
   if (options.codec) {
     shape.codec = known_codec(*options.codec).codec;
     check_codec(shape);
@@ -78,6 +107,10 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, py::objec
   check_on_device(shape, *arrays.device);
   choose(shape);
   core_->check_wish(shape);
+  if (shape.codec && shape.codec->traits().needs_maximum) {
+    shape.codec = agreed_on_device(shape, arrays, where, limit);
+    check_on_device(shape, *arrays.device);
+  }
   return begin(shape, arrays, std::move(x), std::move(result), options, limit);
 }
 

@@ -28,9 +28,7 @@ double least_seconds(Call call) {
 
 }  // namespace
 
-void PieceCoding::lost(const std::byte* dense, const std::byte* slot, int times, std::byte* error) const {
-  if (!codec.traits().lossy) return;  // the error is zeros, as it was given
-  decode(slot, error, false);
+void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count) {
   constexpr size_t kRun = 1024;
   float before[kRun], after[kRun];
   for (size_t begin = 0, item = size_of(dtype); begin < count; begin += kRun) {
@@ -43,6 +41,12 @@ void PieceCoding::lost(const std::byte* dense, const std::byte* slot, int times,
     if (dtype != Dtype::float32) saturate(dtype, after, n);
     narrow(dtype, after, n, error + begin * item);
   }
+}
+
+void PieceCoding::lost(const std::byte* dense, const std::byte* slot, int times, std::byte* error) const {
+  if (!codec.traits().lossy) return;  // the error is zeros, as it was given
+  decode(slot, error, false);
+  difference(dtype, dense, error, times, count);
 }
 
 std::array<double, 2> time_coding(const Codec& codec, Dtype dtype) {

@@ -16,6 +16,9 @@ inline uint64_t coded_size(const std::byte* slot) {
   return size;
 }
 
+// error = times x (dense - error); 0 where that is no finite number, beyond the largest finite number that.
+void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count);
+
 struct PieceCoding {
   const Codec& codec;
   Dtype dtype;
@@ -33,7 +36,7 @@ struct PieceCoding {
   void add(const std::byte* from, std::byte* into) const {
     codec.add(from + kCodedHeader, checked(from), into + kCodedHeader);
   }
-  // error = times x (dense - what the slot decodes to); 0 where that is no finite number.
+  // The difference to what the slot decodes to.
   void lost(const std::byte* dense, const std::byte* slot, int times, std::byte* error) const;
 
  private:

@@ -144,6 +144,18 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     cuda::reduce(fold, index_, as_stream(stream));
   }
 
+  void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
+             Stream stream) override {
+    const Context::Scope scope(context_);
+    cuda::scale(dtype, to, from, count, factor, as_stream(stream));
+  }
+
+  void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
+                  Stream stream) override {
+    const Context::Scope scope(context_);
+    cuda::difference(dtype, dense, error, times, count, as_stream(stream));
+  }
+
   std::string refuses(const Codec& codec, Dtype dtype) const override { return cuda::refuses(codec, dtype); }
 
   void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) override {

@@ -1,4 +1,4 @@
-// Reductions of device memory: the twin of reduce/reduce.h.
+// Reductions of device memory: the twins of reduce/reduce.h and reduce/scale.h.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,5 +8,13 @@ namespace gpucomm::cuda {
 
 // As Device::reduce; of the current context, whose device is number `device`.
 void reduce(const Fold& fold, int device, cudaStream_t stream);
+
+// As Device::scale; on the current device.
+void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
+           cudaStream_t stream);
+
+// As Device::difference; on the current device.
+void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
+                cudaStream_t stream);
 
 }  // namespace gpucomm::cuda

@@ -65,6 +65,12 @@ class Device {
 
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
   virtual void reduce(const Fold& fold, Stream stream) = 0;
+  // As scale() of reduce/scale.h.
+  virtual void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
+                     Stream stream) = 0;
+  // As difference() of codecs/coding.h.
+  virtual void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
+                          Stream stream) = 0;
   // Why it cannot code these elements; empty: it can.
   virtual std::string refuses(const Codec& codec, Dtype dtype) const = 0;
   virtual void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) = 0;

@@ -14,6 +14,7 @@
 #include "devices/host_event.h"
 #include "devices/shared_memory.h"
 #include "reduce/reduce.h"
+#include "reduce/scale.h"
 
 namespace gpucomm {
 
@@ -167,6 +168,16 @@ void HostDevice::reduce(const Fold& fold, Stream stream) {
     for (size_t i = 1; i < fold.destinations.size(); ++i)
       std::memcpy(fold.destinations[i], first, fold.count * size_of(fold.dtype));
   });
+}
+
+void HostDevice::scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
+                       Stream stream) {
+  enqueue("scale", stream, [=] { gpucomm::scale(dtype, to, from, count, factor); });
+}
+
+void HostDevice::difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
+                            Stream stream) {
+  enqueue("difference", stream, [=] { gpucomm::difference(dtype, dense, error, times, count); });
 }
 
 void HostDevice::encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {

@@ -37,6 +37,10 @@ class HostDevice : public Device {
 
   void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override;
   void reduce(const Fold& fold, Stream stream) override;
+  void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
+             Stream stream) override;
+  void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
+                  Stream stream) override;
   std::string refuses(const Codec&, Dtype) const override { return ""; }
   void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) override;
   void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,

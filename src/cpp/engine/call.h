@@ -54,6 +54,8 @@ inline std::string key_of_counts(const Shape& shape) {
   return key;
 }
 
+struct Staging;
+
 struct Arrays {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // null where this rank gets no result
@@ -63,7 +65,8 @@ struct Arrays {
   // Null: host memory. Else who calls may reuse or read the arrays behind what `stream` holds after the call.
   std::shared_ptr<Device> device;
   Stream stream = nullptr;
-  bool stream_waits = true;  // else the rank lets it wait later
+  bool stream_waits = true;                // else the rank lets it wait later
+  std::shared_ptr<const Staging> staging;  // null: the arrays travel as they are
 };
 
 }  // namespace gpucomm

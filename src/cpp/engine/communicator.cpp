@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/device_steps.h"
 #include "engine/progress.h"
 
 namespace gpucomm {
@@ -121,7 +122,7 @@ bool Communicator::advance_front() {
     }
     transport_->complete(work.sequence);
     if (work.tuning) learn(work);
-    encodes_ += work.execution.encodes(), decodes_ += work.execution.decodes();
+    count(work);
     finish_front({});
   } catch (const Error& error) {
     fault(error);
@@ -168,6 +169,16 @@ void Communicator::learn(Work& work) {
     work.tuning->settle(std::move(work.times));
   else if (work.turn.round)
     work.tuning->record(work.turn, Seconds(Clock::now() - work.begun).count(), bytes_known(shape));
+}
+
+void Communicator::count(const Work& work) {
+  if (!work.arrays.device) {
+    encodes_ += work.execution.encodes(), decodes_ += work.execution.decodes();
+    return;
+  }
+  const Traffic traffic = traffic_of(*work.program);
+  ++device_calls_, encodes_ += traffic.encodes, decodes_ += traffic.decodes;
+  device_traffic_ += traffic.counters;
 }
 
 // Once for all calls, on huge pages where the kernel gives them: first touch costs more than the call.
@@ -302,10 +313,9 @@ bool Communicator::end(const Error& error) {
 
 Transport::Counters Communicator::transport_counters() const {
   Transport::Counters sum = transport_->counters();
-  const Transport::Counters messages = messages_.counters();
-  sum.bytes_sent += messages.bytes_sent, sum.bytes_received += messages.bytes_received;
-  sum.messages_sent += messages.messages_sent;
-  return sum;
+  sum += messages_.counters();
+  std::lock_guard lock(mutex_);
+  return sum += device_traffic_;
 }
 
 void Communicator::set_links(const Links& links) {

@@ -75,6 +75,10 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     return sequence_;
   }
+  uint64_t device_calls() const {
+    std::lock_guard lock(mutex_);
+    return device_calls_;
+  }
   const Links& links() const { return programs_.links(); }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);
@@ -125,6 +129,7 @@ class Communicator : public Drivable {
   void begin_on_device(Work& work);
   bool under_way(Work& work, bool& moved);
   void learn(Work& work);
+  void count(const Work& work);
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
   void fault(const Error& error);
@@ -147,7 +152,8 @@ class Communicator : public Drivable {
   std::unique_ptr<std::byte[], Free> scratch_;
   std::unique_ptr<DeviceCalls> on_device_;  // from the first call on a device on
   size_t scratch_bytes_ = 0;
-  uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0;
+  uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0, device_calls_ = 0;
+  Transport::Counters device_traffic_;
   std::atomic<bool> links_known_{false}, left_{false};
 };
 

@@ -1,25 +1,11 @@
 #include "engine/device_execution.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
+#include "engine/staging.h"
+
 namespace gpucomm {
-namespace {
-
-// abort() returns within a second.
-constexpr std::chrono::milliseconds kAfterFault{700}, kFarewell{2000};
-
-// Waits for it, but not for long: who is gone may have left it undone for ever.
-template <class Condition>
-void soon(std::chrono::milliseconds patience, Condition holds) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!holds() && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-}
-
-}  // namespace
 
 DeviceExecution::DeviceExecution(std::shared_ptr<Transport> transport, int rank, int world)
     : transport_(std::move(transport)), words_(*transport_->device_words()), rank_(rank), world_(world) {}
@@ -30,16 +16,11 @@ DeviceExecution::~DeviceExecution() {
 
 // What is enqueued uses arrays that nobody may keep after this.
 void DeviceExecution::leave() {
-  if (!share_ || std::exchange(left_, true)) return;
-  try {
-    share_->mark_end();
-    soon(kAfterFault, [this] { return share_->ended(); });
-  } catch (const Error&) {  // the device has failed
-  }
+  if (share_ && !std::exchange(left_, true)) share_->wait_for_end();
 }
 
 void DeviceExecution::settle() {
-  if (share_ && share_->arena) soon(kFarewell, [this] { return share_->arena->all_read(); });
+  if (share_) share_->wait_for_readers();
 }
 
 void DeviceExecution::begin(const StreamCall& call) {
@@ -113,7 +94,8 @@ void DeviceExecution::prepare() {
          device->name(), ", its earlier calls were on ", share_->held.device->name(),
          ": between processes all calls of a communicator are on one device");
   share_->held.grow_streams(program().lanes);
-  spaces_ = spaces_of(program(), call_.arrays, share_->held.grow_scratch(program().scratch_bytes));
+  std::byte* const scratch = share_->held.grow_scratch(scratch_of(program(), call_.arrays));
+  spaces_ = staged_spaces(program(), call_.arrays, scratch);
 }
 
 // All lanes come after what the caller's stream holds, and after this rank's former call.
@@ -121,6 +103,7 @@ void DeviceExecution::start_lanes() {
   Device& device = *share_->held.device;
   device.record(share_->came.get(), call_.arrays.stream);
   device.wait(share_->hub.get(), share_->came.get());
+  if (staged(call_.arrays)) stage_in(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(share_->hub_event.get(), share_->hub.get());
   for (int l = 0; l < program().lanes; ++l)
     device.wait(share_->held.streams[l].get(), share_->hub_event.get());
@@ -138,6 +121,7 @@ void DeviceExecution::end() {
     device.record(share_->held.events[l].get(), share_->held.streams[l].get());
     device.wait(share_->hub.get(), share_->held.events[l].get());
   }
+  if (staged(call_.arrays)) stage_out(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(call_.finished->get(), share_->hub.get());
   if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, call_.finished->get());
   call_.finished.reset(), call_.arrays = {};
@@ -182,7 +166,7 @@ void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
 
 // One attempt to enqueue the rest of a step; true: all of it is.
 bool DeviceExecution::run(const Instruction& in, Lane& lane, Stream stream) {
-  const DeviceCall call{program(), spaces_, *share_->held.device, stream};
+  const DeviceCall call{program(), spaces_, *share_->held.device, stream, call_.arrays.error};
   if (in.kind == StepKind::send) return send(in, lane, call);
   if (receives(in.kind)) return receive(in, lane, call);
   enqueue_local(call, in);

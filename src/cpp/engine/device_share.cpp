@@ -1,11 +1,23 @@
 #include "engine/device_share.h"
 
+#include <chrono>
 #include <mutex>
+#include <thread>
 
 #include "base/error.h"
 
 namespace gpucomm {
 namespace {
+
+// abort() returns within a second.
+constexpr std::chrono::milliseconds kAfterFault{700}, kFarewell{2000};
+
+template <class Condition>
+void soon(std::chrono::milliseconds patience, Condition holds) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!holds() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
 
 // Looked at each time that something is put there. Never destroyed: what is left ends with the process.
 class Attic {
@@ -45,6 +57,18 @@ void DeviceShare::mark_end() {
     held.device->wait(hub.get(), held.events[i].get());
   }
   held.device->record(hub_event.get(), hub.get());
+}
+
+void DeviceShare::wait_for_end() {
+  try {
+    mark_end();
+    soon(kAfterFault, [this] { return ended(); });
+  } catch (const Error&) {  // the device has failed
+  }
+}
+
+void DeviceShare::wait_for_readers() const {
+  if (arena) soon(kFarewell, [this] { return arena->all_read(); });
 }
 
 void outlive(std::unique_ptr<DeviceShare> share) {

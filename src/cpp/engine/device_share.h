@@ -13,6 +13,10 @@ struct DeviceShare {
   // hub_event is done when all is that the streams hold now.
   void mark_end();
   bool ended() const { return held.device->done(hub_event.get()); }
+  // Waits until what is enqueued has ended, but not for long: who is gone may have left it undone for ever.
+  void wait_for_end();
+  // ... until others have read what was sent.
+  void wait_for_readers() const;
 
   Held held;
   OwnStream hub;  // between the caller's streams and those of the lanes, so that calls follow one another

@@ -27,7 +27,7 @@ void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::
 
 }  // namespace
 
-size_t DeviceCall::message_bytes(const Instruction& in) const {
+size_t message_bytes(const Program& program, const Instruction& in) {
   const Shape& shape = program.shape;
   if (!in.coded || !in.bytes) return in.bytes;
   return kCodedHeader + shape.codec->max_bytes(in.bytes / size_of(shape.dtype), shape.dtype);
@@ -39,13 +39,36 @@ void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<con
   fold(call, in, std::move(arrived), part, others);
 }
 
+// What a mean's sum loses once it is divided is the world's share of what the contributions lose.
+static void encode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
+  call.device.encode(piece, call.source(in), call.target(in), call.stream);
+  if (!call.error || !piece.codec->traits().lossy) return;
+  std::byte* const error = call.error + in.message_offset;
+  call.device.decode(piece, call.target(in), error, false, 1, call.stream);
+  call.device.difference(piece.dtype, call.source(in), error, divisor_of(call, in), piece.count, call.stream);
+}
+
+Traffic traffic_of(const Program& program) {
+  Traffic traffic;
+  Transport::Counters& counters = traffic.counters;
+  for (const Instruction& in : program.instructions) {
+    if (!in.bytes) continue;
+    const size_t bytes = travels(in.kind) ? in.peers.size() * message_bytes(program, in) : 0;
+    if (in.kind == StepKind::send) counters.bytes_sent += bytes, counters.messages_sent += in.peers.size();
+    if (receives(in.kind)) counters.bytes_received += bytes;
+    traffic.encodes += in.kind == StepKind::encode;
+    traffic.decodes += in.kind == StepKind::decode || in.kind == StepKind::decode_reduce;
+  }
+  return traffic;
+}
+
 void enqueue_local(const DeviceCall& call, const Instruction& in) {
   const Shape& shape = call.program.shape;
   const CodedPiece piece{shape.codec, shape.dtype, count_of(call, in)};
   const std::byte* const source = call.source(in);
   std::byte* const target = call.target(in);
   if (!in.bytes) return;  // an empty piece does not travel
-  if (in.kind == StepKind::encode) return call.device.encode(piece, source, target, call.stream);
+  if (in.kind == StepKind::encode) return encode(call, in, piece);
   if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
     return call.device.decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor_of(call, in),
                               call.stream);

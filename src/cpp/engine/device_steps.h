@@ -8,11 +8,15 @@
 
 namespace gpucomm {
 
+// Bytes of a piece's message. How long a coded one is only the device knows: it travels in its whole slot.
+size_t message_bytes(const Program& program, const Instruction& in);
+
 struct DeviceCall {
   const Program& program;
   Spaces spaces;
   Device& device;
   Stream stream;
+  std::byte* error = nullptr;  // as of Arrays
 
   std::byte* source(const Instruction& in) const {
     return spaces[static_cast<size_t>(in.source.space)] + in.source_offset;
@@ -20,8 +24,7 @@ struct DeviceCall {
   std::byte* target(const Instruction& in) const {
     return spaces[static_cast<size_t>(in.target.space)] + in.target_offset;
   }
-  // Bytes of a piece's message. How long a coded one is only the device knows: it travels in its whole slot.
-  size_t message_bytes(const Instruction& in) const;
+  size_t message_bytes(const Instruction& in) const { return gpucomm::message_bytes(program, in); }
 };
 
 // Of a piece: where it begins and how long it is, in bytes.
@@ -38,5 +41,12 @@ inline void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vec
 }
 // reduce, encode, decode, decode_reduce, copy.
 void enqueue_local(const DeviceCall& call, const Instruction& in);
+
+// What a rank moves and codes in a call; of coded pieces whole slots.
+struct Traffic {
+  Transport::Counters counters;
+  uint64_t encodes = 0, decodes = 0;
+};
+Traffic traffic_of(const Program& program);
 
 }  // namespace gpucomm

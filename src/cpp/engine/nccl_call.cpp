@@ -152,8 +152,9 @@ void enqueue(const Grouped& grouped, const Arrays& arrays, std::byte* scratch, N
              Device& device, Stream stream, const Deadline& deadline) {
   const Program& program = grouped.program;
   const Shape& shape = program.shape;
+  GPUCOMM_CHECK(!arrays.staging);
   if (arrays.error || arrays.lost_sq)
-    fail(ErrorKind::unavailable, "what a codec loses is told of calls on host arrays only");
+    fail(ErrorKind::unavailable, "what a codec loses is not told of calls over NCCL");
   const std::string refused = shape.codec ? device.refuses(*shape.codec, shape.dtype) : "";
   if (!refused.empty()) fail(ErrorKind::unavailable, refused);
   if (communicator.rank() != program.rank || communicator.world() != program.world)

@@ -11,16 +11,17 @@ namespace {
 
 // The tag says what the message is, so that a receiver that expects another one can name it.
 constexpr int kNumberShift = 48, kDtypeShift = 43;
-constexpr uint64_t kCountMask = (uint64_t{1} << kDtypeShift) - 1;
+constexpr uint64_t kOnDevice = uint64_t{1} << 42, kCountMask = kOnDevice - 1;
 static_assert(kDtypes <= 1 << (kNumberShift - kDtypeShift));
 
 uint64_t tag_of(const Message& m) {
-  return m.number << kNumberShift | static_cast<uint64_t>(m.dtype) << kDtypeShift | (m.count & kCountMask);
+  return m.number << kNumberShift | static_cast<uint64_t>(m.dtype) << kDtypeShift |
+         (m.device ? kOnDevice : 0) | (m.count & kCountMask);
 }
 
 std::string elements(uint64_t tag) {
   const auto dtype = static_cast<Dtype>(tag >> kDtypeShift & ((1 << (kNumberShift - kDtypeShift)) - 1));
-  return concat(tag & kCountMask, " ", name_of(dtype));
+  return concat(tag & kCountMask, " ", name_of(dtype), tag & kOnDevice ? " on a device" : "");
 }
 
 std::string describe(const Message& m) {
@@ -33,7 +34,8 @@ std::string describe(const Message& m) {
 std::string describe_message(const CallRecord& r) {
   const bool sending = r.message > 0;
   return concat(sending ? "send #" : "recv #", std::abs(r.message), sending ? " to rank " : " from rank ",
-                r.root, " (", r.count, " ", name_of(static_cast<Dtype>(r.dtype)), ")");
+                r.root, " (", r.count, " ", name_of(static_cast<Dtype>(r.dtype)),
+                r.on_device ? " on a device)" : ")");
 }
 
 PointToPoint::PointToPoint(std::shared_ptr<Transport> transport, Fate& fate, int ranks_here)
@@ -43,12 +45,13 @@ PointToPoint::PointToPoint(std::shared_ptr<Transport> transport, Fate& fate, int
       numbers_(2 * fate.world()) {}
 
 std::shared_ptr<Message> PointToPoint::start(bool sending, int peer, Dtype dtype, size_t count,
-                                             std::byte* data, Seconds timeout) {
+                                             std::byte* data, Seconds timeout, const Residence& residence) {
   fate_.check_open();
   auto message = std::make_shared<Message>();
   message->sending = sending, message->peer = peer, message->dtype = dtype, message->count = count;
   message->data = data, message->timeout = timeout;
   std::lock_guard lock(mutex_);
+  if (residence.device) reside(*message, residence);
   const int index = 2 * peer + sending;
   message->number = ++numbers_[index], message->call = ++calls_;
   announce(*message);
@@ -73,6 +76,7 @@ void PointToPoint::announce(const Message& m) {
   CallRecord record;
   record.sequence = m.call, record.tag = tag_of(m), record.count = m.count;
   record.root = m.peer, record.dtype = static_cast<uint8_t>(m.dtype), record.in_use = 1;
+  record.on_device = m.device != nullptr;
   record.message = static_cast<int64_t>(m.number) * (m.sending ? 1 : -1);
   transport_->announce(record);
 }
@@ -113,6 +117,7 @@ bool PointToPoint::advance_all() {
 
 // True when the message is through.
 bool PointToPoint::move(Message& m) {
+  if (m.device) return move_on_device(m);
   if (!m.sending) return receive(m);
   const size_t before = m.progress.moved;
   const bool through =
@@ -123,16 +128,31 @@ bool PointToPoint::move(Message& m) {
 
 bool PointToPoint::receive(Message& m) {
   while (!m.progress.begun || m.progress.moved < m.bytes()) {
-    const Chunk* chunk = transport_->peek(m.peer);
+    const Chunk* chunk = expect(m);
     if (!chunk) return false;
-    if (chunk->tag != tag_of(m))
-      fail(ErrorKind::mismatch, "the two ends of a message differ: rank ", m.peer, " sends ",
-           elements(chunk->tag), " (send #", m.number, " to rank ", fate_.rank(), "), rank ", fate_.rank(),
-           " of ", fate_.world(), " receives ", elements(tag_of(m)));
     if (chunk->bytes) std::memcpy(m.data + m.progress.moved, chunk->data, chunk->bytes);
     m.progress.moved += chunk->bytes, m.progress.begun = moved_ = true;
     transport_->consume(m.peer);
   }
+  return true;
+}
+
+// What comes next from the peer, which must be of this message; nullptr: nothing yet.
+const Chunk* PointToPoint::expect(const Message& m) {
+  const Chunk* chunk = transport_->peek(m.peer);
+  if (chunk && chunk->tag != tag_of(m))
+    fail(ErrorKind::mismatch, "the two ends of a message differ: rank ", m.peer, " sends ",
+         elements(chunk->tag), " (send #", m.number, " to rank ", fate_.rank(), "), rank ", fate_.rank(),
+         " of ", fate_.world(), " receives ", elements(tag_of(m)));
+  return chunk;
+}
+
+// Of a message on a device.
+bool PointToPoint::pass_header(Message& m) {
+  if (m.sending)
+    return transport_->send(m.peer, tag_of(m), nullptr, 0, m.progress) && transport_->flush(m.peer);
+  if (!expect(m)) return false;
+  transport_->consume(m.peer);
   return true;
 }
 
@@ -157,7 +177,8 @@ bool PointToPoint::drop(const Error& error) {
   const bool unfinished = !active_.empty();
   for (int index : std::exchange(active_, {}))
     for (Queue queue = std::exchange(queues_[index], {}); !queue.empty(); queue.pop_front())
-      finish(*queue.front(), error);
+      abandon(*queue.front(), error);
+  if (on_device_) on_device_->leave();
   return unfinished;
 }
 

@@ -6,23 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "engine/drivable.h"
+#include "engine/device_messages.h"
 #include "engine/fate.h"
 
 namespace gpucomm {
 
-// One end of a message; never to oneself.
-struct Message : Pending {
-  bool sending = false;
-  int peer = 0;
-  Dtype dtype = Dtype::float32;
-  size_t count = 0;
-  std::byte* data = nullptr;  // only read when sending
-  uint64_t number = 0;        // of its pair and direction, from 1
-  uint64_t call = 0;          // of this rank's sends and receives
-  SendProgress progress;
-  size_t bytes() const { return count * size_of(dtype); }
+// Where a message's array is, if a device holds it.
+struct Residence {
+  std::shared_ptr<Device> device;
+  Stream stream = nullptr;   // that it is used on
+  bool stream_waits = true;  // else the caller lets it wait later
 };
 
 class PointToPoint : public Drivable {
@@ -31,16 +24,16 @@ class PointToPoint : public Drivable {
 
   // Starts a send or a receive; it moves on whenever anything here is driven.
   std::shared_ptr<Message> start(bool sending, int peer, Dtype dtype, size_t count, std::byte* data,
-                                 Seconds timeout);
+                                 Seconds timeout, const Residence& residence = {});
   // Leaves what is under way to the progress thread.
   void hand_over();
   // Ends all that is under way with this error; returns whether there was anything.
   bool end(const Error& error);
   // The communicator is closed: what was sent still leaves.
-  void leave() { transport_->leave(); }
+  void leave();
   bool drive_once() override;
   void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) override;
-  Transport::Counters counters() const { return transport_->counters(); }
+  Transport::Counters counters() const;
 
  private:
   using Queue = std::deque<std::shared_ptr<Message>>;
@@ -49,9 +42,14 @@ class PointToPoint : public Drivable {
   bool advance_all();
   bool move(Message& message);
   bool receive(Message& message);
+  bool pass_header(Message& message);
+  void reside(Message& message, const Residence& residence);
+  bool move_on_device(Message& message);
+  const Chunk* expect(const Message& message);
   void finish_front(Queue& queue);
   void announce(const Message& message);
   bool drop(const Error& error);
+  void abandon(Message& message, const Error& error);
   void look(const std::shared_ptr<Message>& message);
   bool matched(const Message& message, bool complete) const;
   [[noreturn]] void time_out(const Message& message, Seconds after) const;
@@ -59,11 +57,13 @@ class PointToPoint : public Drivable {
   void interrupt() override;
 
   Fate& fate_;
-  std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all below
   std::vector<Queue> queues_;
   std::vector<int> active_;        // the queues that are not empty
   std::vector<uint64_t> numbers_;  // the last of each queue
   uint64_t calls_ = 0;
+  std::unique_ptr<DeviceMessages> on_device_;  // from the first message on a device on
+  uint64_t device_bytes_[2] = {};              // received and sent on devices
   bool moved_ = false;
 };
 

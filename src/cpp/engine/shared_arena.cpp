@@ -9,11 +9,10 @@
 namespace gpucomm {
 namespace {
 
-constexpr int kSlots = 4;                     // of chunks under way from a rank to another
-constexpr size_t kLeastChunk = 64 << 10;      // less costs more to announce than to move
-constexpr size_t kMostChunk = 4 << 20;        // more delays who reads the first
-constexpr size_t kGrain = 2 << 20;            // CUDA maps so much at a time
-constexpr uint64_t kTag = 0x6172656e61'6770;  // of the messages that carry handles
+constexpr int kSlots = 4;                 // of chunks under way from a rank to another
+constexpr size_t kLeastChunk = 64 << 10;  // less costs more to announce than to move
+constexpr size_t kMostChunk = 4 << 20;    // more delays who reads the first
+constexpr size_t kGrain = 2 << 20;        // CUDA maps so much at a time
 
 size_t chunk_for(int peers, const std::string& device) {
   const size_t whole = static_cast<size_t>(env().arena_mib) << 20;
@@ -80,7 +79,7 @@ SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transpo
     for (int slot = 0; slot < kSlots; ++slot)
       for (auto* events : {&peers_[p].filled, &peers_[p].read})
         events->push_back({device_, device_->make_shared_event()});
-    peers_[p].outbox = handles(peers_[p], p);
+    tell(p);
   }
 }
 
@@ -88,58 +87,38 @@ std::byte* SharedArena::slots_to(int peer) const {
   return memory_.get() + (peer - (peer > rank_)) * kSlots * chunk_bytes_;
 }
 
-// What a peer needs, after how many bytes that is.
-std::string SharedArena::handles(const Peer& peer, int number) const {
+// What a peer needs to read this rank's chunks, and to hear when this rank has read its own.
+void SharedArena::tell(int number) {
+  const Peer& peer = peers_[number];
   std::string text;
   put(text, kind_of(*device_)), put(text, chunk_bytes_), put(text, slots_to(number) - memory_.get());
   put(text, device_->export_memory(memory_.get()));
   for (const auto* events : {&peer.filled, &peer.read})
     for (const OwnEvent& event : *events) put(text, device_->export_event(event.get()));
-  std::string message;
-  put(message, text);
-  return message;
+  GPUCOMM_CHECK(text.size() <= kMostHandleBytes);
+  DeviceWords::Pair& pair = words_.pairs[rank_][number];
+  std::memcpy(pair.handles, text.data(), text.size());
+  pair.handle_bytes.store(text.size(), std::memory_order_release);
+  transport_->wake(number);
 }
 
 bool SharedArena::meet() {
-  if (met_) return true;
   bool all = true;
-  for (int p = 0; p < world_; ++p) {
-    if (p == rank_) continue;
-    Peer& peer = peers_[p];
-    const auto* data = reinterpret_cast<const std::byte*>(peer.outbox.data());
-    if (!peer.told) peer.told = transport_->send(p, kTag, data, peer.outbox.size(), peer.progress);
-    if (!peer.slots && receive(p)) open(p);
-    all &= peer.told && peer.slots;
-  }
-  return met_ = all && transport_->flush(kEverybody);
+  for (int p = 0; p < world_; ++p) all &= p == rank_ || meet(p);
+  return all;
 }
 
-// What has come of a peer's handles; true: all of it.
-bool SharedArena::receive(int number) {
-  std::string& inbox = peers_[number].inbox;
-  auto complete = [&] { return inbox.size() >= 8 && inbox.size() >= 8 + Reader(inbox).number(); };
-  while (!complete()) {
-    const Chunk* chunk = transport_->peek(number);
-    if (!chunk) return false;
-    if (chunk->tag != kTag)
-      fail(ErrorKind::mismatch, "rank ", number, " does not tell rank ", rank_, " of ", world_,
-           " the memory of its device: do all ranks run the same version of gpucomm?");
-    const size_t before = inbox.size();
-    inbox.resize(before + chunk->bytes);
-    auto* to = reinterpret_cast<std::byte*>(inbox.data()) + before;
-    if (!chunk->remote)
-      std::memcpy(to, chunk->data, chunk->bytes);
-    else if (!transport_->fetch(number, to))
-      return inbox.resize(before), false;
-    transport_->consume(number);
-  }
-  return true;
+bool SharedArena::meet(int number) {
+  if (peers_[number].slots) return true;
+  const DeviceWords::Pair& pair = words_.pairs[number][rank_];
+  const uint64_t bytes = pair.handle_bytes.load(std::memory_order_acquire);
+  if (bytes) open(number, {pair.handles, bytes});
+  return bytes;
 }
 
-void SharedArena::open(int number) {
+void SharedArena::open(int number, const std::string& told) {
   Peer& peer = peers_[number];
-  const std::string text = Reader(peer.inbox).text();
-  Reader reader(text);
+  Reader reader(told);
   if (const std::string kind = reader.text(); kind != kind_of(*device_))
     fail(ErrorKind::mismatch, "rank ", rank_, " of ", world_, " calls with arrays on ", device_->name(),
          ", rank ", number, " with arrays on a ", kind, ": all ranks need devices of one kind");

@@ -17,8 +17,8 @@ class SharedArena {
   // GPUCOMM_ARENA_MIB at most; throws unavailable where that is too little, or the device shares nothing.
   SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transport> transport, int rank, int world);
 
-  // One attempt to tell the peers the handles and to open theirs, which never blocks; false: not all are
-  // open.
+  // Opens what the peer has told, or all have, which never blocks; false: that was not all.
+  bool meet(int peer);
   bool meet();
   size_t chunk_bytes() const { return chunk_bytes_; }
 
@@ -45,14 +45,10 @@ class SharedArena {
     OpenedMemory memory;                             // its arena
     const std::byte* slots = nullptr;                // ... of chunks to this rank
     uint64_t sent = 0, taken = 0;                    // chunks
-    std::string outbox, inbox;                       // handles
-    SendProgress progress;
-    bool told = false;
   };
   std::byte* slots_to(int peer) const;
-  std::string handles(const Peer& peer, int number) const;
-  bool receive(int peer);
-  void open(int peer);
+  void tell(int peer);
+  void open(int peer, const std::string& told);
   const DeviceWords::Pair& to(int peer) const { return words_.pairs[rank_][peer]; }
   const DeviceWords::Pair& from(int peer) const { return words_.pairs[peer][rank_]; }
 
@@ -63,7 +59,6 @@ class SharedArena {
   size_t chunk_bytes_;
   OwnShared memory_;
   std::vector<Peer> peers_;  // by rank; this one's own is not used
-  bool met_ = false;
 };
 
 }  // namespace gpucomm

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/staging.h"
+
 namespace gpucomm {
 namespace {
 
@@ -71,7 +73,8 @@ void StreamGroup::prepare() {
       came_[rank] = make_event(held.device);
       if (rank == 0) hub_ = make_stream(held.device), hub_event_ = make_event(held.device);
     }
-    spaces_[rank] = spaces_of(*part.program, part.arrays, held.grow_scratch(part.program->scratch_bytes));
+    std::byte* const scratch = held.grow_scratch(scratch_of(*part.program, part.arrays));
+    spaces_[rank] = staged_spaces(*part.program, part.arrays, scratch);
   }
   for (const Held& one : ranks_)
     for (const Held& other : ranks_)
@@ -103,6 +106,7 @@ void StreamGroup::begin(const Launches& launches) {
     device(rank).record(came_[rank].get(), parts_[rank]->arrays.stream);
     device(0).wait(hub_.get(), came_[rank].get());
   }
+  stage(stage_in);
   device(0).record(hub_event_.get(), hub_.get());
   for (size_t t = 0; t < streams_.size(); ++t) device(launches.tracks[t]).wait(streams_[t], hub_event_.get());
 }
@@ -123,6 +127,7 @@ void StreamGroup::end(const Launches& launches) {
     device(launches.tracks[t]).record(events_[t], streams_[t]);
     device(0).wait(hub_.get(), events_[t]);
   }
+  stage(stage_out);
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
     const StreamCall& part = *parts_[rank];
     device(0).record(part.finished->get(), hub_.get());
@@ -130,8 +135,25 @@ void StreamGroup::end(const Launches& launches) {
   }
 }
 
+// Each rank's on its own device, behind what the group has done so far and before what comes.
+template <class Stage>
+void StreamGroup::stage(Stage stage) {
+  bool recorded = false;
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    const StreamCall& part = *parts_[rank];
+    if (!staged(part.arrays)) continue;
+    if (!std::exchange(recorded, true)) device(0).record(hub_event_.get(), hub_.get());
+    Held& held = ranks_[rank];
+    held.grow_streams(1);
+    device(rank).wait(held.streams[0].get(), hub_event_.get());
+    stage(*part.program, part.arrays, held.scratch.get(), held.streams[0].get());
+    device(rank).record(held.events[0].get(), held.streams[0].get());
+    device(0).wait(hub_.get(), held.events[0].get());
+  }
+}
+
 DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
-  return {*parts_[rank]->program, spaces_[rank], device(rank), stream};
+  return {*parts_[rank]->program, spaces_[rank], device(rank), stream, parts_[rank]->arrays.error};
 }
 
 // Straight out of the senders' memory.

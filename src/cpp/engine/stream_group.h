@@ -35,6 +35,8 @@ class StreamGroup {
   void begin(const Launches& launches);
   void enqueue(const Launch& launch);
   void end(const Launches& launches);
+  template <class Stage>
+  void stage(Stage stage);
   void receive(const Instruction& in, const Launch& launch, const DeviceCall& call);
   DeviceCall call_of(int rank, Stream stream) const;
   Device& device(int rank) const { return *ranks_[rank].device; }

@@ -1,5 +1,9 @@
 #include "reduce/scale.h"
 
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
 #include "base/error.h"
 #include "base/half.h"
 
@@ -7,25 +11,25 @@ namespace gpucomm {
 namespace {
 
 template <class T>
-T same(T value) {
-  return value;
-}
+constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload zero
 
-template <class Stored, class Wide, Wide (*load)(Stored), Stored (*store)(Wide)>
-void multiply(void* destination, const void* source, size_t count, double factor) {
-  auto* out = static_cast<Stored*>(destination);
-  const auto* in = static_cast<const Stored*>(source);
-  const Wide by = static_cast<Wide>(factor);
-  for (size_t i = 0; i < count; ++i) out[i] = store(load(in[i]) * by);
+#include "reduce/forms.inc"
+
+template <class Form>
+void multiply_all(void* destination, const void* source, size_t count, double factor) {
+  auto* out = static_cast<typename Form::Stored*>(destination);
+  const auto* in = static_cast<const typename Form::Stored*>(source);
+  const auto by = static_cast<typename Form::Folded>(factor);
+  for (size_t i = 0; i < count; ++i) out[i] = multiply<Form>(in[i], by);
 }
 
 }  // namespace
 
 void scale(Dtype dtype, void* destination, const void* source, size_t count, double factor) {
-  auto* run = multiply<double, double, same<double>, same<double>>;
-  if (dtype == Dtype::float32) run = multiply<float, float, same<float>, same<float>>;
-  if (dtype == Dtype::float16) run = multiply<uint16_t, float, float16_to_float, float_to_float16>;
-  if (dtype == Dtype::bfloat16) run = multiply<uint16_t, float, bfloat16_to_float, float_to_bfloat16>;
+  auto* run = multiply_all<Plain<double>>;
+  if (dtype == Dtype::float32) run = multiply_all<Plain<float>>;
+  if (dtype == Dtype::float16) run = multiply_all<Float16>;
+  if (dtype == Dtype::bfloat16) run = multiply_all<Bfloat16>;
   GPUCOMM_CHECK(reducible(dtype) && is_float(dtype));
   run(destination, source, count, factor);
 }

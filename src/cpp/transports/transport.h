@@ -89,11 +89,11 @@ struct SendProgress {
 
 class Heap;
 
-// What the ranks of a communicator hold together, where they are threads of one process. Who comes first puts
-// it there.
+// What the ranks of a communicator hold together, where they are threads of one process: for its collectives,
+// and for its messages. Who comes first puts it there.
 struct Common {
   std::mutex mutex;
-  std::shared_ptr<void> value;
+  std::shared_ptr<void> value, messages;
 };
 
 // Words that all ranks of a communicator share, zero at first.
@@ -101,10 +101,12 @@ inline constexpr int kSharedClocks = 128 + 2 * 64 * 64 + 1;
 using Clocks = std::atomic<uint64_t>;
 
 // Words in memory that all ranks share, zero at first, by which they tell each other what they have enqueued
-// on their devices.
-inline constexpr int kMostDeviceRanks = 64;
+// on their devices, and by what handles the others open their memory.
+inline constexpr int kMostDeviceRanks = 64, kMostHandleBytes = 1024;
 struct DeviceWords {
-  struct Pair {  // of a sender and a receiver
+  struct Pair {                          // of a sender and a receiver
+    std::atomic<uint64_t> handle_bytes;  // 0: not told yet
+    char handles[kMostHandleBytes];
     // Chunks of messages whose filling is enqueued, those whose reading is, and the salts of a call's
     // messages, of this call on devices and of the next one.
     std::atomic<uint64_t> filled, read, salt[2];
@@ -199,6 +201,11 @@ class Transport {
 
   struct Counters {
     uint64_t bytes_sent = 0, bytes_received = 0, messages_sent = 0;  // messages: chunks as they travel
+    Counters& operator+=(const Counters& other) {
+      bytes_sent += other.bytes_sent, bytes_received += other.bytes_received;
+      messages_sent += other.messages_sent;
+      return *this;
+    }
   };
   virtual Counters counters() const = 0;
 };

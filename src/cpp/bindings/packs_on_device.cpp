@@ -1,0 +1,70 @@
+// Several arrays of a device in one message: the device itself puts them together, in scratch of the
+// communicator's, and takes them apart again.
+#include <deque>
+#include <utility>
+
+#include "bindings/collectives.h"
+#include "bindings/names.h"
+#include "engine/staging.h"
+
+namespace py = pybind11;
+
+namespace gpucomm {
+namespace {
+
+std::vector<Staging::Copy> copies(const std::deque<Array>& arrays) {
+  std::vector<Staging::Copy> all;
+  size_t at = 0;
+  for (const Array& array : arrays)
+    all.push_back({array.data(), std::exchange(at, at + array.bytes()), array.bytes()});
+  return all;
+}
+
+// Each of `outs` has a part of every rank; what was gathered has all of a rank side by side.
+void take_apart(Staging& staging, const std::vector<std::byte*>& outs, int world) {
+  const size_t bytes = staging.bytes;
+  staging.output = (bytes + 255) / 256 * 256;
+  staging.bytes = *staging.output + world * bytes;
+  for (int rank = 0; rank < world; ++rank)
+    for (size_t i = 0; i < outs.size(); ++i) {
+      const auto& [array, offset, part] = staging.in[i];
+      staging.out.push_back({outs[i] + rank * part, *staging.output + rank * bytes + offset, part});
+    }
+}
+
+}  // namespace
+
+py::object PyCommunicator::packed_on_device(Collective collective, const py::list& xs, const std::string& op,
+                                            int root, Factor scale, const Options& options) {
+  check_root(root);
+  std::deque<Array> arrays;
+  for (const py::handle x : xs) arrays.emplace_back(x, "x", true);
+  const bool is_root = core_->rank() == root, gathers = collective == Collective::all_gather;
+  const bool reads = collective != Collective::broadcast || is_root;
+  const bool gets = collective == Collective::reduce ? is_root : !gathers;
+  Shape call = shape(collective, arrays[0], options);
+  call.op = reduces(collective) ? parse_op(op) : call.op, call.root = root, call.in_place = gets;
+  Staging staging{arrays[0].dtype()};
+  staging.in = copies(arrays), staging.input = 0, staging.factor = scale;
+  staging.bytes = staging.in.back().offset + staging.in.back().bytes;
+  call.count = staging.bytes / size_of(staging.dtype);
+  if (gets) staging.output = 0;
+  if (gets && (collective != Collective::broadcast || !is_root)) staging.out = staging.in;
+  py::list result = xs;
+  if (gathers) {
+    result = py::list();
+    std::vector<std::byte*> outs;
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      result.append(allocate(xs[i], arrays[i], rows_of(arrays[i]) * core_->world()));
+      outs.push_back(Array(result[i], "out", true).data());
+    }
+    take_apart(staging, outs, core_->world());
+    call.count *= core_->world();
+  }
+  if (!reads) staging.in.clear();
+  Arrays staged;
+  staged.staging = std::make_shared<Staging>(std::move(staging));
+  return issue_on_device(std::move(call), staged, arrays[0], xs, result, options, timeout(options.timeout_s));
+}
+
+}  // namespace gpucomm

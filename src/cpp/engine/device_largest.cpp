@@ -1,0 +1,74 @@
+#include "engine/device_largest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "codecs/floats.h"
+#include "reduce/scale.h"
+
+namespace gpucomm {
+namespace {
+
+constexpr size_t kFew = 4096;  // elements that the host reads by itself
+constexpr size_t kGrain = 64;  // parts are multiples of it, for kernels like aligned packs
+
+// Of a fold of so many elements: they overlap where that is no multiple.
+size_t part_of(size_t count) {
+  const size_t part = (count + kMaxSources - 1) / kMaxSources;
+  return (part + kGrain - 1) / kGrain * kGrain;
+}
+
+// Room for all folds of a span, one behind the other.
+size_t room_of(size_t count) {
+  size_t room = 0;
+  while (count > kFew) room += count = part_of(count);
+  return room;
+}
+
+}  // namespace
+
+DeviceLargest::DeviceLargest(std::shared_ptr<Device> device, Dtype dtype, const std::vector<Span>& spans,
+                             Stream stream)
+    : device_(std::move(device)), dtype_(dtype) {
+  const size_t item = size_of(dtype);
+  size_t room = 0;
+  for (const Span& span : spans) room = std::max(room, room_of(span.count));
+  if (room) scratch_ = OwnMemory(device_, room * item);
+  for (const Span& span : spans)
+    for (const Op op : {Op::max, Op::min}) {
+      if (op == Op::min && span.count <= kFew) continue;  // all of it is there
+      const Span rest = narrow(op, span, stream);
+      ends_.emplace_back(rest.count * item);
+      if (rest.count) device_->copy(ends_.back().data(), rest.data, rest.count * item, stream);
+    }
+  finished_ = make_event(device_);
+  device_->record(finished_.get(), stream);
+}
+
+DeviceLargest::Span DeviceLargest::narrow(Op op, Span span, Stream stream) const {
+  std::byte* at = scratch_.get();
+  while (span.count > kFew) {
+    const size_t part = part_of(span.count);
+    Fold fold{dtype_, op, 1, {at}, {}, part};
+    for (size_t i = 0; i < kMaxSources; ++i)
+      fold.sources.push_back(span.data + std::min(i * part, span.count - part) * size_of(dtype_));
+    device_->reduce(fold, stream);
+    span = {at, part};
+    at += part * size_of(dtype_);
+  }
+  return span;
+}
+
+double DeviceLargest::value(double factor) const {
+  double most = 0;
+  for (std::vector<std::byte> end : ends_) {
+    const size_t count = end.size() / size_of(dtype_);
+    if (factor != 1) scale(dtype_, end.data(), end.data(), count, factor);
+    const double here = max_abs(dtype_, end.data(), count);
+    if (std::isnan(here) || here > most) most = here;
+  }
+  return most;
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,33 @@
+// The largest magnitude of what a device holds, for codecs that all ranks must agree on it for: by folds,
+// each of which leaves a 64th of what it takes, so no kernel of its own. The host reads what is left.
+#pragma once
+#include <vector>
+
+#include "devices/handles.h"
+
+namespace gpucomm {
+
+class DeviceLargest {
+ public:
+  struct Span {
+    const std::byte* data;
+    size_t count;
+  };
+  // Enqueues it behind what the stream holds.
+  DeviceLargest(std::shared_ptr<Device> device, Dtype dtype, const std::vector<Span>& spans, Stream stream);
+  const OwnEvent& finished() const { return finished_; }
+  // Once finished: of the elements times a factor; NaN where one is.
+  double value(double factor) const;
+
+ private:
+  // What the folds leave of a span.
+  Span narrow(Op op, Span span, Stream stream) const;
+
+  std::shared_ptr<Device> device_;
+  Dtype dtype_;
+  OwnMemory scratch_;
+  std::vector<std::vector<std::byte>> ends_;  // read by the host
+  OwnEvent finished_;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,32 @@
+// How messages between two ranks go whose arrays are on devices. Nothing here blocks but `leave` and
+// `settle`; what is enqueued on a message's stream comes behind what its caller's stream holds.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "engine/message.h"
+
+namespace gpucomm {
+
+class DeviceMessages {
+ public:
+  virtual ~DeviceMessages() = default;
+  // Of its queue: messages of one pair and direction go in their order.
+  virtual Stream stream_for(const Message& message) = 0;
+  // Before the header of a message leaves.
+  virtual void offer(Message&) {}
+  // One attempt to enqueue the rest of a message whose header is through; true: all of it is.
+  virtual bool send(Message& message, Stream stream) = 0;
+  virtual bool receive(Message& message, Stream stream) = 0;
+  // A message that ends by a fault: no array of its is touched from here on, but by what is enqueued.
+  virtual void withdraw(Message&) {}
+  // As those of DeviceCalls.
+  virtual void leave() {}
+  virtual void settle() {}
+};
+
+// For these ranks: threads of one process, or processes that share memory. Throws unavailable for others.
+std::unique_ptr<DeviceMessages> open_device_messages(std::shared_ptr<Transport> transport, int rank,
+                                                     int world);
+
+}  // namespace gpucomm

@@ -1,0 +1,56 @@
+// The part of PointToPoint that moves arrays on devices: a header travels as a message without bytes, the
+// elements go their own way.
+#include "engine/point_to_point.h"
+
+namespace gpucomm {
+
+// The first such message opens the way, before anything is announced.
+void PointToPoint::reside(Message& m, const Residence& residence) {
+  if (!on_device_) on_device_ = open_device_messages(transport_, fate_.rank(), fate_.world());
+  m.device = residence.device, m.stream = residence.stream, m.stream_waits = residence.stream_waits;
+  on_device_->stream_for(m);
+  m.finished = std::make_shared<OwnEvent>(make_event(m.device));
+  m.device->record(m.finished->get(), m.stream);
+}
+
+bool PointToPoint::move_on_device(Message& m) {
+  const Stream stream = on_device_->stream_for(m);
+  if (!m.headed) {
+    if (m.sending && !m.offer) on_device_->offer(m);
+    if (!pass_header(m)) return false;
+    m.headed = moved_ = true;
+    m.device->wait(stream, m.finished->get());
+  }
+  const size_t before = m.enqueued;
+  const bool through = m.sending ? on_device_->send(m, stream) : on_device_->receive(m, stream);
+  moved_ |= m.enqueued > before;
+  if (!through) return false;
+  m.device->record(m.finished->get(), stream);
+  if (m.stream_waits) m.device->wait(m.stream, m.finished->get());
+  device_bytes_[m.sending] += m.bytes();
+  return true;
+}
+
+void PointToPoint::abandon(Message& m, const Error& error) {
+  if (m.device) on_device_->withdraw(m);
+  finish(m, error);
+}
+
+void PointToPoint::leave() {
+  std::unique_lock lock(mutex_);
+  if (on_device_ && !fate_.failed()) on_device_->settle();
+  // Others wait for this before they give up memory that this rank might have open.
+  if (DeviceWords* words = on_device_ ? nullptr : transport_->device_words())
+    words->closed[fate_.rank()].store(1, std::memory_order_release);
+  lock.unlock();
+  transport_->leave();
+}
+
+Transport::Counters PointToPoint::counters() const {
+  Transport::Counters counters = transport_->counters();
+  std::lock_guard lock(mutex_);
+  counters.bytes_received += device_bytes_[0], counters.bytes_sent += device_bytes_[1];
+  return counters;
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,34 @@
+// What a device does around a call with arrays that do not travel as they are: contributions times a factor,
+// and several arrays in one message. Both lie behind the program's scratch, which the communicator keeps.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "engine/program.h"
+
+namespace gpucomm {
+
+struct Staging {
+  struct Copy {
+    std::byte* array;
+    size_t offset, bytes;  // of the staging memory
+  };
+  Dtype dtype = Dtype::float32;
+  size_t bytes = 0;
+  std::vector<Copy> in, out;     // before the call, and after it
+  std::optional<double> factor;  // of what comes in
+  // Where the call's input and output begin; none: the array of the caller's.
+  std::optional<size_t> input, output;
+};
+
+// Whether there is anything to do.
+inline bool staged(const Arrays& arrays) { return arrays.staging || arrays.error; }
+// Bytes of scratch, both the program's and that of what is staged.
+size_t scratch_of(const Program& program, const Arrays& arrays);
+// As spaces_of().
+Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* scratch);
+// Enqueued before the call, and after it. Before: the error is zeros.
+void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream);
+void stage_out(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream);
+
+}  // namespace gpucomm

@@ -1,0 +1,3 @@
+"""The contract of messages of device arrays, on a GPU: the tests of the host device once more."""
+
+from test_device_messages import *  # noqa: F403
