@@ -116,14 +116,23 @@ def main(args: argparse.Namespace) -> int:
         _core.Codec(args.codec)  # tells what is wrong with it
     check_writable(args.json)
     total = len(links) * len(ranks) * len(collectives) * len(sizes)
-    steps = _cells(args, links, ranks, collectives, sizes)
+    steps = _kept(_cells(args, links, ranks, collectives, sizes), args.json)
     with closing(steps):
         cells: list[Any] = with_progress(steps, total, "bench-auto")
-    if args.json is not None:
-        args.json.write_text(json.dumps([cell.row() for cell in cells], indent=1) + "\n")
     print(summary(cells))
     ratios = [cell.ratio for cell in cells]
     return int(statistics.median(ratios) > GOALS["median"] or p95(ratios) > GOALS["p95"])
+
+
+def _kept(steps: Generator[Any, None, None], file: Path | None) -> Generator[Any, None, None]:
+    """Writes what there is after each cell: hours of measuring may be interrupted."""
+    rows = []
+    with closing(steps):
+        for cell in steps:
+            if cell is not None and file is not None:
+                rows.append(cell.row())
+                file.write_text(json.dumps(rows, indent=1) + "\n")
+            yield cell
 
 
 def _whole(text: str) -> int:
