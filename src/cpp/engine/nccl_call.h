@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "devices/nccl_communicator.h"
-#include "engine/program.h"
+#include "engine/device_steps.h"
 
 namespace gpucomm {
 
@@ -24,6 +24,28 @@ struct Grouped {
 // fits in kMaxScratchBytes. The rounds hold for all ranks, whether they work in place or not. Throws
 // unavailable for a fold of more sources than a device takes.
 Grouped compile_grouped(Shape shape, const std::vector<int>& nodes, int rank);
+
+// A call on its way onto a stream. The program and its scratch must outlive it.
+class NcclCall {
+ public:
+  NcclCall(const Grouped& grouped, DeviceCall call, std::byte* scratch)
+      : grouped_(grouped), call_(std::move(call)), landing_(scratch + grouped.landing_begin) {}
+  // Enqueues the messages of the next round, after what follows those of the round before, which NCCL must
+  // have enqueued; false: there was no round left, all is. null: there are no messages, in a world of one.
+  bool advance(NcclCommunicator* communicator, const Deadline& deadline);
+
+ private:
+  const Instruction& at(int index) const { return grouped_.program.instructions[index]; }
+  std::byte* landing(int index, size_t k) const;
+  void add_messages(int index);
+  void follow(int index);
+
+  const Grouped& grouped_;
+  DeviceCall call_;
+  std::byte* landing_;
+  std::vector<NcclMessage> messages_;
+  size_t next_ = 0;  // round
+};
 
 // `scratch`: Grouped::scratch_bytes of the device's memory, which no other call uses before the stream is
 // done with this one. Throws unavailable where the device cannot code these elements.
