@@ -147,10 +147,11 @@ void fold(const std::vector<std::string>& all, size_t begin, const Reduction& ho
   }
 }
 
-// Of float32, int32 and uint8: more the tests do not reduce.
+// Of float32, int32, int64 and uint8: more the tests do not reduce.
 void fold_any(const std::vector<std::string>& all, size_t begin, const Reduction& how, char* out) {
   if (how.type == 7) return fold<float>(all, begin, how, out);
   if (how.type == 2) return fold<int32_t>(all, begin, how, out);
+  if (how.type == 4) return fold<int64_t>(all, begin, how, out);
   fold<uint8_t>(all, begin, how, out);
 }
 
