@@ -33,7 +33,8 @@ def native_on_the_host(comm: Any) -> None:
 
 
 def native_all_to_all(comm: Any) -> None:
-    comm.all_to_all(own(50).array(np.ones(comm.world)), algorithm="native")
+    x, out = (own(50).array(np.ones(comm.world)) for _ in range(2))
+    comm.all_to_all(x, out=out, algorithm="native")
 
 
 def native_codec(comm: Any) -> None:
@@ -46,7 +47,8 @@ def native_int16(comm: Any) -> None:
 
 def native_counts(comm: Any) -> None:
     counts = list(range(1, comm.world + 1))
-    comm.all_gather(own(50).array(np.ones(comm.rank + 1)), counts=counts, algorithm="native")
+    x, out = (own(50).array(np.ones(n)) for n in (comm.rank + 1, sum(counts)))
+    comm.all_gather(x, out=out, counts=counts, algorithm="native")
 
 
 def native_and_ring(comm: Any) -> None:

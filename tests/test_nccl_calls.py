@@ -98,7 +98,7 @@ def test_a_world_of_one_needs_no_nccl(told):
         (nccl_ranks.broken, "PeerLostError", "remote process exited or there was a network error"),
         (nccl_ranks.found_at_the_next_call, "PeerLostError", "what it had enqueued failed: remote"),
         (nccl_ranks.late, "CollectiveTimeoutError", "waited 0.3 s for what NCCL has enqueued"),
-        (nccl_ranks.aborted, "ClosedError", "abort"),
+        (nccl_ranks.aborted, "ClosedError", "called abort()"),
     ],
 )
 def test_faults(world, fault, kind, text):
@@ -166,7 +166,8 @@ comm = gpucomm.init(timeout=5)
 ENDLESS = (
     START
     + """
-x = HostKit(100).array(np.ones({count}, np.float32))
+kit = HostKit(100)
+x = kit.array(np.ones({count}, np.float32))
 try:
     i = 0
     while True:
@@ -201,7 +202,8 @@ LAST_WORDS = (
     START
     + """
 import os
-x = HostKit(20_000).array(np.full(100_000, comm.rank, np.float32))
+kit = HostKit(20_000)
+x = kit.array(np.full(100_000, comm.rank, np.float32))
 work = comm.broadcast(x, 1, algorithm="{algorithm}", async_op=True)
 if comm.rank:
     work.wait()

@@ -150,6 +150,7 @@ bool Communicator::over_nccl() {
 void Communicator::check_enqueued(bool done, std::optional<Seconds> expired) {
   std::lock_guard lock(mutex_);
   if (!on_device_ || !on_device_->watched()) return;
+  if (fate_.failed()) throw fate_.closed_error();
   try {
     if (!done) fate_.check_poison();
     on_device_->check(done, expired ? std::optional(expired->count()) : std::nullopt);

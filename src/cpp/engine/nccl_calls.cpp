@@ -213,10 +213,10 @@ void NcclCalls::fault() {
 
 // Only after its own part: what a peer has not taken yet is NCCL's to keep until it is closed.
 void NcclCalls::settle() {
-  if (!watched()) return;
+  if (!communicator_ || ended_) return;
   share_->mark_end();
   if (!soon(kFarewell, [this] { return share_->ended(); })) return fault();
-  ended_ = true;
+  ended_ = closed_ = true;
   try {
     communicator_->close(Deadline(std::chrono::duration<double>(kFarewell).count()));
   } catch (const Error&) {  // it is aborted then

@@ -27,7 +27,7 @@ class NcclCalls : public DeviceCalls {
   void leave() override;
   void fault() override;
   void settle() override;
-  bool watched() const override { return communicator_ && !ended_; }
+  bool watched() const override { return communicator_ && !closed_; }
   void check(bool done, std::optional<double> waited_s) override;
 
  private:
@@ -54,7 +54,7 @@ class NcclCalls : public DeviceCalls {
   int rank_;
   StreamCall call_;
   Phase phase_ = Phase::done;
-  std::atomic<bool> ended_{false};  // nothing of NCCL is left
+  std::atomic<bool> ended_{false}, closed_{false};  // nothing of NCCL is left; all of it was done before
   SideCall meeting_;
   std::optional<SideCall> fitting_, naming_;
   std::vector<int64_t> told_, heard_;  // elements of blocks of an all_to_all, by peer
