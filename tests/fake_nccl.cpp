@@ -66,7 +66,6 @@ std::map<int, int> failing, failing_later;
 std::set<int> hanging;
 std::string calls;
 void (*enqueue)(Stream, void (*)(void*), void*) = nullptr;
-std::vector<std::string> folders;  // those made here
 thread_local int depth = 0;
 thread_local std::vector<Message> grouped;
 
@@ -235,11 +234,6 @@ bool split(Comm* parent, const std::string& path, Comm** made) {
   return true;
 }
 
-__attribute__((destructor)) void remove_folders() {
-  std::error_code ignored;
-  for (const std::string& folder : folders) std::filesystem::remove_all(folder, ignored);
-}
-
 }  // namespace
 
 API fake_set_enqueue(void (*function)(Stream, void (*)(void*), void*)) { return enqueue = function, 0; }
@@ -264,11 +258,9 @@ extern "C" __attribute__((visibility("default"))) const char* fake_calls() { ret
 
 API ncclGetVersion(int* version) { return *version = VERSION, 0; }
 API ncclGetUniqueId(UniqueId* id) {
-  const char* const told = getenv("FAKE_NCCL_FOLDER");
-  std::string folder = std::string(told ? told : "/tmp") + "/fake-nccl-XXXXXX";
-  if (!mkdtemp(folder.data()) || folder.size() >= 100) return kInvalidUsage;
-  std::lock_guard lock(mutex);
-  folders.push_back(folder);
+  const char* const told = getenv("FAKE_NCCL_FOLDER");  // whose it is to remove
+  std::string folder = std::string(told ? told : "") + "/XXXXXX";
+  if (!told || folder.size() >= 100 || !mkdtemp(folder.data())) return kInvalidUsage;
   memset(id->internal, 0, sizeof id->internal);
   strcpy(id->internal + 127 - folder.size(), folder.c_str());  // all 128 bytes must be carried
   return 0;

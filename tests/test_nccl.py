@@ -36,7 +36,7 @@ TIMEOUT_S = 20.0
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     """Compiles the library, with macros that make it another release."""
     made: dict[tuple[str, ...], Path] = {}
 
@@ -45,7 +45,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
             made[macros] = nccl_library.build(tmp_path_factory.mktemp("nccl"), *macros)
         return made[macros]
 
-    return make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_NCCL_FOLDER", str(tmp_path_factory.mktemp("worlds")))
+        yield make
 
 
 @pytest.fixture
