@@ -198,6 +198,35 @@ def test_a_killed_rank_is_named(ranks, told, algorithm, count, wait):
     assert time.monotonic() - killed < 5
 
 
+ENQUEUED = (
+    START
+    + """
+kit = HostKit({slow} if comm.rank == 1 else 0)
+for _ in range(8):
+    work = comm.all_reduce(kit.array(np.ones(3)), algorithm="native", async_op=True)
+    work.wait()
+print("enqueued", flush=True)
+try:
+    work.synchronize(timeout=60)
+except gpucomm.errors.Error as error:
+    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+"""
+)
+
+
+def test_a_rank_that_is_killed_after_all_is_enqueued(ranks, told):
+    ranks += rank_processes.start(ENQUEUED.format(slow=nccl_ranks.SLOW_US), [told] * 3)
+    for process in ranks:
+        assert process.stdout.readline() == "enqueued\n"
+    ranks[1].send_signal(signal.SIGKILL)
+    for process in (ranks[0], ranks[2]):
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        kind, text, closed = json.loads(out.splitlines()[-1])
+        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
+        assert "waits for what NCCL has enqueued" in text
+
+
 LAST_WORDS = (
     START
     + """

@@ -72,10 +72,6 @@ bool NcclCalls::step() {
       if (!naming_->advance()) return false;
       communicator_ = std::make_unique<NcclCommunicator>(source_.library, call_.arrays.device, id_, rank_,
                                                          static_cast<int>(nodes_.size()), Deadline::none());
-      phase_ = Phase::opening;
-      return true;
-    case Phase::opening:
-      if (!communicator_->settled()) return false;
       return start_running(), true;
     default:
       return enqueue_next();
@@ -148,7 +144,7 @@ void NcclCalls::start_running() {
   phase_ = Phase::running;
 }
 
-// Once NCCL has enqueued what it was given last.
+// Once NCCL has enqueued what it was given last, or all ranks are there.
 bool NcclCalls::enqueue_next() {
   if (communicator_ && !communicator_->settled()) return false;
   const Deadline none = Deadline::none();

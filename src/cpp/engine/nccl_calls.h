@@ -31,8 +31,8 @@ class NcclCalls : public DeviceCalls {
   void check(bool done, std::optional<double> waited_s) override;
 
  private:
-  // The ranks come to the same call, their blocks fit, they get the unique id, and meet in NCCL.
-  enum class Phase { meeting, fitting, naming, opening, running, done };
+  // The ranks come to the same call, their blocks fit, they get the unique id, and rounds go out.
+  enum class Phase { meeting, fitting, naming, running, done };
   bool step();
   void open();
   void start_fitting();
