@@ -17,8 +17,9 @@
 namespace gpucomm {
 
 inline constexpr int kEverybody = -1;
-inline constexpr const char* kHasClosed = "has closed its communicator";  // of a rank that is gone
 inline constexpr int kRememberedCalls = 32;  // of each rank: the flight log
+// Of a rank that is gone, but not lost.
+inline constexpr const char* kHasClosed = "has closed its communicator";
 
 // What a rank calls, as the others can read it. Words, so that a record can be shared without locks.
 struct CallRecord {
