@@ -1,14 +1,25 @@
-// A libnccl.so.2 of the tests' own: ranks are threads of this process, arrays are host memory. What a group
-// holds moves once both ends have come, while their ranks ask for errors, as in NCCL without blocking.
+// A libnccl.so.2 of the tests' own: ranks are threads or processes, arrays are host memory, and messages are
+// files in the folder that the unique id names. As in NCCL without blocking, a call is first under way, then
+// enqueued; what it does a stream of the host device does, later, and it waits there for the other ranks.
 // VERSION, NO_SEND and NO_SPLIT make other releases; the functions fake_... make ranks fail and hang.
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #ifndef VERSION
@@ -18,7 +29,8 @@
 
 namespace {
 
-enum { kSuccess = 0, kInvalidUsage = 5, kInProgress = 7 };
+enum { kSuccess = 0, kInvalidArgument = 4, kInvalidUsage = 5, kInProgress = 7 };
+constexpr int kTurns = 3;  // how often a call is found under way before it is enqueued
 struct UniqueId {
   char internal[128];
 };
@@ -27,197 +39,255 @@ struct Config {
   unsigned magic, version;
   int blocking;
 };
+using Stream = void*;
+using Job = std::function<void()>;
 
-struct Comm;
-struct Work {
-  char kind;  // 's'end, 'r'eceive; of all ranks: 'a'll_reduce, red'u'ce, 'b'roadcast, 'g'ather, s'c'atter,
-              // s'p'lit
-  const char* in;
-  char* out;
-  size_t count;
-  int type, op, peer;  // peer: also the root, the color
-  int key = 0;
-  Comm** made = nullptr;
-};
-struct World {
-  std::vector<Comm*> comms;
-  size_t came = 0;
-};
+// Never deleted: what a stream holds may come late.
 struct Comm {
-  World* world;
-  int rank;
-  std::deque<Work> queue = {};
-  int fault = kSuccess;
+  std::string folder;
+  int rank = 0, world = 1;
+  int turns = 0;
+  std::atomic<bool> ended{false};
+  std::atomic<int> fault{kSuccess};
+  std::map<std::string, int> numbers = {};    // of messages to and from each peer, of collectives
+  std::function<bool()> waits_for = nullptr;  // what is under way ends when this says so
+};
+struct Message {
+  Comm* comm;
+  bool sends;
+  char* data;
+  size_t bytes;
+  int peer;
+  Stream stream;
 };
 
-std::mutex mutex;
-std::map<std::string, World> worlds;
+std::mutex mutex;  // guards all below
 std::map<int, int> failing, failing_later;
 std::set<int> hanging;
 std::string calls;
-void (*idle)(void* stream) = nullptr;
+void (*enqueue)(Stream, void (*)(void*), void*) = nullptr;
 thread_local int depth = 0;
-thread_local std::vector<std::pair<Comm*, Work>> grouped;
+thread_local std::vector<Message> grouped;
 
 size_t size_of(int type) { return std::vector<size_t>{1, 1, 4, 4, 8, 8, 2, 4, 8, 2}[type]; }
-bool together(const Work& work) { return !strchr("sr", work.kind); }
+
+// Whole or not there.
+void put(const std::string& path, const void* data, size_t bytes) {
+  const std::string draft = path + ".draft";
+  std::ofstream(draft, std::ios::binary).write(static_cast<const char*>(data), bytes);
+  std::rename(draft.c_str(), path.c_str());
+}
+bool is_there(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+std::string get(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// On a stream: until it holds or the communicator ends; false: that.
+template <class Condition>
+bool until(const Comm& comm, Condition holds) {
+  while (!holds()) {
+    if (comm.ended) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(30));
+  }
+  return true;
+}
+
+void give(Stream stream, Job job) {
+  enqueue(
+      stream,
+      [](void* argument) {
+        (*static_cast<Job*>(argument))();
+        delete static_cast<Job*>(argument);
+      },
+      new Job(std::move(job)));
+}
+
+std::string number(Comm& comm, const std::string& kind) {
+  return comm.folder + "/" + kind + "." + std::to_string(comm.numbers[kind]++);
+}
+
+struct Named {
+  Message message;
+  std::string path;
+};
+
+// All at once; a send ends when it is received.
+void exchange(const std::vector<Named>& messages) {
+  for (const auto& [m, path] : messages)
+    if (m.sends && !m.comm->ended) put(path, m.data, m.bytes);
+  for (const auto& [m, path] : messages) {
+    if (m.sends || !until(*m.comm, [&] { return is_there(path); })) continue;
+    const std::string found = get(path);
+    if (found.size() != m.bytes) m.comm->fault = kInvalidUsage;
+    memcpy(m.data, found.data(), std::min(found.size(), m.bytes));
+    std::remove(path.c_str());
+  }
+  for (const auto& [m, path] : messages)
+    if (m.sends) until(*m.comm, [&] { return !is_there(path); });
+}
+
+struct Reduction {
+  size_t count;
+  int type, op;
+};
 
 template <class T>
-void fold(const std::vector<Work>& all, size_t begin, const Work& mine, char* out) {
-  for (size_t i = 0; i < mine.count; ++i) {
-    auto at = [&](size_t r) { return reinterpret_cast<const T*>(all[r].in)[begin + i]; };
+void fold(const std::vector<std::string>& all, size_t begin, const Reduction& how, char* out) {
+  for (size_t i = 0; i < how.count; ++i) {
+    auto at = [&](size_t r) { return reinterpret_cast<const T*>(all[r].data())[begin + i]; };
     T value = at(0);
     for (size_t r = 1; r < all.size(); ++r)
-      value = mine.op == 1   ? value * at(r)
-              : mine.op == 2 ? std::max(value, at(r))
-              : mine.op == 3 ? std::min(value, at(r))
-                             : value + at(r);
-    reinterpret_cast<T*>(out)[i] = mine.op == 4 ? value / static_cast<T>(all.size()) : value;
+      value = how.op == 1   ? value * at(r)
+              : how.op == 2 ? std::max(value, at(r))
+              : how.op == 3 ? std::min(value, at(r))
+                            : value + at(r);
+    reinterpret_cast<T*>(out)[i] = how.op == 4 ? value / static_cast<T>(all.size()) : value;
   }
 }
 
-// Of float32, int32 and uint8: more the tests do not reduce.
-void fold_any(const std::vector<Work>& all, size_t begin, const Work& mine, char* out) {
-  if (mine.type == 7) return fold<float>(all, begin, mine, out);
-  if (mine.type == 2) return fold<int32_t>(all, begin, mine, out);
-  fold<uint8_t>(all, begin, mine, out);
+// Of float32, int32, int64 and uint8: more the tests do not reduce.
+void fold_any(const std::vector<std::string>& all, size_t begin, const Reduction& how, char* out) {
+  if (how.type == 7) return fold<float>(all, begin, how, out);
+  if (how.type == 2) return fold<int32_t>(all, begin, how, out);
+  if (how.type == 4) return fold<int64_t>(all, begin, how, out);
+  fold<uint8_t>(all, begin, how, out);
 }
 
-std::string result_of(const std::vector<Work>& all, size_t rank) {
-  const Work& mine = all[rank];
-  const size_t bytes = mine.count * size_of(mine.type);
-  if (mine.kind == 'b') return std::string(all[mine.peer].in, bytes);
-  std::string out;
-  if (mine.kind == 'g') {
-    for (const Work& work : all) out.append(work.in, bytes);
-    return out;
+// What all ranks give, once they have.
+bool gather(Comm& comm, const std::string& path, const std::string& own, std::vector<std::string>& all) {
+  put(path + "." + std::to_string(comm.rank), own.data(), own.size());
+  for (int r = 0; r < comm.world; ++r) {
+    const std::string theirs = path + "." + std::to_string(r);
+    if (!until(comm, [&] { return is_there(theirs); })) return false;
+    all.push_back(get(theirs));
   }
-  out.resize(bytes);
-  fold_any(all, mine.kind == 'c' ? rank * mine.count : 0, mine, out.data());
-  return out;
-}
-
-void split(const std::vector<Work>& all) {
-  std::map<int, std::vector<std::pair<int, size_t>>> parts;
-  for (size_t r = 0; r < all.size(); ++r)
-    if (all[r].peer >= 0) parts[all[r].peer].push_back({all[r].key, r});
-  for (auto& [color, members] : parts) {
-    World* part = new World{std::vector<Comm*>(members.size()), members.size()};
-    std::sort(members.begin(), members.end());
-    for (size_t i = 0; i < members.size(); ++i)
-      *all[members[i].second].made = part->comms[i] = new Comm{part, static_cast<int>(i)};
-  }
-}
-
-// What all ranks do is done when it heads all queues.
-bool meet_all(World& world) {
-  std::vector<Work> all;
-  for (Comm* comm : world.comms) {
-    if (!comm || hanging.count(comm->rank) || comm->queue.empty() || !together(comm->queue[0])) return false;
-    all.push_back(comm->queue[0]);
-  }
-  std::vector<std::string> results(all.size());
-  for (size_t r = 0; all[0].kind != 'p' && r < all.size(); ++r) results[r] = result_of(all, r);
-  for (size_t r = 0; r < all.size(); ++r)
-    if (all[r].kind != 'u' || all[r].peer == static_cast<int>(r))
-      std::copy(results[r].begin(), results[r].end(), all[r].out);
-  if (all[0].kind == 'p') split(all);
-  for (Comm* comm : world.comms) comm->queue.pop_front();
   return true;
 }
 
-auto first(Comm& comm, char kind, int peer) {
-  return std::find_if(comm.queue.begin(), comm.queue.end(),
-                      [&](const Work& work) { return work.kind == kind && work.peer == peer; });
+// No call may be made while another is under way, nor after the end.
+int usable(Comm* comm, const char* name) {
+  calls += std::string(name) + " ";
+  return comm->ended ? kInvalidArgument : comm->turns || comm->waits_for ? kInvalidUsage : kSuccess;
 }
 
-bool meet(Comm& from, Comm& to) {
-  const auto sent = first(from, 's', to.rank), received = first(to, 'r', from.rank);
-  if (sent == from.queue.end() || received == to.queue.end()) return false;
-  if (sent->count != received->count) from.fault = to.fault = kInvalidUsage;
-  memcpy(received->out, sent->in, std::min(sent->count, received->count));
-  from.queue.erase(sent), to.queue.erase(received);
-  return true;
+using Finish = std::function<void(const std::vector<std::string>&)>;
+int together(const char* name, Comm* comm, const void* in, size_t bytes, Stream stream, Finish finish) {
+  std::lock_guard lock(mutex);
+  if (const int wrong = usable(comm, name)) return wrong;
+  comm->turns = kTurns;
+  give(stream, [=, path = number(*comm, "all")] {
+    std::vector<std::string> all;
+    const char* const begin = static_cast<const char*>(in);
+    if (gather(*comm, path, {begin, begin + bytes}, all)) finish(all);
+  });
+  return kInProgress;
+}
+
+int message(const char* name, Message m) {
+  std::lock_guard lock(mutex);
+  if (const int wrong = usable(m.comm, name)) return wrong;
+  if (!depth) return kInvalidUsage;  // we always make groups
+  grouped.push_back(m);
+  return kSuccess;
 }
 
 int state(Comm& comm) {
   if (failing.count(comm.rank)) return failing[comm.rank];
-  World& world = *comm.world;
-  if (hanging.count(comm.rank) || world.came < world.comms.size()) return kInProgress;
-  for (bool moved = true; moved;) {
-    moved = meet_all(world);
-    for (Comm* from : world.comms)
-      for (Comm* to : world.comms)
-        while (from && to && !hanging.count(from->rank) && !hanging.count(to->rank) && meet(*from, *to))
-          moved = true;
-  }
-  if (comm.fault || !comm.queue.empty()) return comm.fault ? comm.fault : kInProgress;
+  if (hanging.count(comm.rank) || comm.turns) return comm.turns -= comm.turns > 0, kInProgress;
+  if (comm.waits_for && !comm.waits_for()) return kInProgress;
+  comm.waits_for = nullptr;
+  if (comm.fault) return comm.fault;
   if (failing_later.count(comm.rank)) failing[comm.rank] = failing_later[comm.rank];
   return kSuccess;
 }
 
-// What the stream holds is done before anything of NCCL's begins.
-int add(const char* name, Comm* comm, Work work, void* stream) {
-  if (idle && stream) idle(stream);
-  std::lock_guard lock(mutex);
-  calls += std::string(name) + " ";
-  if (depth)
-    grouped.push_back({comm, work});
-  else
-    comm->queue.push_back(work);
-  return depth ? kSuccess : kInProgress;
+void come(Comm* comm) {
+  const std::string path = comm->folder + "/came.";
+  if (!hanging.count(comm->rank)) put(path + std::to_string(comm->rank), "", 0);
+  comm->turns = kTurns;
+  comm->waits_for = [=] {
+    for (int r = 0; r < comm->world; ++r)
+      if (!is_there(path + std::to_string(r))) return false;
+    return true;
+  };
 }
 
-const char* bytes(const void* p) { return static_cast<const char*>(p); }
-char* bytes(void* p) { return static_cast<char*>(p); }
+// (color, key) of every rank.
+bool split(Comm* parent, const std::string& path, Comm** made) {
+  std::map<int, std::vector<std::pair<int, int>>> parts;
+  int own = -1;
+  for (int r = 0; r < parent->world; ++r) {
+    if (!is_there(path + "." + std::to_string(r))) return false;
+    int color = 0, key = 0;
+    std::ifstream(path + "." + std::to_string(r)) >> color >> key;
+    parts[color].push_back({key, r});
+    if (r == parent->rank) own = color;
+  }
+  auto& part = parts[own];
+  std::sort(part.begin(), part.end());
+  const auto seat = std::find_if(part.begin(), part.end(), [&](auto& m) { return m.second == parent->rank; });
+  Comm* comm = new Comm{path + ".of." + std::to_string(own), static_cast<int>(seat - part.begin()),
+                        static_cast<int>(part.size())};
+  std::filesystem::create_directories(comm->folder);
+  if (own >= 0) *made = comm;
+  return true;
+}
 
 }  // namespace
 
-API fake_set_idle(void (*function)(void*)) { return idle = function, 0; }
-API fake_fail(int rank, int code) { return failing[rank] = code, 0; }
+API fake_set_enqueue(void (*function)(Stream, void (*)(void*), void*)) { return enqueue = function, 0; }
+API fake_fail(int rank, int code) {
+  std::lock_guard lock(mutex);
+  return failing[rank] = code, 0;
+}
 // Once it has said that all is well.
-API fake_fail_later(int rank, int code) { return failing_later[rank] = code, 0; }
-API fake_hang(int rank) { return hanging.insert(rank), 0; }
+API fake_fail_later(int rank, int code) {
+  std::lock_guard lock(mutex);
+  return failing_later[rank] = code, 0;
+}
+API fake_hang(int rank) {
+  std::lock_guard lock(mutex);
+  return hanging.insert(rank), 0;
+}
 API fake_reset() {
-  return failing.clear(), failing_later.clear(), hanging.clear(), calls.clear(), idle = nullptr, 0;
+  std::lock_guard lock(mutex);
+  return failing.clear(), failing_later.clear(), hanging.clear(), calls.clear(), 0;
 }
 extern "C" __attribute__((visibility("default"))) const char* fake_calls() { return calls.c_str(); }
 
 API ncclGetVersion(int* version) { return *version = VERSION, 0; }
 API ncclGetUniqueId(UniqueId* id) {
-  static int made = 0;
-  std::lock_guard lock(mutex);
+  const char* const told = getenv("FAKE_NCCL_FOLDER");  // whose it is to remove
+  std::string folder = std::string(told ? told : "") + "/XXXXXX";
+  if (!told || folder.size() >= 100 || !mkdtemp(folder.data())) return kInvalidUsage;
   memset(id->internal, 0, sizeof id->internal);
-  snprintf(id->internal + 100, 28, "world %d", ++made);  // all 128 bytes must be carried
+  strcpy(id->internal + 127 - folder.size(), folder.c_str());  // all 128 bytes must be carried
   return 0;
 }
 API ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, Config* config) {
   std::lock_guard lock(mutex);
   if (config->magic != 0xcafebeef || config->blocking != 0) return kInvalidUsage;
-  World& world = worlds[id.internal + 100];
-  world.comms.resize(size);
-  world.comms[rank] = *comm = new Comm{&world, rank};
-  world.came += !hanging.count(rank);
+  const char* const begin = std::find_if(id.internal, id.internal + 127, [](char c) { return c != 0; });
+  come(*comm = new Comm{begin, rank, size});
   return kInProgress;
 }
 API ncclCommGetAsyncError(Comm* comm, int* code) {
   std::lock_guard lock(mutex);
   return *code = state(*comm), 0;
 }
-API ncclCommFinalize(Comm*) { return kInProgress; }
-API ncclCommDestroy(Comm* comm) {
+API ncclCommFinalize(Comm* comm) {
   std::lock_guard lock(mutex);
-  comm->world->comms[comm->rank] = nullptr;
-  return delete comm, 0;
+  if (const int wrong = usable(comm, "ncclCommFinalize")) return wrong;
+  return comm->turns = kTurns, kInProgress;
 }
+API ncclCommDestroy(Comm* comm) { return comm->ended = true, 0; }
 API ncclCommAbort(Comm* comm) {
-  {
-    std::lock_guard lock(mutex);
-    calls += "ncclCommAbort ";
-  }
-  return ncclCommDestroy(comm);
+  std::lock_guard lock(mutex);
+  calls += "ncclCommAbort ";
+  return comm->ended = true, 0;
 }
-API ncclCommCount(Comm* comm, int* count) { return *count = static_cast<int>(comm->world->comms.size()), 0; }
+API ncclCommCount(Comm* comm, int* count) { return *count = comm->world, 0; }
 API ncclCommUserRank(Comm* comm, int* rank) { return *rank = comm->rank, 0; }
 extern "C" __attribute__((visibility("default"))) const char* ncclGetErrorString(int code) {
   return code == 6 ? "remote process exited or there was a network error" : "internal error";
@@ -230,35 +300,57 @@ API ncclGroupEnd() {
   std::lock_guard lock(mutex);
   if (--depth) return 0;
   calls += "ncclGroupEnd ";
-  for (auto& [comm, work] : grouped) comm->queue.push_back(work);
+  if (grouped.empty()) return 0;
+  std::vector<Named> messages;
+  for (const Message& m : grouped) {
+    const auto [from, to] = m.sends ? std::pair(m.comm->rank, m.peer) : std::pair(m.peer, m.comm->rank);
+    messages.push_back({m, number(*m.comm, std::to_string(from) + "-" + std::to_string(to))});
+  }
   grouped.clear();
+  messages[0].message.comm->turns = kTurns;
+  give(messages[0].message.stream, [messages] { exchange(messages); });
   return kInProgress;
 }
 #ifndef NO_SEND
-API ncclSend(const void* in, size_t n, int type, int peer, Comm* c, void* stream) {
-  return add("ncclSend", c, {'s', bytes(in), nullptr, n * size_of(type), type, 0, peer}, stream);
+API ncclSend(const void* in, size_t n, int type, int peer, Comm* c, Stream stream) {
+  char* const data = static_cast<char*>(const_cast<void*>(in));
+  return message("ncclSend", {c, true, data, n * size_of(type), peer, stream});
 }
 #endif
-API ncclRecv(void* out, size_t n, int type, int peer, Comm* c, void* stream) {
-  return add("ncclRecv", c, {'r', nullptr, bytes(out), n * size_of(type), type, 0, peer}, stream);
+API ncclRecv(void* out, size_t n, int type, int peer, Comm* c, Stream stream) {
+  return message("ncclRecv", {c, false, static_cast<char*>(out), n * size_of(type), peer, stream});
 }
-API ncclAllReduce(const void* in, void* out, size_t n, int type, int op, Comm* c, void* stream) {
-  return add("ncclAllReduce", c, {'a', bytes(in), bytes(out), n, type, op, 0}, stream);
+API ncclAllReduce(const void* in, void* out, size_t n, int type, int op, Comm* c, Stream stream) {
+  return together("ncclAllReduce", c, in, n * size_of(type), stream,
+                  [=](auto& all) { fold_any(all, 0, {n, type, op}, static_cast<char*>(out)); });
 }
-API ncclReduce(const void* in, void* out, size_t n, int type, int op, int root, Comm* c, void* stream) {
-  return add("ncclReduce", c, {'u', bytes(in), bytes(out), n, type, op, root}, stream);
+API ncclReduce(const void* in, void* out, size_t n, int type, int op, int root, Comm* c, Stream stream) {
+  return together("ncclReduce", c, in, n * size_of(type), stream, [=](auto& all) {
+    if (c->rank == root) fold_any(all, 0, {n, type, op}, static_cast<char*>(out));
+  });
 }
-API ncclBroadcast(const void* in, void* out, size_t n, int type, int root, Comm* c, void* stream) {
-  return add("ncclBroadcast", c, {'b', bytes(in), bytes(out), n, type, 0, root}, stream);
+API ncclBroadcast(const void* in, void* out, size_t n, int type, int root, Comm* c, Stream stream) {
+  return together("ncclBroadcast", c, in, c->rank == root ? n * size_of(type) : 0, stream,
+                  [=](auto& all) { memcpy(out, all[root].data(), n * size_of(type)); });
 }
-API ncclAllGather(const void* in, void* out, size_t n, int type, Comm* c, void* stream) {
-  return add("ncclAllGather", c, {'g', bytes(in), bytes(out), n, type, 0, 0}, stream);
+API ncclAllGather(const void* in, void* out, size_t n, int type, Comm* c, Stream stream) {
+  return together("ncclAllGather", c, in, n * size_of(type), stream, [=](auto& all) {
+    for (size_t r = 0; r < all.size(); ++r)
+      memcpy(static_cast<char*>(out) + r * n * size_of(type), all[r].data(), n * size_of(type));
+  });
 }
-API ncclReduceScatter(const void* in, void* out, size_t n, int type, int op, Comm* c, void* stream) {
-  return add("ncclReduceScatter", c, {'c', bytes(in), bytes(out), n, type, op, 0}, stream);
+API ncclReduceScatter(const void* in, void* out, size_t n, int type, int op, Comm* c, Stream stream) {
+  return together("ncclReduceScatter", c, in, n * c->world * size_of(type), stream,
+                  [=](auto& all) { fold_any(all, c->rank * n, {n, type, op}, static_cast<char*>(out)); });
 }
 #ifndef NO_SPLIT
 API ncclCommSplit(Comm* comm, int color, int key, Comm** made, Config*) {
-  return add("ncclCommSplit", comm, {'p', nullptr, nullptr, 0, 0, 0, color, key, made}, nullptr);
+  std::lock_guard lock(mutex);
+  if (const int wrong = usable(comm, "ncclCommSplit")) return wrong;
+  const std::string path = number(*comm, "split"), mine = std::to_string(color) + " " + std::to_string(key);
+  put(path + "." + std::to_string(comm->rank), mine.data(), mine.size());
+  comm->turns = kTurns;
+  comm->waits_for = [=] { return split(comm, path, made); };
+  return kInProgress;
 }
 #endif

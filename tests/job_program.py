@@ -14,6 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+import device_ranks
+import nccl_library
 import numpy as np
 from conftest import pairs
 from jobs import leave
@@ -151,6 +153,19 @@ def asynchronous(comm):
     for work in reversed(works):
         work.wait()
     return [i for i, x in enumerate(arrays) if x[-1] != comm.world - 1]
+
+
+def on_devices(comm):
+    """Between nodes over NCCL; the tests' own library stands in."""
+    nccl_library.own()
+    wrong = []
+    for collective, algorithm in [*pairs("all_reduce"), ("broadcast", "direct"), ("all_gather", "native")]:
+        wrong += device_ranks.every_case(comm, collective, algorithm, 50)
+    return wrong + ([] if device_ranks.uneven(comm) else ["uneven"])
+
+
+def refused_on_devices(comm):
+    return device_ranks.met(lambda: device_ranks.one_call(comm))
 
 
 def quiet(comm):

@@ -83,14 +83,18 @@ def test_a_refused_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not finding.on and finding.why.endswith("process_vm_readv: Operation not permitted")
 
 
-def test_what_no_transport_uses_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(returncode=0, stdout="NCCL 2.27.3, libnccl.so.2\n", stderr="")
-    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: found)
-    for transports, on in (({}, False), ({"nccl": {"summary": ""}}, True)):
-        monkeypatch.setattr(_core, "transports", lambda transports=transports: transports)
-        (finding,) = doctor._LOOKS["NCCL"]("NCCL")
-        assert finding.on is on and finding.why.startswith("NCCL 2.27.3, libnccl.so.2")
-        assert on or "no transport 'nccl'" in finding.why
+@pytest.mark.parametrize(
+    ("asked", "on", "words"),
+    [
+        ("", True, "auto: through memory that a node's processes share, between nodes over NCCL"),
+        ("nccl", True, "nccl: over NCCL (GPUCOMM_DEVICE_TRANSPORT: auto, arena, nccl)"),
+        ("mpi", False, "GPUCOMM_DEVICE_TRANSPORT must be one of auto, arena, nccl, got 'mpi'"),
+    ],
+)
+def test_how_device_arrays_travel(monkeypatch: pytest.MonkeyPatch, asked: str, on: bool, words: str) -> None:
+    monkeypatch.setenv("GPUCOMM_DEVICE_TRANSPORT", asked)
+    (finding,) = doctor._LOOKS["device arrays"]("device arrays")
+    assert finding.on is on and finding.why.startswith(words)
 
 
 @pytest.mark.processes

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nccl_library
 import numpy as np
 import pytest
 from conftest import ROOTED, pairs
@@ -35,38 +36,30 @@ TIMEOUT_S = 20.0
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     """Compiles the library, with macros that make it another release."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if not compiler:
-        pytest.skip("no C++ compiler to build the library of the tests with")
     made: dict[tuple[str, ...], Path] = {}
 
     def make(*macros: str) -> Path:
         if macros not in made:
-            made[macros] = tmp_path_factory.mktemp("nccl") / "libnccl.so.2"
-            source = Path(__file__).parent / "fake_nccl.cpp"
-            shape = ["-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnccl.so.2"]
-            options = [f"-D{macro}" for macro in macros]
-            subprocess.run([compiler, *shape, *options, str(source), "-o", str(made[macros])], check=True)
+            made[macros] = nccl_library.build(tmp_path_factory.mktemp("nccl"), *macros)
         return made[macros]
 
-    return make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAKE_NCCL_FOLDER", str(tmp_path_factory.mktemp("worlds")))
+        yield make
 
 
 @pytest.fixture
 def fake(build: Build) -> Iterator[ctypes.CDLL]:
     """Its controls; every test starts with ranks that work."""
-    controls = ctypes.CDLL(str(build()))
-    controls.fake_calls.restype = ctypes.c_char_p
+    controls = nccl_library.controls(str(build()))
     controls.fake_reset()
     yield controls
     controls.fake_reset()
 
 
 Body = Callable[[Any], Any]
-STREAMS: dict[int, Any] = {}  # handle -> the communicator
-IDLE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def outcomes_of(fake: ctypes.CDLL, world: int, body: Body, timeout: float = TIMEOUT_S) -> list[Any]:
@@ -74,15 +67,11 @@ def outcomes_of(fake: ctypes.CDLL, world: int, body: Body, timeout: float = TIME
     library = _core.NcclLibrary(fake._name)
     identity = library.unique_id()
     outcomes: list[Any] = [None] * world
-    STREAMS.clear()
-    idle = IDLE(lambda stream: STREAMS[stream].idle())
-    fake.fake_set_idle(idle)
 
     def run(rank: int) -> None:
         try:
             device = _core.HostDevice(deferred_us=20)
             comm = _core.NcclCommunicator(library, device, identity, rank, world, timeout=timeout)
-            STREAMS[comm.stream] = comm
             outcomes[rank] = body(comm)
             if not comm.closed:
                 comm.close(timeout=timeout)
@@ -95,7 +84,6 @@ def outcomes_of(fake: ctypes.CDLL, world: int, body: Body, timeout: float = TIME
     for thread in threads:
         thread.join(4 * timeout + 5)
         assert not thread.is_alive(), "a rank hangs beyond its deadline"
-    fake.fake_set_idle(None)
     return outcomes
 
 
@@ -405,7 +393,6 @@ def test_split(fake: ctypes.CDLL, build: Build) -> None:
         part = comm.split(-1 if comm.rank == 3 else comm.rank % 2, key=-comm.rank)
         if part is None:
             return None
-        STREAMS[part.stream] = part
         out = np.zeros(1, np.int32)
         native(part, "all_reduce", np.array([comm.rank], np.int32), out)
         seat = (part.rank, part.world, int(out[0]))
@@ -413,8 +400,7 @@ def test_split(fake: ctypes.CDLL, build: Build) -> None:
         return seat
 
     assert run(fake, 4, body) == [(1, 2, 2), (0, 1, 1), (0, 2, 2), None]
-    older = ctypes.CDLL(str(build("NO_SPLIT")))
-    older.fake_calls.restype = ctypes.c_char_p
+    older = nccl_library.controls(str(build("NO_SPLIT")))
 
     def refused(comm: Any) -> None:
         with pytest.raises(UnavailableError, match=r"cannot split a communicator; 2\.18 and newer can"):

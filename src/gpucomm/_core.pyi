@@ -571,6 +571,11 @@ class HostDevice(Device):
     """
     A device made of threads, on which what uses devices is tested without a GPU.
     """
+    @staticmethod
+    def stream_function() -> int:
+        """
+        The address of a C function (stream, function, argument) that makes a stream call the function.
+        """
     def __init__(
         self, deferred_us: typing.SupportsInt | typing.SupportsIndex = 0
     ) -> None:

@@ -188,8 +188,25 @@ raise SystemExit(bool(why_not))
 
 def _nccl(name: str) -> Iterator[Finding]:
     done = subprocess.run([sys.executable, "-c", _ABOUT_NCCL], capture_output=True, text=True, timeout=60)
-    what = (done.stdout or done.stderr).strip() or "no reason given"
-    yield _for_transport("nccl", Finding(name, done.returncode == 0, what.splitlines()[-1]))
+    what = ((done.stdout or done.stderr).strip() or "no reason given").splitlines()[-1]
+    use = "" if done.returncode else "; carries arrays on GPUs between nodes"
+    yield Finding(name, done.returncode == 0, what + use)
+
+
+_DEVICE_TRANSPORTS = {
+    "auto": "through memory that a node's processes share, between nodes over NCCL",
+    "arena": "through memory that the processes of one node share",
+    "nccl": "over NCCL",
+}
+
+
+def _device_transport(name: str) -> Iterator[Finding]:
+    asked = os.environ.get("GPUCOMM_DEVICE_TRANSPORT", "") or "auto"
+    known = ", ".join(_DEVICE_TRANSPORTS)
+    what = f"GPUCOMM_DEVICE_TRANSPORT must be one of {known}, got {asked!r}"
+    if asked in _DEVICE_TRANSPORTS:
+        what = f"{asked}: {_DEVICE_TRANSPORTS[asked]} (GPUCOMM_DEVICE_TRANSPORT: {known})"
+    yield Finding(name, asked in _DEVICE_TRANSPORTS, what)
 
 
 # MPI is loaded but not initialised, and not in this process.
@@ -224,13 +241,6 @@ def _torch_distributed(name: str) -> Iterator[Finding]:
     for finding in _package("torch"):
         use = "; its Gloo connects nodes under torchrun" if finding.on else ""
         yield Finding(name, finding.on, finding.why + use)
-
-
-def _for_transport(transport: str, finding: Finding) -> Finding:
-    """What only a transport uses is on only where the build has it."""
-    if not finding.on or transport in _core.transports():
-        return finding
-    return Finding(finding.name, False, f"{finding.why}, but this build has no transport {transport!r}")
 
 
 def _cuda(name: str) -> Iterator[Finding]:
@@ -302,6 +312,7 @@ _LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "MPI": _mpi,
     "torch.distributed": _torch_distributed,
     "NCCL": _nccl,
+    "device arrays": _device_transport,
     "CUDA": _cuda,
     "torch": _package,
     "cloudpickle": _package,

@@ -4,9 +4,9 @@
 
 namespace gpucomm {
 
-static std::string text(const char* name) {
+static std::string text(const char* name, const char* fallback = "") {
   const char* value = std::getenv(name);
-  return value ? value : "";
+  return value && *value ? value : fallback;
 }
 
 static int number(const char* name, int fallback) {
@@ -17,8 +17,12 @@ static int number(const char* name, int fallback) {
 }
 
 const Env& env() {
-  static const Env values{text("GPUCOMM_SIMD"), number("GPUCOMM_SPIN_US", -1), number("GPUCOMM_HEAP_MIB", -1),
-                          number("GPUCOMM_ARENA_MIB", 32), number("GPUCOMM_CMA", 1)};
+  static const Env values{text("GPUCOMM_SIMD"),
+                          number("GPUCOMM_SPIN_US", -1),
+                          number("GPUCOMM_HEAP_MIB", -1),
+                          number("GPUCOMM_ARENA_MIB", 32),
+                          text("GPUCOMM_DEVICE_TRANSPORT", "auto"),
+                          number("GPUCOMM_CMA", 1)};
   return values;
 }
 

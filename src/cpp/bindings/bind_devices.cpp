@@ -222,6 +222,9 @@ void bind_devices(py::module_& m) {
             return DeviceArray{values, number, bfloat16};
           },
           "values"_a, "bfloat16"_a = false, "A C-contiguous array as one of this device: no copy.")
+      .def_static(
+          "stream_function", [] { return reinterpret_cast<Address>(&HostDevice::call); },
+          "The address of a C function (stream, function, argument) that makes a stream call the function.")
       .def("enqueued", &HostDevice::enqueued, "kind"_a, "Pieces of work so far: \"copy\", \"reduce\", ...");
 }
 

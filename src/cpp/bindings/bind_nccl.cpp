@@ -12,6 +12,7 @@
 #include "bindings/names.h"
 #include "devices/handles.h"
 #include "engine/nccl_call.h"
+#include "engine/nccl_native.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -39,7 +40,7 @@ struct PyNccl {
 
   void finish(const Deadline& deadline) {
     device->record(event.get(), stream.get());
-    communicator->wait(*device, event.get(), deadline);
+    communicator->wait(event.get(), deadline);
     const std::string failure = device->failure();
     if (!failure.empty()) fail(ErrorKind::invalid_argument, failure);
   }
@@ -70,7 +71,7 @@ std::unique_ptr<PyNccl> make(const Library& library, const std::shared_ptr<Devic
   const nccl::UniqueId id = id_of(bytes);
   py::gil_scoped_release release;
   return std::make_unique<PyNccl>(
-      device, std::make_unique<NcclCommunicator>(library, id, rank, world, Deadline(timeout)));
+      device, std::make_unique<NcclCommunicator>(library, device, id, rank, world, Deadline(timeout)));
 }
 
 std::unique_ptr<PyNccl> split(PyNccl& self, int color, int key, double timeout) {
@@ -81,7 +82,6 @@ std::unique_ptr<PyNccl> split(PyNccl& self, int color, int key, double timeout) 
 // One call of NCCL's own; all_gather's out and reduce_scatter's x have world times as many elements.
 void native(PyNccl& self, Text name, py::handle x, py::handle out, Text op_name, int root, double timeout) {
   const auto collective = parse<Collective>("collective", name, kCollectiveNames);
-  const Op op = parse_op(op_name);
   const DeviceArray in(self, x, "x"), to(self, out, "out");
   const size_t world = self.communicator->world();
   const size_t one = gathers(collective) ? to.count() : in.count();  // what may be all ranks' parts ...
@@ -90,29 +90,11 @@ void native(PyNccl& self, Text name, py::handle x, py::handle out, Text op_name,
   if (one != (split ? part * world : part) || in.dtype() != to.dtype())
     fail(ErrorKind::invalid_argument, "x has ", in.count(), " elements and out ", to.count(),
          ", which does not fit ", name, " of ", world, " ranks");
+  Shape shape{.collective = collective, .op = parse_op(op_name), .dtype = in.dtype(), .count = one};
+  shape.root = root;
   py::gil_scoped_release release;
   const Deadline deadline(timeout);
-  NcclCommunicator& c = *self.communicator;
-  const Stream stream = self.stream.get();
-  switch (collective) {
-    case Collective::all_reduce:
-      c.all_reduce(in.data(), to.data(), in.count(), in.dtype(), op, stream, deadline);
-      break;
-    case Collective::reduce:
-      c.reduce(in.data(), to.data(), in.count(), in.dtype(), op, root, stream, deadline);
-      break;
-    case Collective::broadcast:
-      c.broadcast(in.data(), to.data(), in.bytes(), root, stream, deadline);
-      break;
-    case Collective::all_gather:
-      c.all_gather(in.data(), to.data(), in.bytes(), stream, deadline);
-      break;
-    case Collective::reduce_scatter:
-      c.reduce_scatter(in.data(), to.data(), to.count(), in.dtype(), op, stream, deadline);
-      break;
-    default:
-      fail(ErrorKind::unavailable, "NCCL 2.14 has no ", name, ": any algorithm that offers it has");
-  }
+  enqueue_native(shape, {in.data(), to.data()}, *self.communicator, self.stream.get(), deadline);
   self.finish(deadline);
 }
 
@@ -144,7 +126,8 @@ void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py:
   const Deadline deadline(timeout);
   nodes.resize(c.world());
   const Grouped grouped = compile_grouped(shape, nodes, c.rank());
-  if (self.scratch.bytes() < grouped.scratch_bytes) self.scratch = {self.device, grouped.scratch_bytes};
+  const size_t scratch = grouped.program.scratch_bytes;
+  if (self.scratch.bytes() < scratch) self.scratch = {self.device, scratch};
   enqueue(grouped, arrays, self.scratch.get(), c, *self.device, self.stream.get(), deadline);
   self.finish(deadline);
 }
@@ -156,7 +139,7 @@ py::tuple grouped(Text name, Text algorithm, size_t count, int rank, int world, 
   const Grouped grouped = compile_grouped(shape, std::vector<int>(world), rank);
   std::vector<size_t> messages;
   for (const Grouped::Round& round : grouped.rounds) messages.push_back(round.messages.size());
-  return py::make_tuple(grouped.program.shape.segments, messages, grouped.scratch_bytes);
+  return py::make_tuple(grouped.program.shape.segments, messages, grouped.program.scratch_bytes);
 }
 
 void idle(PyNccl& self) {

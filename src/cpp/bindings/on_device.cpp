@@ -24,15 +24,28 @@ void choose(Shape& shape) {
   fail(ErrorKind::unavailable, device.name(), failure);
 }
 
+// By the rules of gpucomm.nccl. That there is none is told to all ranks, by the call that needs it.
+NcclSource find_nccl() {
+  try {
+    const auto found = py::module_::import("gpucomm.nccl").attr("load")();
+    return {found.cast<std::shared_ptr<NcclLibrary>>(), ""};
+  } catch (const py::error_already_set& error) {
+    return {nullptr, py::str(error.value())};
+  }
+}
+
 void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s) {
   constexpr auto kLongest = std::chrono::microseconds(500);
   for (auto nap = std::chrono::microseconds(1); !event.device()->done(event.get());
        nap = std::min(2 * nap, kLongest)) {
-    if (Clock::now() >= deadline)
+    const bool late = Clock::now() >= deadline;
+    communicator.check_enqueued(false, late ? std::optional(Seconds(patience_s)) : std::nullopt);
+    if (late)
       fail(ErrorKind::timeout, "the work on ", event.device()->name(), " has not ended after ", patience_s,
            " s");
     std::this_thread::sleep_for(nap);
   }
+  communicator.check_enqueued(true, {});
   const std::string failure = event.device()->failure();
   if (!failure.empty()) fail_on(*event.device(), communicator, ": " + failure);
 }
@@ -106,6 +119,8 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Arr
   }
   check_on_device(shape, *arrays.device);
   choose(shape);
+  shape.over_nccl = core_->over_nccl();
+  if (shape.over_nccl && core_->lacks_nccl()) core_->give_nccl(find_nccl());
   core_->check_wish(shape);
   if (shape.codec && shape.codec->traits().needs_maximum) {
     shape.codec = agreed_on_device(shape, arrays, where, limit);

@@ -79,6 +79,11 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
       check(error, "cudaDeviceEnablePeerAccess");
   }
 
+  void with_current(const std::function<void()>& call) override {
+    const Context::Scope scope(context_);
+    call();
+  }
+
   std::byte* allocate(size_t bytes) override {
     const Context::Scope scope(context_);
     const OutsideCapture outside;

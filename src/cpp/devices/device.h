@@ -2,6 +2,7 @@
 // device, made of threads, is another, on which all that uses devices is tested without a GPU.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -95,6 +96,9 @@ class Device {
   // to = coded (decoded `from` + own), in one pass; not of codecs of varying size.
   virtual void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
                                  std::byte* to, Stream stream) = 0;
+
+  // Calls what asks which device is current in this thread, as libraries do.
+  virtual void with_current(const std::function<void()>& call) { call(); }
 
   // What went wrong in work that has run: an element that a codec cannot carry, a fault of the device. Empty:
   // nothing. It stays.

@@ -155,6 +155,10 @@ void HostDevice::enqueue(const char* kind, Stream stream, Job job) {
   });
 }
 
+void HostDevice::call(Stream stream, void (*function)(void*), void* argument) {
+  static_cast<HostStream*>(stream)->add([=] { function(argument); });
+}
+
 void HostDevice::copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) {
   enqueue("copy", stream, [=] { std::memmove(to, from, bytes); });
 }

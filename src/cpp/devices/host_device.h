@@ -60,6 +60,9 @@ class HostDevice : public Device {
   std::string failure() override;
   bool lost() override { return lost_.load(std::memory_order_acquire); }
 
+  // A function of what enqueues by itself, as NCCL does on CUDA's streams; the stream is no null.
+  static void call(Stream stream, void (*function)(void*), void* argument);
+
   // Pieces of work that were enqueued, by kind, for tests: "copy", "reduce", ..., "record", "wait".
   size_t enqueued(const std::string& kind) const;
 

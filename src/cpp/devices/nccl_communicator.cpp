@@ -1,6 +1,7 @@
 #include "devices/nccl_communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -11,6 +12,7 @@ namespace gpucomm {
 namespace {
 
 using std::chrono::microseconds;
+constexpr std::chrono::milliseconds kEnding{500};
 
 // What takes long takes naps that grow.
 class Patience {
@@ -30,26 +32,53 @@ bool lost(int result) { return result == nccl::kRemoteError || result == nccl::k
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, const nccl::UniqueId& id,
-                                   int rank, int world, const Deadline& deadline)
-    : library_(std::move(library)), calls_(library_->calls()), rank_(rank), world_(world) {
+NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device,
+                                   const nccl::UniqueId& id, int rank, int world, const Deadline& deadline)
+    : library_(std::move(library)),
+      device_(std::move(device)),
+      calls_(library_->calls()),
+      rank_(rank),
+      world_(world) {
   if (world < 1 || rank < 0 || rank >= world)
     fail(ErrorKind::invalid_argument, "rank must be in [0, world), got ", rank, " of ", world);
   nccl::Config config;
   config.blocking = 0;
   Lock lock(mutex_);
-  const int result = calls_.CommInitRankConfig(&comm_, world, id, rank, &config);
+  const int result = current([&] { return calls_.CommInitRankConfig(&comm_, world, id, rank, &config); });
   if (!comm_) broken("ncclCommInitRankConfig", result);
-  settle(lock, "ncclCommInitRankConfig", result, deadline);
+  begun(lock, "ncclCommInitRankConfig", result, deadline);
 }
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, nccl::Comm comm)
-    : library_(std::move(library)), calls_(library_->calls()), comm_(comm) {
+NcclCommunicator::NcclCommunicator(const NcclCommunicator& parent, nccl::Comm comm)
+    : library_(parent.library_), device_(parent.device_), calls_(library_->calls()), comm_(comm) {
   if (const int result = calls_.CommUserRank(comm_, &rank_)) broken("ncclCommUserRank", result);
   if (const int result = calls_.CommCount(comm_, &world_)) broken("ncclCommCount", result);
 }
 
 NcclCommunicator::~NcclCommunicator() { abort("it was given up"); }
+
+// NCCL takes the device that is current for that of a new communicator, and goes back to it after each call.
+template <class Call>
+int NcclCommunicator::current(Call call) const {
+  int result = nccl::kSuccess;
+  device_->with_current([&] { result = call(); });
+  return result;
+}
+
+// NCCL's abort and destroy may themselves wait for what hangs: a thread of its own goes on with them then.
+void NcclCommunicator::end(int (*call)(nccl::Comm)) noexcept try {
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+  std::thread([=, device = device_, comm = std::exchange(comm_, nullptr)] {
+    try {
+      device->with_current([&] { call(comm); });
+    } catch (const Error&) {  // the device has failed
+    }
+    ended->store(true);
+  }).detach();
+  const auto deadline = std::chrono::steady_clock::now() + kEnding;
+  for (Patience patience; !*ended && std::chrono::steady_clock::now() < deadline;) patience.pause();
+} catch (const std::exception&) {  // no thread is to be had: the communicator is left behind
+}
 
 void NcclCommunicator::check_open() const {
   if (!comm_)
@@ -75,6 +104,20 @@ void NcclCommunicator::settle(Lock& lock, const char* what, int result, const De
   if (result) broken(what, result);
 }
 
+void NcclCommunicator::begun(Lock& lock, const char* what, int result, const Deadline& deadline) {
+  under_way_ = what;
+  if (deadline.waits()) return settle(lock, what, result, deadline);
+  if (result && result != nccl::kInProgress) broken(what, result);
+}
+
+bool NcclCommunicator::settled() {
+  Lock lock(mutex_);
+  check_open();
+  const int result = state();
+  if (result && result != nccl::kInProgress) broken(under_way_, result);
+  return !result;
+}
+
 void NcclCommunicator::broken(const char* what, int result) {
   const std::string text =
       concat("rank ", rank_, " of ", world_, ": ", what, " failed: ", library_->describe(result, comm_),
@@ -93,8 +136,8 @@ void NcclCommunicator::late(const char* what, const Deadline& deadline) {
 
 void NcclCommunicator::abort_locked(const std::string& why) noexcept {
   if (!comm_) return;
-  calls_.CommAbort(std::exchange(comm_, nullptr));
   closed_because_ = why;
+  end(calls_.CommAbort);
 }
 
 void NcclCommunicator::abort(const std::string& why) noexcept {
@@ -111,7 +154,7 @@ template <class Enqueue>
 void NcclCommunicator::call(const char* what, const Deadline& deadline, Enqueue enqueue) {
   Lock lock(mutex_);
   check_open();
-  settle(lock, what, enqueue(), deadline);
+  begun(lock, what, current(enqueue), deadline);
 }
 
 void NcclCommunicator::exchange(const std::vector<NcclMessage>& messages, Stream stream,
@@ -169,9 +212,9 @@ void NcclCommunicator::check() {
   if (result && result != nccl::kInProgress) broken("what it had enqueued", result);
 }
 
-void NcclCommunicator::wait(Device& device, Event event, const Deadline& deadline) {
+void NcclCommunicator::wait(Event event, const Deadline& deadline) {
   for (Patience patience;; patience.pause()) {
-    const bool done = device.done(event);
+    const bool done = device_->done(event);
     check();  // no success is reported before NCCL says so
     if (done) return;
     if (!deadline.passed()) continue;
@@ -189,15 +232,15 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::split(int color, int key, co
   call("ncclCommSplit", deadline,
        [&] { return calls_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, made.get(), nullptr); });
   if (color < 0) return nullptr;
-  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(library_, *made));
+  return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(*this, *made));
 }
 
 void NcclCommunicator::close(Deadline deadline) {
   Lock lock(mutex_);
   if (!comm_) return;
-  settle(lock, "ncclCommFinalize", calls_.CommFinalize(comm_), deadline);
-  calls_.CommDestroy(std::exchange(comm_, nullptr));
+  settle(lock, "ncclCommFinalize", current([&] { return calls_.CommFinalize(comm_); }), deadline);
   closed_because_ = "by its user";
+  end(calls_.CommDestroy);
 }
 
 }  // namespace gpucomm

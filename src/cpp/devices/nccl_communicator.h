@@ -23,6 +23,9 @@ struct NcclMessage {
 // When a wait ends, and how long it then was, for the sentence.
 class Deadline {
  public:
+  // Nothing is waited for: the caller asks settled() until it is true, and makes no other call before.
+  static Deadline none() { return Deadline(); }
+  bool waits() const { return waits_; }
   explicit Deadline(double timeout_s)
       : timeout_s_(timeout_s),
         at_(Clock::now() +
@@ -32,8 +35,10 @@ class Deadline {
 
  private:
   using Clock = std::chrono::steady_clock;
-  double timeout_s_;
-  Clock::time_point at_;
+  Deadline() : waits_(false) {}
+  double timeout_s_ = 0;
+  Clock::time_point at_ = Clock::time_point::max();
+  bool waits_ = true;
 };
 
 // One thread uses it, another may abort it. Calls are enqueued on the stream; the host waits only for NCCL to
@@ -41,9 +46,9 @@ class Deadline {
 // peer_lost or unavailable, with NCCL's words, and is closed then for good: later calls throw closed.
 class NcclCommunicator {
  public:
-  // All ranks, with the id that one of them made, or timeout.
-  NcclCommunicator(std::shared_ptr<const NcclLibrary> library, const nccl::UniqueId& id, int rank, int world,
-                   const Deadline& deadline);
+  // All ranks, each on a device, with the id that one of them made, or timeout.
+  NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device,
+                   const nccl::UniqueId& id, int rank, int world, const Deadline& deadline);
   ~NcclCommunicator();  // aborts, unless closed
   NcclCommunicator(const NcclCommunicator&) = delete;
 
@@ -53,6 +58,9 @@ class NcclCommunicator {
 
   // All messages at once: none waits for another. The k-th to a peer meets the k-th that it receives.
   void exchange(const std::vector<NcclMessage>& messages, Stream stream, const Deadline& deadline);
+
+  // Whether what was begun without a wait is enqueued.
+  bool settled();
 
   // NCCL's own collectives. A mean of floats is a sum of what each rank has multiplied by 1 / world, so its
   // bits may differ from ours. Throws unsupported_type for what NCCL does not reduce.
@@ -68,7 +76,7 @@ class NcclCommunicator {
                   const Deadline& deadline);
 
   // Until the event is done, watching for NCCL's errors.
-  void wait(Device& device, Event event, const Deadline& deadline);
+  void wait(Event event, const Deadline& deadline);
   // Throws what NCCL has found since.
   void check();
 
@@ -78,27 +86,33 @@ class NcclCommunicator {
 
   // After what is enqueued; all ranks.
   void close(Deadline deadline);
-  // Ends what is under way; from any thread. `why` is what later calls say.
+  // Ends what is under way; from any thread, within half a second. `why` is what later calls say.
   void abort(const std::string& why) noexcept;
   bool closed();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  NcclCommunicator(std::shared_ptr<const NcclLibrary> library, nccl::Comm comm);
+  NcclCommunicator(const NcclCommunicator& parent, nccl::Comm comm);
   template <class Enqueue>
   void call(const char* what, const Deadline& deadline, Enqueue enqueue);
   void settle(Lock& lock, const char* what, int result, const Deadline& deadline);
+  void begun(Lock& lock, const char* what, int result, const Deadline& deadline);
   void check_open() const;
   int state() const;
   void abort_locked(const std::string& why) noexcept;
+  template <class Call>
+  int current(Call call) const;
+  void end(int (*call)(nccl::Comm)) noexcept;
   [[noreturn]] void broken(const char* what, int result);
   [[noreturn]] void late(const char* what, const Deadline& deadline);
 
   std::shared_ptr<const NcclLibrary> library_;
+  std::shared_ptr<Device> device_;
   const nccl::Calls& calls_;
   int rank_ = 0, world_ = 1;
   std::mutex mutex_;  // guards all below
   nccl::Comm comm_ = nullptr;
+  const char* under_way_ = "";  // what was begun without a wait
   std::string closed_because_;
 };
 

@@ -32,6 +32,7 @@ struct Shape {
   std::shared_ptr<const Codec> codec;  // null: elements travel as they are
   bool tells_error = false;            // arrays have an `error`
   bool on_device = false;              // arrays are in a device's memory: the call is enqueued on streams
+  bool over_nccl = false;              // ... and they travel over NCCL
   uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
   bool operator==(const Shape&) const = default;
 };

@@ -142,8 +142,27 @@ bool Communicator::under_way(Work& work, bool& moved) {
   return !work.execution.done() || !transport_->flush(kEverybody);
 }
 
+bool Communicator::over_nccl() {
+  std::lock_guard lock(mutex_);
+  if (!way_) way_ = device_way(*transport_, transport_name_, rank_, world_);
+  return way_ == DeviceWay::nccl;
+}
+
+void Communicator::check_enqueued(bool done, std::optional<Seconds> expired) {
+  std::lock_guard lock(mutex_);
+  if (!on_device_ || !on_device_->watched()) return;
+  if (fate_.failed()) throw fate_.closed_error();
+  try {
+    if (!done) fate_.check_poison();
+    on_device_->check(done, expired ? std::optional(expired->count()) : std::nullopt);
+  } catch (const Error& error) {
+    fault(error);
+    throw;
+  }
+}
+
 void Communicator::begin_on_device(Work& work) {
-  if (!on_device_) on_device_ = open_device_calls(transport_, transport_name_, rank_, world_);
+  if (!on_device_) on_device_ = open_device_calls(way_.value(), transport_, nccl_, nodes_, rank_);
   on_device_->begin({work.program, work.arrays, tagged(*work.program, work.sequence), work.finished});
 }
 
@@ -201,7 +220,7 @@ void Communicator::finish_front(const std::optional<Error>& error) {
 // With the lock held.
 void Communicator::fault(const Error& error) {
   fate_.fail(error);
-  if (on_device_) on_device_->leave();
+  if (on_device_) on_device_->fault();
   transport_->withdraw();
   while (!queue_.empty()) finish_front(error);
 }
@@ -305,7 +324,7 @@ void Communicator::abort() {
 // Returns whether calls were under way.
 bool Communicator::end(const Error& error) {
   std::lock_guard lock(mutex_);
-  if (on_device_) on_device_->leave();
+  if (on_device_) fate_.failed() ? on_device_->fault() : on_device_->leave();
   const bool unfinished = !queue_.empty();
   while (!queue_.empty()) finish_front(error);
   return unfinished;

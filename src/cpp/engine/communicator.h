@@ -66,6 +66,20 @@ class Communicator : public Drivable {
   void check_alive(const std::string& waiting);
   PointToPoint& messages() { return messages_; }
 
+  // Whether calls on device arrays go over NCCL. Throws where they cannot go at all.
+  bool over_nccl();
+  // NCCL is asked for once, by who first makes such a call.
+  bool lacks_nccl() const {
+    std::lock_guard lock(mutex_);
+    return !nccl_.library && nccl_.missing.empty();
+  }
+  void give_nccl(NcclSource source) {
+    std::lock_guard lock(mutex_);
+    nccl_ = std::move(source);
+  }
+  // Of a host that waits for enqueued work, as DeviceCalls::check; what it throws ends the communicator.
+  void check_enqueued(bool done, std::optional<Seconds> expired);
+
   int rank() const { return rank_; }
   int world() const { return world_; }
   const std::vector<int>& nodes() const { return nodes_; }
@@ -150,6 +164,8 @@ class Communicator : public Drivable {
   Programs programs_;
   std::shared_ptr<Work> spare_;
   std::unique_ptr<std::byte[], Free> scratch_;
+  std::optional<DeviceWay> way_;
+  NcclSource nccl_;
   std::unique_ptr<DeviceCalls> on_device_;  // from the first call on a device on
   size_t scratch_bytes_ = 0;
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0, device_calls_ = 0;

@@ -1,6 +1,8 @@
 #include "engine/device_calls.h"
 
+#include "base/env.h"
 #include "engine/device_execution.h"
+#include "engine/nccl_calls.h"
 #include "engine/stream_group.h"
 
 namespace gpucomm {
@@ -32,19 +34,34 @@ class ThreadCalls : public DeviceCalls {
 
 }  // namespace
 
-std::unique_ptr<DeviceCalls> open_device_calls(std::shared_ptr<Transport> transport, const std::string& name,
-                                               int rank, int world) {
-  if (Common* common = transport->common()) {
-    std::lock_guard lock(common->mutex);
-    if (!common->value) common->value = std::make_shared<StreamGroup>(world);
-    auto group = std::static_pointer_cast<StreamGroup>(common->value);
-    return std::make_unique<ThreadCalls>(std::move(transport), std::move(group), rank, world);
-  }
-  if (!transport->device_words())
-    fail(ErrorKind::unavailable, "collectives on device arrays need ranks that share memory, as threads of ",
-         "one process or as processes of one machine, and no emulated links; transport '", name,
-         "' has others (rank ", rank, " of ", world, ")");
-  return std::make_unique<DeviceExecution>(std::move(transport), rank, world);
+DeviceWay device_way(Transport& transport, const std::string& name, int rank, int world) {
+  const std::string& asked = env().device_transport;
+  if (asked != "auto" && asked != "arena" && asked != "nccl")
+    fail(ErrorKind::invalid_argument, "GPUCOMM_DEVICE_TRANSPORT must be auto, arena or nccl, got '", asked,
+         "' (rank ", rank, " of ", world, ")");
+  if (transport.emulates())
+    fail(ErrorKind::unavailable, "collectives on device arrays take no emulated links; transport '", name,
+         "' makes some (rank ", rank, " of ", world, ")");
+  const bool threads = transport.common(), shares = threads || transport.device_words();
+  if (asked == "nccl" || (asked == "auto" && !shares)) return DeviceWay::nccl;
+  if (!shares)
+    fail(ErrorKind::unavailable, "GPUCOMM_DEVICE_TRANSPORT=arena needs ranks that share memory, at most ",
+         kMostDeviceRanks, " processes of one machine; transport '", name, "' has others (rank ", rank,
+         " of ", world, ")");
+  return threads ? DeviceWay::threads : DeviceWay::arenas;
+}
+
+std::unique_ptr<DeviceCalls> open_device_calls(DeviceWay way, std::shared_ptr<Transport> transport,
+                                               NcclSource nccl, const std::vector<int>& nodes, int rank) {
+  const int world = static_cast<int>(nodes.size());
+  if (way == DeviceWay::nccl)
+    return std::make_unique<NcclCalls>(std::move(transport), std::move(nccl), nodes, rank);
+  if (way == DeviceWay::arenas) return std::make_unique<DeviceExecution>(std::move(transport), rank, world);
+  Common* const common = transport->common();
+  std::lock_guard lock(common->mutex);
+  if (!common->value) common->value = std::make_shared<StreamGroup>(world);
+  auto group = std::static_pointer_cast<StreamGroup>(common->value);
+  return std::make_unique<ThreadCalls>(std::move(transport), std::move(group), rank, world);
 }
 
 }  // namespace gpucomm

@@ -2,9 +2,12 @@
 // calls.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "devices/handles.h"
+#include "devices/nccl_library.h"
 #include "engine/program.h"
 
 namespace gpucomm {
@@ -15,6 +18,18 @@ struct StreamCall {
   Arrays arrays;
   CallRecord record;
   std::shared_ptr<OwnEvent> finished;  // recorded behind all of this rank's work
+};
+
+// How the ranks of a communicator make such calls: as threads of one process, through arenas that processes
+// of one machine open, or over NCCL.
+enum class DeviceWay { threads, arenas, nccl };
+// By what the ranks share and what GPUCOMM_DEVICE_TRANSPORT asks for. Throws invalid_argument or unavailable.
+DeviceWay device_way(Transport& transport, const std::string& name, int rank, int world);
+
+// NCCL, or why there is none.
+struct NcclSource {
+  std::shared_ptr<const NcclLibrary> library;
+  std::string missing;
 };
 
 class DeviceCalls {
@@ -30,10 +45,17 @@ class DeviceCalls {
   virtual void leave() = 0;
   // Waits, not for long, until no other rank reads what this one has sent: its process may end then.
   virtual void settle() {}
+  // As leave(), after a fault: what is enqueued may wait for a rank that will never come.
+  virtual void fault() { leave(); }
+  // Whether the end of what is enqueued depends on the other ranks, so that the host has to watch them.
+  virtual bool watched() const { return false; }
+  // Of a host that waits for work that is enqueued, or has waited until it was done: throws what has gone
+  // wrong. `waited_s`: it has waited so long in vain.
+  virtual void check(bool /*done*/, std::optional<double> /*waited_s*/) {}
 };
 
-// For these ranks: threads of one process, or processes that share memory. Throws unavailable for others.
-std::unique_ptr<DeviceCalls> open_device_calls(std::shared_ptr<Transport> transport, const std::string& name,
-                                               int rank, int world);
+// `nccl`: where that is the way.
+std::unique_ptr<DeviceCalls> open_device_calls(DeviceWay way, std::shared_ptr<Transport> transport,
+                                               NcclSource nccl, const std::vector<int>& nodes, int rank);
 
 }  // namespace gpucomm

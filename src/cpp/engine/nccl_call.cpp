@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/device_steps.h"
 #include "plans/rounds.h"
 
 namespace gpucomm {
@@ -79,54 +78,8 @@ void sort(Grouped& grouped, const std::vector<int>& placed) {
     grouped.landing[i] = landings.add(placed[i], in.bytes, in.peers.size());
   }
   grouped.landing_begin = padded(grouped.program.scratch_bytes);
-  grouped.scratch_bytes = grouped.landing_begin + landings.most();
+  grouped.program.scratch_bytes = grouped.landing_begin + landings.most();
 }
-
-class NcclCall {
- public:
-  NcclCall(const Grouped& grouped, DeviceCall call, std::byte* landing)
-      : grouped_(grouped), call_(std::move(call)), landing_(landing) {}
-
-  void run(NcclCommunicator& communicator, const Deadline& deadline) {
-    for (const int index : grouped_.before) enqueue_local(call_, at(index));
-    for (const Grouped::Round& round : grouped_.rounds) {
-      messages_.clear();
-      for (const int index : round.messages) add_messages(index);
-      if (!messages_.empty()) communicator.exchange(messages_, call_.stream, deadline);
-      for (const int index : round.after) follow(index);
-    }
-  }
-
- private:
-  const Instruction& at(int index) const { return grouped_.program.instructions[index]; }
-
-  std::byte* landing(int index, size_t k) const {
-    return landing_ + grouped_.landing[index] + k * padded(at(index).bytes);
-  }
-
-  void add_messages(int index) {
-    const Instruction& in = at(index);
-    const size_t bytes = call_.message_bytes(in);
-    if (in.kind == StepKind::send) messages_.push_back({true, in.peers[0], call_.source(in), bytes});
-    if (in.kind == StepKind::recv) messages_.push_back({false, in.peers[0], call_.target(in), bytes});
-    if (in.kind == StepKind::recv_reduce)
-      for (size_t k = 0; k < in.peers.size(); ++k)
-        messages_.push_back({false, in.peers[k], landing(index, k), bytes});
-  }
-
-  void follow(int index) {
-    const Instruction& in = at(index);
-    if (in.kind != StepKind::recv_reduce) return enqueue_local(call_, in);
-    std::vector<const std::byte*> arrived;
-    for (size_t k = 0; k < in.peers.size(); ++k) arrived.push_back(landing(index, k));
-    enqueue_fold(call_, in, std::move(arrived));
-  }
-
-  const Grouped& grouped_;
-  DeviceCall call_;
-  std::byte* landing_;
-  std::vector<NcclMessage> messages_;
-};
 
 }  // namespace
 
@@ -148,21 +101,48 @@ Grouped compile_grouped(Shape shape, const std::vector<int>& nodes, int rank) {
   }
 }
 
+bool NcclCall::advance(NcclCommunicator* communicator, const Deadline& deadline) {
+  for (const int index : next_ ? grouped_.rounds[next_ - 1].after : grouped_.before) follow(index);
+  if (next_ == grouped_.rounds.size()) return false;
+  messages_.clear();
+  for (const int index : grouped_.rounds[next_++].messages) add_messages(index);
+  if (!messages_.empty()) communicator->exchange(messages_, call_.stream, deadline);
+  return true;
+}
+
+std::byte* NcclCall::landing(int index, size_t k) const {
+  return landing_ + grouped_.landing[index] + k * padded(at(index).bytes);
+}
+
+void NcclCall::add_messages(int index) {
+  const Instruction& in = at(index);
+  const size_t bytes = call_.message_bytes(in);
+  if (in.kind == StepKind::send) messages_.push_back({true, in.peers[0], call_.source(in), bytes});
+  if (in.kind == StepKind::recv) messages_.push_back({false, in.peers[0], call_.target(in), bytes});
+  if (in.kind == StepKind::recv_reduce)
+    for (size_t k = 0; k < in.peers.size(); ++k)
+      messages_.push_back({false, in.peers[k], landing(index, k), bytes});
+}
+
+void NcclCall::follow(int index) {
+  const Instruction& in = at(index);
+  if (in.kind != StepKind::recv_reduce) return enqueue_local(call_, in);
+  std::vector<const std::byte*> arrived;
+  for (size_t k = 0; k < in.peers.size(); ++k) arrived.push_back(landing(index, k));
+  enqueue_fold(call_, in, std::move(arrived));
+}
+
 void enqueue(const Grouped& grouped, const Arrays& arrays, std::byte* scratch, NcclCommunicator& communicator,
              Device& device, Stream stream, const Deadline& deadline) {
   const Program& program = grouped.program;
   const Shape& shape = program.shape;
-  GPUCOMM_CHECK(!arrays.staging);
-  if (arrays.error || arrays.lost_sq)
-    fail(ErrorKind::unavailable, "what a codec loses is not told of calls over NCCL");
   const std::string refused = shape.codec ? device.refuses(*shape.codec, shape.dtype) : "";
   if (!refused.empty()) fail(ErrorKind::unavailable, refused);
   if (communicator.rank() != program.rank || communicator.world() != program.world)
     fail(ErrorKind::invalid_argument, "a program of rank ", program.rank, " of ", program.world,
          " does not fit an NCCL communicator of rank ", communicator.rank(), " of ", communicator.world());
-  NcclCall(grouped, {program, spaces_of(program, arrays, scratch), device, stream},
-           scratch + grouped.landing_begin)
-      .run(communicator, deadline);
+  NcclCall call(grouped, {program, spaces_of(program, arrays, scratch), device, stream}, scratch);
+  while (call.advance(&communicator, deadline)) continue;
 }
 
 }  // namespace gpucomm

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "devices/nccl_communicator.h"
-#include "engine/program.h"
+#include "engine/device_steps.h"
 
 namespace gpucomm {
 
@@ -16,8 +16,7 @@ struct Grouped {
   std::vector<int> before;  // what comes before all messages
   std::vector<Round> rounds;
   std::vector<size_t> landing;  // by instruction: where the first message of a recv_reduce lands
-  size_t landing_begin = 0;     // behind the program's own scratch
-  size_t scratch_bytes = 0;     // of both
+  size_t landing_begin = 0;     // behind the program's own scratch, of which it is a part
 };
 
 // As compile(), which this calls: raises the segment count also until what lands at once on the neediest rank
@@ -25,7 +24,29 @@ struct Grouped {
 // unavailable for a fold of more sources than a device takes.
 Grouped compile_grouped(Shape shape, const std::vector<int>& nodes, int rank);
 
-// `scratch`: Grouped::scratch_bytes of the device's memory, which no other call uses before the stream is
+// A call on its way onto a stream. The program and its scratch must outlive it.
+class NcclCall {
+ public:
+  NcclCall(const Grouped& grouped, DeviceCall call, std::byte* scratch)
+      : grouped_(grouped), call_(std::move(call)), landing_(scratch + grouped.landing_begin) {}
+  // Enqueues the messages of the next round, after what follows those of the round before, which NCCL must
+  // have enqueued; false: there was no round left, all is. null: there are no messages, in a world of one.
+  bool advance(NcclCommunicator* communicator, const Deadline& deadline);
+
+ private:
+  const Instruction& at(int index) const { return grouped_.program.instructions[index]; }
+  std::byte* landing(int index, size_t k) const;
+  void add_messages(int index);
+  void follow(int index);
+
+  const Grouped& grouped_;
+  DeviceCall call_;
+  std::byte* landing_;
+  std::vector<NcclMessage> messages_;
+  size_t next_ = 0;  // round
+};
+
+// `scratch`: Program::scratch_bytes of the device's memory, which no other call uses before the stream is
 // done with this one. Throws unavailable where the device cannot code these elements.
 void enqueue(const Grouped& grouped, const Arrays& arrays, std::byte* scratch, NcclCommunicator& communicator,
              Device& device, Stream stream, const Deadline& deadline);

@@ -179,7 +179,7 @@ CallRecord make_record(const Shape& shape) {
   record.collective = static_cast<uint8_t>(shape.collective);
   record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
   record.in_use = 1, record.purpose = static_cast<uint16_t>(shape.purpose);
-  record.on_device = shape.on_device;
+  record.on_device = shape.on_device + shape.over_nccl;
   std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
   if (shape.codec) std::strncpy(record.codec.data(), shape.codec->spec().c_str(), record.codec.size() - 1);
   return record;
@@ -220,6 +220,15 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
   return program;
 }
 
+Program opaque(const Shape& shape, int rank, int world) {
+  Program program;
+  program.shape = shape, program.world = world, program.rank = rank;
+  program.shape.segments = 1;
+  program.record = make_record(program.shape);
+  program.fingerprint = fingerprint_of(program.record);
+  return program;
+}
+
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence) { return mix(fingerprint, sequence); }
 
 CallRecord tagged(const Program& program, uint64_t sequence) {
@@ -249,6 +258,7 @@ std::string describe(const CallRecord& r) {
                    std::hex, r.counts >> 32, std::dec);
   if (rooted(collective)) text += concat(", root ", r.root);
   if (r.on_device) text += ", on a device";
+  if (r.on_device > 1) text += " over NCCL";
   if (r.codec[0]) text += concat(", codec ", r.codec.data());
   return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
                        r.segments == 1 ? " segment)" : " segments)");

@@ -50,6 +50,9 @@ struct Program {
 // count until the scratch fits. Throws unavailable for steps that need a codec.
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank);
 
+// What runs without a plan of ours: no instructions.
+Program opaque(const Shape& shape, int rank, int world);
+
 // Where a program's spaces begin; indexed by Space.
 using Spaces = std::array<std::byte*, 4>;
 Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratch);

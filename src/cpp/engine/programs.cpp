@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/nccl_native.h"
+
 namespace gpucomm {
 namespace {
 
@@ -27,13 +29,14 @@ void check_coding(const Shape& wish) {
 std::string key_of(const Shape& s) {
   return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
                 ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
-                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.tells_error, ' ', s.on_device,
-                key_of_counts(s));
+                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.tells_error, ' ',
+                s.on_device + s.over_nccl, key_of_counts(s));
 }
 
 }  // namespace
 
 void Programs::check(const Shape& wish) const {
+  if (wish.algorithm == kNative) return check_native(wish);
   if (wish.algorithm != "auto" && !Registry<Algorithm>::find(wish.algorithm).offers(wish.collective))
     build_plan(wish.algorithm, {wish.collective});  // throws the sentence
   check_coding(wish);
@@ -122,8 +125,11 @@ std::shared_ptr<const Program> Programs::compiled(Shape shape) {
     const Choice& choice = candidates(shape).front();
     shape.algorithm = choice.algorithm, shape.segments = choice.segments;
   }
-  if (!Registry<Algorithm>::find(shape.algorithm).coded) shape.codec.reset();
-  auto program = std::make_shared<const Program>(compile(shape, nodes_, rank_));
+  const bool native = shape.algorithm == kNative;
+  if (!native && !Registry<Algorithm>::find(shape.algorithm).coded) shape.codec.reset();
+  const int world = static_cast<int>(nodes_.size());
+  auto program =
+      std::make_shared<const Program>(native ? opaque(shape, rank_, world) : compile(shape, nodes_, rank_));
   if (programs_.size() > kMostPrograms) programs_.clear();
   return programs_[key] = program;
 }

@@ -20,14 +20,18 @@ size_t scratch_of(const Program& program, const Arrays& arrays) {
   return arrays.staging ? begin_of(program) + arrays.staging->bytes : program.scratch_bytes;
 }
 
-Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* scratch) {
-  if (!arrays.staging) return spaces_of(program, arrays, scratch);
+Arrays staged_arrays(const Program& program, const Arrays& arrays, std::byte* scratch) {
+  if (!arrays.staging) return arrays;
   const Staging& staging = *arrays.staging;
   std::byte* const begin = scratch + begin_of(program);
   Arrays staged = arrays;
   if (staging.input) staged.input = begin + *staging.input;
   if (staging.output) staged.output = begin + *staging.output;
-  return spaces_of(program, staged, scratch);
+  return staged;
+}
+
+Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* scratch) {
+  return spaces_of(program, staged_arrays(program, arrays, scratch), scratch);
 }
 
 void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream) {

@@ -25,6 +25,8 @@ struct Staging {
 inline bool staged(const Arrays& arrays) { return arrays.staging || arrays.error; }
 // Bytes of scratch, both the program's and that of what is staged.
 size_t scratch_of(const Program& program, const Arrays& arrays);
+// The arrays that the call itself works on.
+Arrays staged_arrays(const Program& program, const Arrays& arrays, std::byte* scratch);
 // As spaces_of().
 Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* scratch);
 // Enqueued before the call, and after it. Before: the error is zeros.

@@ -42,7 +42,7 @@ void Mailbox::leave() {
 }
 
 std::string Mailbox::gone(int rank) const {
-  return area(rank).left.load(std::memory_order_acquire) ? "has closed its communicator" : "";
+  return area(rank).left.load(std::memory_order_acquire) ? kHasClosed : "";
 }
 
 std::pair<int64_t, int64_t> Mailbox::who(int rank) const {

@@ -35,9 +35,7 @@ class Messages : public Transport {
   uint64_t completed(int rank) const override { return control_.completed(rank); }
   void look() override { control_.look(); }
   void leave() override;
-  std::string gone(int rank) const override {
-    return control_.left(rank) ? "has closed its communicator" : "";
-  }
+  std::string gone(int rank) const override { return control_.left(rank) ? kHasClosed : ""; }
   std::string describe(int rank) const override { return control_.heard_of(rank) ? "" : "not heard of"; }
   void poison(const Poison& poison) override { control_.poison(poison); }
   bool poisoned() const override { return control_.poisoned(); }

@@ -18,6 +18,8 @@ namespace gpucomm {
 
 inline constexpr int kEverybody = -1;
 inline constexpr int kRememberedCalls = 32;  // of each rank: the flight log
+// Of a rank that is gone, but not lost.
+inline constexpr const char* kHasClosed = "has closed its communicator";
 
 // What a rank calls, as the others can read it. Words, so that a record can be shared without locks.
 struct CallRecord {
@@ -28,7 +30,7 @@ struct CallRecord {
   int32_t root = 0, segments = 0;
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
   uint16_t purpose = 0;    // 1: a barrier, 2: an agreement on measured times
-  uint16_t on_device = 0;  // 1: of arrays on a device
+  uint16_t on_device = 0;  // 1: of arrays on a device, 2: that travel over NCCL
   std::array<char, 32> algorithm{};
   std::array<char, 24> codec{};
   uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
@@ -169,7 +171,7 @@ class Transport {
   virtual uint64_t arrived(int rank) const = 0;                    // the last sequence a rank announced
   virtual uint64_t completed(int rank) const = 0;
   virtual void leave() = 0;  // this rank closes its communicator
-  // Why a rank can not take part any more ("has closed its communicator", "pid 12 is gone"); empty: it can.
+  // Why a rank can not take part any more (kHasClosed, "is gone (pid 12 has ended)"); empty: it can.
   virtual std::string gone(int rank) const = 0;
   // What is known of a live but silent rank, for error texts ("pid 12, stopped").
   virtual std::string describe(int rank) const = 0;

@@ -1,0 +1,227 @@
+#include "engine/nccl_calls.h"
+
+#include <thread>
+#include <utility>
+
+#include "engine/nccl_native.h"
+#include "engine/staging.h"
+
+namespace gpucomm {
+namespace {
+
+using std::chrono::milliseconds;
+
+// abort() returns within a second, of which NCCL's may take a half.
+constexpr milliseconds kAfterFault{300}, kFarewell{2000}, kLookEvery{50};
+
+template <class Condition>
+bool soon(milliseconds patience, Condition holds) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
+
+Shape side_shape(Collective collective, Dtype dtype, size_t count, const char* algorithm) {
+  Shape shape{.collective = collective, .dtype = dtype, .count = count, .segments = 1};
+  shape.in_place = collective != Collective::all_to_all, shape.algorithm = algorithm;
+  return shape;
+}
+
+}  // namespace
+
+NcclCalls::NcclCalls(std::shared_ptr<Transport> transport, NcclSource source, std::vector<int> nodes,
+                     int rank)
+    : transport_(std::move(transport)),
+      source_(std::move(source)),
+      nodes_(std::move(nodes)),
+      rank_(rank),
+      meeting_(side_shape(Collective::all_reduce, Dtype::float32, 0, "one_shot"), nodes_, rank) {}
+
+NcclCalls::~NcclCalls() {
+  fault();
+  if (share_) outlive(std::move(share_));
+}
+
+bool NcclCalls::native() const { return program().shape.algorithm == kNative; }
+
+void NcclCalls::begin(const StreamCall& call) {
+  if (communicator_) communicator_->check();
+  call_ = call, phase_ = Phase::meeting;
+  transport_->announce(call.record);
+  meeting_.start(*transport_, {}, call.record.sequence, &program());
+}
+
+bool NcclCalls::advance() {
+  bool moved = false;
+  while (phase_ != Phase::done && step()) moved = true;
+  return moved;
+}
+
+// Whether the next phase has begun.
+bool NcclCalls::step() {
+  switch (phase_) {
+    case Phase::meeting:
+      if (!meeting_.advance()) return false;
+      return start_fitting(), true;
+    case Phase::fitting:
+      if (!fitting_->advance()) return false;
+      return check_fitting(), open(), true;
+    case Phase::naming:
+      if (!naming_->advance()) return false;
+      communicator_ = std::make_unique<NcclCommunicator>(source_.library, call_.arrays.device, id_, rank_,
+                                                         static_cast<int>(nodes_.size()), Deadline::none());
+      return start_running(), true;
+    default:
+      return enqueue_next();
+  }
+}
+
+// Of an all_to_all with uneven counts the ranks of a pair must expect the same of each other.
+void NcclCalls::start_fitting() {
+  const Shape& shape = program().shape;
+  if (shape.out_counts.empty()) return open();
+  told_.assign(shape.counts.begin(), shape.counts.end());
+  heard_.resize(told_.size());
+  if (!fitting_)
+    fitting_.emplace(side_shape(Collective::all_to_all, Dtype::int64, told_.size(), "direct"), nodes_, rank_);
+  auto bytes = [](auto& list) { return reinterpret_cast<std::byte*>(list.data()); };
+  fitting_->start(*transport_, {bytes(told_), bytes(heard_)}, call_.record.sequence);
+  phase_ = Phase::fitting;
+}
+
+void NcclCalls::check_fitting() const {
+  for (size_t peer = 0; peer < heard_.size(); ++peer)
+    if (static_cast<size_t>(heard_[peer]) != program().shape.out_counts[peer])
+      fail(ErrorKind::mismatch, unfitting_counts(program(), static_cast<int>(peer), call_.record));
+}
+
+// Of this rank's device what the call needs, and of NCCL where it is not open yet.
+void NcclCalls::open() {
+  prepare();
+  if (communicator_ || (nodes_.size() == 1 && !native())) return start_running();
+  if (!source_.library)
+    fail(ErrorKind::unavailable, "these ranks' calls on device arrays go over NCCL: ", source_.missing,
+         where());
+  if (rank_ == 0) id_ = source_.library->unique_id();
+  auto* const bytes = reinterpret_cast<std::byte*>(id_.internal);
+  naming_.emplace(side_shape(Collective::broadcast, Dtype::uint8, sizeof id_.internal, "binomial_tree"),
+                  nodes_, rank_);
+  naming_->start(*transport_, {bytes, bytes}, call_.record.sequence);
+  phase_ = Phase::naming;
+}
+
+void NcclCalls::prepare() {
+  const std::shared_ptr<Device>& device = call_.arrays.device;
+  if (!share_) share_ = std::make_unique<DeviceShare>(device);
+  if (share_->held.device != device)
+    fail(ErrorKind::unavailable, "rank ", rank_, " of ", nodes_.size(), " calls ", describe(call_.record),
+         " on ", device->name(), ", its earlier calls were on ", share_->held.device->name(),
+         ": over NCCL all calls of a communicator are on one device");
+}
+
+const Grouped& NcclCalls::grouped() {
+  constexpr size_t kMost = 256;
+  if (const auto found = grouped_.find(call_.program); found != grouped_.end()) return found->second;
+  if (grouped_.size() >= kMost) grouped_.clear();
+  return grouped_[call_.program] = compile_grouped(program().shape, nodes_, rank_);
+}
+
+// After what the caller's stream holds, and after this rank's former call.
+void NcclCalls::start_running() {
+  Device& device = *share_->held.device;
+  const Stream hub = share_->hub.get();
+  given_ = false;
+  const Program& running = native() ? program() : grouped().program;
+  const Arrays& arrays = call_.arrays;
+  std::byte* const scratch = share_->held.grow_scratch(scratch_of(running, arrays));
+  const Spaces spaces = staged_spaces(running, arrays, scratch);
+  if (!native()) running_.emplace(grouped(), DeviceCall{running, spaces, device, hub, arrays.error}, scratch);
+  device.record(share_->came.get(), arrays.stream);
+  device.wait(hub, share_->came.get());
+  if (staged(arrays)) stage_in(running, arrays, scratch, hub);
+  phase_ = Phase::running;
+}
+
+// Once NCCL has enqueued what it was given last, or all ranks are there.
+bool NcclCalls::enqueue_next() {
+  if (communicator_ && !communicator_->settled()) return false;
+  const Deadline none = Deadline::none();
+  if (running_) {
+    if (!running_->advance(communicator_.get(), none)) end();
+  } else if (!std::exchange(given_, true)) {
+    enqueue_native(program().shape, staged_arrays(program(), call_.arrays, share_->held.scratch.get()),
+                   *communicator_, share_->hub.get(), none);
+  } else {
+    end();
+  }
+  return true;
+}
+
+void NcclCalls::end() {
+  Device& device = *share_->held.device;
+  if (staged(call_.arrays))
+    stage_out(native() ? program() : grouped().program, call_.arrays, share_->held.scratch.get(),
+              share_->hub.get());
+  device.record(call_.finished->get(), share_->hub.get());
+  if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, call_.finished->get());
+  running_.reset(), call_.finished.reset(), call_.arrays = {};
+  phase_ = Phase::done;
+}
+
+// `done`: what was waited for has ended; no success is reported before NCCL says so.
+void NcclCalls::check(bool done, std::optional<double> waited_s) {
+  communicator_->check();
+  if (done) return;
+  check_peers();
+  if (waited_s)
+    fail(ErrorKind::timeout, "rank ", rank_, " of ", nodes_.size(), " waited ", *waited_s,
+         " s for what NCCL has enqueued on ", share_->held.device->name());
+}
+
+// NCCL does not always notice. Who has closed its communicator was through with its own part.
+void NcclCalls::check_peers() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookEvery;
+  transport_->look();
+  for (int peer = 0; peer < static_cast<int>(nodes_.size()); ++peer) {
+    const std::string why = peer == rank_ ? "" : transport_->gone(peer);
+    if (!why.empty() && why != kHasClosed)
+      fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", nodes_.size(),
+           " waits for what NCCL has enqueued");
+  }
+}
+
+void NcclCalls::leave() {
+  if (phase_ != Phase::done) fault();
+}
+
+// What is enqueued uses arrays that nobody may keep after this, and may wait for a rank that is gone.
+void NcclCalls::fault() {
+  if (ended_.exchange(true)) return;
+  running_.reset(), call_ = {}, phase_ = Phase::done;
+  if (communicator_) communicator_->abort("the communicator has ended");
+  if (!share_) return;
+  try {
+    share_->mark_end();
+    soon(kAfterFault, [this] { return share_->ended(); });
+  } catch (const Error&) {  // the device has failed
+  }
+}
+
+// Only after its own part: what a peer has not taken yet is NCCL's to keep until it is closed.
+void NcclCalls::settle() {
+  if (!communicator_ || ended_) return;
+  share_->mark_end();
+  if (!soon(kFarewell, [this] { return share_->ended(); })) return fault();
+  ended_ = closed_ = true;
+  try {
+    communicator_->close(Deadline(std::chrono::duration<double>(kFarewell).count()));
+  } catch (const Error&) {  // it is aborted then
+  }
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,70 @@
+// Calls on device arrays of ranks that share no memory, or that ask for it: over NCCL, as a state machine
+// that never blocks. The host's channel finds out first that all ranks make the same call.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/device_calls.h"
+#include "engine/device_share.h"
+#include "engine/nccl_call.h"
+#include "engine/side_call.h"
+
+namespace gpucomm {
+
+class NcclCalls : public DeviceCalls {
+ public:
+  NcclCalls(std::shared_ptr<Transport> transport, NcclSource source, std::vector<int> nodes, int rank);
+  ~NcclCalls() override;
+
+  void begin(const StreamCall& call) override;
+  bool advance() override;
+  bool done() const override { return phase_ == Phase::done; }
+  // Ends a call that is under way; else settle() does it.
+  void leave() override;
+  void fault() override;
+  void settle() override;
+  bool watched() const override { return communicator_ && !closed_; }
+  void check(bool done, std::optional<double> waited_s) override;
+
+ private:
+  // The ranks come to the same call, their blocks fit, they get the unique id, and rounds go out.
+  enum class Phase { meeting, fitting, naming, running, done };
+  bool step();
+  void open();
+  void start_fitting();
+  void check_fitting() const;
+  void start_naming();
+  void prepare();
+  void start_running();
+  bool enqueue_next();
+  void end();
+  void check_peers();
+  const Grouped& grouped();
+  const Program& program() const { return *call_.program; }
+  bool native() const;
+  std::string where() const { return concat(" (rank ", rank_, " of ", nodes_.size(), ")"); }
+
+  std::shared_ptr<Transport> transport_;
+  NcclSource source_;
+  std::vector<int> nodes_;
+  int rank_;
+  StreamCall call_;
+  Phase phase_ = Phase::done;
+  std::atomic<bool> ended_{false}, closed_{false};  // nothing of NCCL is left; all of it was done before
+  SideCall meeting_;
+  std::optional<SideCall> fitting_, naming_;
+  std::vector<int64_t> told_, heard_;  // elements of blocks of an all_to_all, by peer
+  nccl::UniqueId id_{};
+  std::unique_ptr<NcclCommunicator> communicator_;  // from the first call on that needs it
+  std::unique_ptr<DeviceShare> share_;              // from the first call on; all runs on its hub
+  std::map<std::shared_ptr<const Program>, Grouped> grouped_;
+  std::optional<NcclCall> running_;
+  bool given_ = false;  // the native call is NCCL's
+  std::chrono::steady_clock::time_point next_look_{};
+};
+
+}  // namespace gpucomm

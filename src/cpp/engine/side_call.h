@@ -1,0 +1,36 @@
+// A call on host memory in the course of another one, on the same channel: how ranks settle something before
+// they enqueue on their devices.
+#pragma once
+#include <utility>
+
+#include "engine/execution.h"
+
+namespace gpucomm {
+
+class SideCall {
+ public:
+  SideCall(const Shape& shape, const std::vector<int>& nodes, int rank)
+      : program_(compile(shape, nodes, rank)), scratch_(program_.scratch_bytes) {}
+  SideCall(const SideCall&) = delete;
+
+  // The arrays stay until it has ended. Its messages carry the tag of a call of the program `as`, so that a
+  // rank which makes another call is found and both are named; null: their own.
+  void start(Transport& transport, const Arrays& arrays, uint64_t sequence, const Program* as = nullptr) {
+    if (as) program_.record = as->record, program_.fingerprint = as->fingerprint;
+    transport_ = &transport;
+    execution_.start(program_, transport, arrays, scratch_.data(), sequence);
+  }
+  // Does what can be done now; true: it has ended.
+  bool advance() {
+    if (!execution_.done()) execution_.advance();
+    return execution_.done() && transport_->flush(kEverybody);
+  }
+
+ private:
+  Program program_;
+  std::vector<std::byte> scratch_;
+  Execution execution_;
+  Transport* transport_ = nullptr;
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,302 @@
+"""Collectives on arrays of devices over NCCL, by a communicator: a library of the tests' own stands in."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import device_ranks
+import jobs
+import nccl_library
+import nccl_ranks
+import pytest
+import rank_processes
+from conftest import pairs
+
+import gpucomm
+
+pytestmark = pytest.mark.processes
+
+NATIVE = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What the ranks' environment says."""
+    return nccl_library.environment(nccl_library.build(tmp_path_factory.mktemp("nccl")))
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def world(request, told):
+    with gpucomm.local(request.param, env=told) as world:
+        world.run(nccl_ranks.connect)
+        yield world
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [*pairs(), *((c, "native") for c in NATIVE)])
+def test_every_algorithm(world, collective, algorithm):
+    assert world.run(device_ranks.every_case, collective, algorithm, 50) == [[]] * world.ranks
+
+
+@pytest.mark.parametrize("codec", ["int8", "mpc"])
+@pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
+def test_the_same_bits_as_in_host_memory(world, collective, algorithm, codec):
+    how = {"algorithm": algorithm, "codec": codec, "segments": 2}
+    same = world.run(device_ranks.as_on_the_host, collective, "float32", 60_000, 50, **how)
+    assert same == [True] * world.ranks
+
+
+def test_the_largest_magnitude_of_all_ranks(world):
+    how = {"algorithm": "coded_ring", "codec": "fixed:1e-2", "segments": 2}
+    assert all(world.run(device_ranks.as_on_the_host, "all_reduce", "float32", 60_000, 50, **how))
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+def test_premultiplied_sums(world, collective):
+    how = {"op": "premul_sum", "scale": 0.3, "algorithm": "direct", "segments": 1}
+    assert all(world.run(device_ranks.as_on_the_host, collective, "float32", 60_000, 50, **how))
+
+
+def test_premultiplied_sums_by_nccl_itself(world):
+    """Of whole numbers, which its own order of sums does not round."""
+    expected = sum(2 * (rank + 1) for rank in range(world.ranks))
+    assert world.run(nccl_ranks.premultiplied) == [[expected] * 5] * world.ranks
+
+
+def test_lists_of_arrays(world):
+    assert world.run(device_ranks.lists, 50) == [[True] * 12] * world.ranks
+
+
+def test_what_a_codec_loses(world):
+    assert world.run(nccl_ranks.lost) == [True] * world.ranks
+
+
+def test_the_call_is_nccls(world):
+    for calls in world.run(nccl_ranks.calls, "all_reduce", "native"):
+        assert calls == ["ncclAllReduce"]
+    for calls in world.run(nccl_ranks.calls, "all_reduce", "direct"):
+        rounds = calls.count("ncclGroupEnd")
+        assert rounds and calls.count("ncclSend") == calls.count("ncclRecv") == 2 * (world.ranks - 1)
+
+
+def test_many_calls_that_nobody_waits_for(world):
+    assert world.run(device_ranks.many, 50) == [[]] * world.ranks
+
+
+def test_the_host_does_not_wait_for_the_device(told):
+    with gpucomm.local(2, env=told) as world:
+        world.run(nccl_ranks.connect)
+        assert world.run(device_ranks.early, 60_000) == [(True, [8.0] * 10)] * 2
+
+
+def test_work_waits_by_the_stream_and_synchronizes_by_the_host(world):
+    ones = [float(world.ranks)] * 5
+    assert world.run(device_ranks.works) == [(ones, [3 * x for x in ones], True)] * world.ranks
+
+
+def test_blocks_of_sizes_that_only_two_ranks_know(world):
+    assert world.run(device_ranks.uneven) == [True] * world.ranks
+
+
+def test_groups(world):
+    assert world.run(nccl_ranks.in_groups) == [[0.0] * 5] * world.ranks
+
+
+def test_a_world_of_one_needs_no_nccl(told):
+    with gpucomm.local(1, env={**told, "GPUCOMM_NCCL_LIBRARY": "/nowhere"}) as world:
+        assert world.run(nccl_ranks.without_a_library)[0][0] == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "text"),
+    [
+        (device_ranks.wrong_count, "MismatchError", " float64, on a device over NCCL"),
+        (device_ranks.host_and_device, "MismatchError", "on a device over NCCL"),
+        (device_ranks.wrong_blocks, "MismatchError", "counts and out_counts do not fit"),
+        (nccl_ranks.another_collective, "MismatchError", "all_reduce #4 (sum of 60 float64"),
+        (nccl_ranks.native_and_ring, "MismatchError", "algorithm native, 1 segment"),
+        (device_ranks.absent, "CollectiveTimeoutError", "missing: 0"),
+        (device_ranks.closed, "PeerLostError", "rank 0 has closed its communicator"),
+        (device_ranks.another_device, "UnavailableError", "over NCCL all calls of a communicator are on one"),
+        (nccl_ranks.hanging, "CollectiveTimeoutError", "timed out after 0.5 s"),
+        (nccl_ranks.broken, "PeerLostError", "remote process exited or there was a network error"),
+        (nccl_ranks.found_at_the_next_call, "PeerLostError", "what it had enqueued failed: remote"),
+        (nccl_ranks.late, "CollectiveTimeoutError", "waited 0.3 s for what NCCL has enqueued"),
+        (nccl_ranks.aborted, "ClosedError", "called abort()"),
+    ],
+)
+def test_faults(world, fault, kind, text):
+    found = world.run(device_ranks.in_a_group, fault)
+    silent = fault in (device_ranks.absent, device_ranks.closed)
+    for name, message, seconds in found[1:] if silent else found:
+        assert name == kind and text in message
+        assert seconds < 8
+    assert world.run(device_ranks.works)[0][2], "the parent has suffered"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (nccl_ranks.native_on_the_host, "InvalidArgumentError", "these are in host memory"),
+        (nccl_ranks.native_all_to_all, "UnavailableError", "NCCL 2.14 has no all_to_all"),
+        (nccl_ranks.native_codec, "InvalidArgumentError", "'native' takes no codec"),
+        (nccl_ranks.native_int16, "UnsupportedTypeError", "NCCL has no sum of int16 elements"),
+        (nccl_ranks.native_counts, "InvalidArgumentError", "'native' takes no counts"),
+    ],
+)
+def test_what_nccl_has_not_is_refused_before_the_call(world, call, kind, text):
+    for name, message, _ in world.run(device_ranks.in_a_group, call):
+        assert name == kind and text in message
+    assert world.run(device_ranks.in_a_group, device_ranks.one_call)[0][0] == "nothing"
+
+
+def test_native_is_refused_where_ranks_share_memory(told):
+    with gpucomm.local(2, env={**told, "GPUCOMM_DEVICE_TRANSPORT": "auto"}) as world:
+        for name, text, _ in world.run(device_ranks.in_a_group, nccl_ranks.native_int16):
+            assert name == "InvalidArgumentError" and "GPUCOMM_DEVICE_TRANSPORT=nccl asks for NCCL" in text
+
+
+def test_a_missing_library_is_told_on_every_rank(told):
+    with gpucomm.local(2, env={**told, "GPUCOMM_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}) as world:
+        for name, text, _ in world.run(nccl_ranks.without_a_library):
+            assert name == "UnavailableError"
+            assert "calls on device arrays go over NCCL: NCCL cannot be loaded: /nowhere/libnccl.so.2" in text
+
+
+def test_another_wish_than_the_three_is_refused(told):
+    with gpucomm.local(2, env={**told, "GPUCOMM_DEVICE_TRANSPORT": "mpi"}) as world:
+        for rank, (name, text, _) in enumerate(world.run(nccl_ranks.without_a_library)):
+            assert name == "InvalidArgumentError"
+            assert (
+                f"GPUCOMM_DEVICE_TRANSPORT must be auto, arena or nccl, got 'mpi' (rank {rank} of 2)" in text
+            )
+
+
+def test_emulated_links_are_refused(told):
+    with gpucomm.local(2, env=told, links="switch:1Gbit") as world:
+        for name, text, _ in world.run(device_ranks.in_a_group, device_ranks.one_call):
+            assert name == "UnavailableError" and "no emulated links" in text
+
+
+START = """
+import json, sys
+import numpy as np
+import gpucomm, nccl_library
+from on_device import HostKit
+nccl_library.own()
+comm = gpucomm.init(timeout=5)
+"""
+
+ENDLESS = (
+    START
+    + """
+kit = HostKit(100)
+x = kit.array(np.ones({count}, np.float32))
+try:
+    i = 0
+    while True:
+        work = comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True)
+        work.synchronize() if {wait} else work.wait()
+        i += 1
+        if i == 5:
+            print("started", flush=True)
+except gpucomm.errors.Error as error:
+    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize(("algorithm", "count"), [("ring", 1 << 20), ("native", 3)])
+def test_a_killed_rank_is_named(ranks, told, algorithm, count, wait):
+    ranks += rank_processes.start(ENDLESS.format(algorithm=algorithm, count=count, wait=wait), [told] * 3)
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    ranks[1].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    for process in (ranks[0], ranks[2]):
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        kind, text, closed = json.loads(out.splitlines()[-1])
+        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
+    assert time.monotonic() - killed < 5
+
+
+ENQUEUED = (
+    START
+    + """
+kit = HostKit({slow} if comm.rank == 1 else 0)
+for _ in range(8):
+    work = comm.all_reduce(kit.array(np.ones(3)), algorithm="native", async_op=True)
+    work.wait()
+print("enqueued", flush=True)
+try:
+    work.synchronize(timeout=60)
+except gpucomm.errors.Error as error:
+    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+"""
+)
+
+
+def test_a_rank_that_is_killed_after_all_is_enqueued(ranks, told):
+    ranks += rank_processes.start(ENQUEUED.format(slow=nccl_ranks.SLOW_US), [told] * 3)
+    for process in ranks:
+        assert process.stdout.readline() == "enqueued\n"
+    ranks[1].send_signal(signal.SIGKILL)
+    for process in (ranks[0], ranks[2]):
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        kind, text, closed = json.loads(out.splitlines()[-1])
+        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
+        assert "waits for what NCCL has enqueued" in text
+
+
+LAST_WORDS = (
+    START
+    + """
+import os
+kit = HostKit(20_000)
+x = kit.array(np.full(100_000, comm.rank, np.float32))
+work = comm.broadcast(x, 1, algorithm="{algorithm}", async_op=True)
+if comm.rank:
+    work.wait()
+else:
+    print(work.synchronize().values.tolist() == [1] * 100_000, flush=True)
+comm.close()
+os._exit(0)
+"""
+)
+
+
+@pytest.mark.parametrize("algorithm", ["binomial_tree", "native"])
+def test_who_has_sent_stays_until_it_is_read(ranks, told, algorithm):
+    ranks += rank_processes.start(LAST_WORDS.format(algorithm=algorithm), [told] * 2)
+    out, err = ranks[0].communicate(timeout=20)
+    assert out == "True\n", err
+
+
+def test_ranks_that_go_different_ways_are_told(ranks, told):
+    script = ENDLESS.format(algorithm="ring", count=3, wait=True)
+    ranks += rank_processes.start(script, [told, {**told, "GPUCOMM_DEVICE_TRANSPORT": "arena"}])
+    for process in ranks:
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        kind, text, closed = json.loads(out.splitlines()[-1])
+        assert kind == "MismatchError" and "on a device over NCCL, algorithm" in text and closed
+
+
+@pytest.mark.parametrize("nodes", ["3x1", "0,0,1"])
+def test_ranks_that_share_no_memory_need_not_ask(nodes, told, tmp_path):
+    auto = {name: value for name, value in told.items() if name != "GPUCOMM_DEVICE_TRANSPORT"}
+    ended = jobs.run(jobs.find("torchrun"), nodes, 3, tmp_path, "on_devices", **auto)
+    assert [report.get("on_devices") for report in ended.reports] == [[]] * 3, ended.output
+
+
+def test_arenas_between_nodes_are_refused(told, tmp_path):
+    arena = {**told, "GPUCOMM_DEVICE_TRANSPORT": "arena"}
+    ended = jobs.run(jobs.find("torchrun"), "3x1", 3, tmp_path, "refused_on_devices", **arena)
+    for report in ended.reports:
+        kind, text, _ = report["refused_on_devices"]
+        assert kind == "UnavailableError"
+        assert "GPUCOMM_DEVICE_TRANSPORT=arena needs ranks that share memory" in text
