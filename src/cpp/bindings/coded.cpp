@@ -19,6 +19,7 @@ void PyCommunicator::check_call(Shape call, py::handle x, py::handle out, const 
     call.codec = known_codec(*options.codec).codec;
     check_codec(call);
   }
+  call.over_nccl = call.on_device && core_->over_nccl();
   core_->check_wish(call);
   if (call.on_device) check_on_device(call, *device_of(Array(x, "x", true), "x"));
   if (!options.error.is_none()) check_error(Array(x, "x", true), Array(out, "out", true), options);

@@ -255,7 +255,8 @@ py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::o
     py::gil_scoped_release released;
     work = core_->start(shape, arrays, limit);
   }
-  now_in_flight(work, name_of(shape.collective).data(), x, written_by(shape, arrays, result));
+  if (!shape.on_device)
+    now_in_flight(work, name_of(shape.collective).data(), x, written_by(shape, arrays, result));
   kept_.push_back({work, std::move(x), result, options.error});
   return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
 }

@@ -25,7 +25,6 @@ std::vector<Flight>& flights() {
   return flights;
 }
 
-// Work on a device is ordered by streams.
 Span span_of(py::handle object) {
   if (!object || object.is_none()) return {};
   const Array array(object, "x", true);

@@ -1,5 +1,6 @@
 // Arrays in host memory of asynchronous calls under way in this process, on any communicator. Who writes one
-// meanwhile, or reads what is being written, would find some of both states. Guarded by the GIL.
+// meanwhile, or reads what is being written, would find some of both states. What is on a device its streams
+// order. Guarded by the GIL.
 #pragma once
 #include <pybind11/pybind11.h>
 
