@@ -87,10 +87,11 @@ size_t bytes_known(const Shape& shape) {
 }
 
 Kind kind_of(const Shape& shape) {
-  // Uneven counts are priced as even ones.
+  // Uneven counts are priced as even ones. A power of two, which most sizes are, is the largest of its kind:
+  // what is predicted for that one holds for it exactly.
   const size_t bytes = bytes_known(shape);
   return {static_cast<int>(shape.collective),
-          std::bit_width(bytes),
+          bytes ? 1 + static_cast<int>(std::bit_width(bytes - 1)) : 0,
           shape.algorithm,
           shape.segments,
           shape.root,
@@ -100,7 +101,7 @@ Kind kind_of(const Shape& shape) {
 
 size_t most_bytes(const Kind& kind) {
   const int width = std::get<1>(kind);
-  return width ? ~size_t{0} >> (64 - width) : 0;
+  return width ? size_t{1} << (width - 1) : 0;
 }
 
 Links typical_links(const std::vector<int>& nodes) {

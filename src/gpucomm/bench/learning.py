@@ -14,9 +14,8 @@ _MOST_CALLS = 20_000
 
 def learnt(comm: Communicator, collective: str, nbytes: int, codec: str | None = None) -> dict[str, Any]:
     """The row of `Communicator.tuning` for calls of so many bytes that were made before, with this codec."""
-    width = nbytes.bit_length()
-    rows = comm.tuning()
-    kinds = [r for r in rows if r["collective"] == collective and r["most_bytes"].bit_length() == width]
+    rows = [row for row in comm.tuning() if row["collective"] == collective]
+    kinds = [row for row in rows if row["most_bytes"] // 2 < nbytes <= row["most_bytes"]]
     # A spec that the ranks had to agree on begins with the one that was asked for; there is none where the
     # model alone has refused the codec.
     coded = [row for row in kinds if codec and row["codec"].startswith(codec)]
