@@ -53,7 +53,6 @@ class Point(NamedTuple):
 
 # ranks, MiB, MB/s, codec
 _HEADLINE = {"all_gather": (8, 64, 270, "int4"), "reduce_scatter": (8, 64, 200, "int4")}
-_QUICK_HEADLINE_MIB = 32
 _QUICK = ((4, 16, 100, "int4"),)
 _FULL = (
     (8, 1, 15, "int4"),
@@ -74,9 +73,7 @@ _FULL = (
 def points(run: Run, collective: str) -> list[Point]:
     """The points of a collective, the headline first."""
     rest = _QUICK if run.quick else _FULL
-    ranks, mib, rate, codec = _HEADLINE[collective]
-    headline = _point(run, ranks, _QUICK_HEADLINE_MIB if run.quick else mib, rate, codec, headline=True)
-    return [headline, *(_point(run, *some) for some in rest)]
+    return [_point(run, *_HEADLINE[collective], headline=True), *(_point(run, *some) for some in rest)]
 
 
 def _point(run: Run, ranks: int, mib: int, rate: float, codec: str, headline: bool = False) -> Point:
