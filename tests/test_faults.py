@@ -20,13 +20,13 @@ import json, sys
 import numpy as np
 import gpucomm
 comm = gpucomm.init(timeout={timeout})
-x, y = np.ones({count}, np.float32), np.ones({count}, np.float32)
+x, y, *many = (np.ones({count}, np.float32) for _ in range(6))
 kind = "{kind}"
 try:
     i = 0
     while True:
         if kind == "async":
-            works = [comm.all_reduce(x, op="mean", algorithm="{algorithm}", async_op=True) for _ in range(4)]
+            works = [comm.all_reduce(x, op="mean", algorithm="{algorithm}", async_op=True) for x in many]
             [work.wait() for work in works]
         elif kind == "barrier":
             comm.barrier()

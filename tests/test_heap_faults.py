@@ -138,7 +138,7 @@ def test_memory_that_the_machine_does_not_have_is_a_sentence(tmp_path):
         path = "{tmp_path}/region"
         size = os.fstat(made).st_size
         with open(path, "wb") as file:
-            os.sendfile(file.fileno(), made, 0, 1 << 20)  # the headers of the mailboxes
+            os.sendfile(file.fileno(), made, 0, 9 << 20)  # the headers of the mailboxes
             file.truncate(size)
         comm = Communicator("shm", 0, 1, fd=os.open(path, os.O_RDWR))
         x = empty(1 << 20, "uint8", comm=comm)
@@ -149,7 +149,7 @@ def test_memory_that_the_machine_does_not_have_is_a_sentence(tmp_path):
             print(error)
         print(int(x.sum()), comm.heap["used_bytes"])
     """
-    out = run(body, world=1, before=f"mount -t tmpfs -o size=8m none {tmp_path}")
+    out = run(body, world=1, before=f"mount -t tmpfs -o size=16m none {tmp_path}")
     assert "no 33554432 bytes of shared memory more (No space left on device)" in out
     assert out.endswith(f"{1 << 20} {1 << 20}\n")
 

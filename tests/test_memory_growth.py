@@ -19,11 +19,11 @@ def resident_bytes() -> int:
 
 def many_calls(comm: gpucomm.Communicator, calls: int) -> int:
     """Calls of all kinds, some under way at once; returns by how much this process has grown."""
-    x, y = np.ones(64, np.float32), np.ones(64, np.float32)
+    x, y, z = (np.ones(64, np.float32) for _ in range(3))
     peer = 1 - comm.rank
 
     def turn() -> None:
-        works = [comm.all_reduce(x, "max", async_op=True), comm.recv(y, peer, async_op=True)]
+        works = [comm.all_reduce(z, "max", async_op=True), comm.recv(y, peer, async_op=True)]
         comm.send(x, peer)
         comm.broadcast(x, root=1)
         comm.all_reduce(x, op="max", algorithm="direct", segments=2)

@@ -27,7 +27,7 @@ def told(tmp_path_factory):
     return nccl_library.environment(nccl_library.build(tmp_path_factory.mktemp("nccl")))
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[3])
 def world(request, told):
     with gpucomm.local(request.param, env=told) as world:
         world.run(nccl_ranks.connect)

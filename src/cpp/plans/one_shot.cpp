@@ -8,7 +8,9 @@ namespace gpucomm {
 namespace {
 
 // A fold waits for all of its sources together; the nearest comes first, so that all send to different ranks.
-// Sends have the first lanes, which are served first.
+// The receiving lane is served first: in a barrier, who finds a message of another call there says so before
+// it lets the others go on.
+enum Lane { kReceive, kSend };  // kSend + distance
 
 void build(const PlanRequest& request, Plan& plan) {
   const Place own{request.in_place ? Space::output : Space::input};
@@ -26,7 +28,7 @@ void build(const PlanRequest& request, Plan& plan) {
                                  .piece = k,
                                  .source = own,
                                  .peers = {peer},
-                                 .lane = distance - 1,
+                                 .lane = kSend + distance,
                                  .round = k}));
     }
     plan.add({.kind = StepKind::recv_reduce,
@@ -34,7 +36,7 @@ void build(const PlanRequest& request, Plan& plan) {
               .source = own,
               .target = sum,
               .peers = peers,
-              .lane = request.world - 1,
+              .lane = kReceive,
               .round = k,
               .final = true});
     if (request.in_place)
@@ -42,7 +44,7 @@ void build(const PlanRequest& request, Plan& plan) {
                 .piece = k,
                 .source = sum,
                 .target = {Space::output},
-                .lane = request.world - 1,
+                .lane = kReceive,
                 .after = before});
   }
 }
