@@ -316,9 +316,9 @@ def test_large_messages_use_bounded_scratch():
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("segments", [1, 4, 16, 64])
+@pytest.mark.parametrize("segments", [1, 16])
 @pytest.mark.parametrize("algorithm", ["direct", "ring", "bidirectional_exchange"])
-@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("world", [2, 5])
 def test_long_sums_go_back_in_the_memory_that_they_came_in(world, algorithm, segments, in_place):
     """Several MiB: more than all slots hold. Each call has other values, so that an old one would show."""
     count = (3 << 20) // 4 + 7
