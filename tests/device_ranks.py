@@ -254,6 +254,16 @@ def in_a_group(comm: Any, fault: Any) -> tuple[str, str, float]:
     return found
 
 
+def check_fault(world: Any, fault: Any, kind: str, text: str) -> None:
+    """What the parent asserts: every rank that calls at all is told so, soon, and goes on."""
+    found = world.run(in_a_group, fault)
+    silent = fault in (absent, closed, no_sender, closed_sender)
+    for name, message, seconds in found[1:] if silent else found:
+        assert name == kind and text in message
+        assert seconds < 8
+    assert world.run(works)[0][2], "the parent has suffered"
+
+
 def closings(comm: Any) -> tuple[list[int], list[bool]]:
     """How much memory of devices is mapped after each of some groups that were used and closed."""
     gpu, mapped, right = own(50), [], []

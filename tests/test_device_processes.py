@@ -104,12 +104,7 @@ def test_blocks_of_sizes_that_only_two_ranks_know(world):
     ],
 )
 def test_faults(world, fault, kind, text):
-    found = world.run(ranks_do.in_a_group, fault)
-    silent = fault in (ranks_do.absent, ranks_do.closed, ranks_do.no_sender, ranks_do.closed_sender)
-    for name, message, seconds in found[1:] if silent else found:
-        assert name == kind and text in message
-        assert seconds < 8
-    assert world.run(ranks_do.works)[0][2], "the parent has suffered"
+    ranks_do.check_fault(world, fault, kind, text)
 
 
 def test_groups_that_end_leave_no_memory(world):

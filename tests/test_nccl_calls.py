@@ -127,12 +127,7 @@ def test_a_world_of_one_needs_no_nccl(told):
     ],
 )
 def test_faults(world, fault, kind, text):
-    found = world.run(device_ranks.in_a_group, fault)
-    silent = fault in (device_ranks.absent, device_ranks.closed)
-    for name, message, seconds in found[1:] if silent else found:
-        assert name == kind and text in message
-        assert seconds < 8
-    assert world.run(device_ranks.works)[0][2], "the parent has suffered"
+    device_ranks.check_fault(world, fault, kind, text)
 
 
 @pytest.mark.parametrize(

@@ -134,14 +134,14 @@ void NcclCalls::start_running() {
   Device& device = *share_->held.device;
   const Stream hub = share_->hub.get();
   given_ = false;
-  const Program& running = native() ? program() : grouped().program;
+  const Program& program = running();
   const Arrays& arrays = call_.arrays;
-  std::byte* const scratch = share_->held.grow_scratch(scratch_of(running, arrays));
-  const Spaces spaces = staged_spaces(running, arrays, scratch);
-  if (!native()) running_.emplace(grouped(), DeviceCall{running, spaces, device, hub, arrays.error}, scratch);
+  std::byte* const scratch = share_->held.grow_scratch(scratch_of(program, arrays));
+  const Spaces spaces = staged_spaces(program, arrays, scratch);
+  if (!native()) running_.emplace(grouped(), DeviceCall{program, spaces, device, hub, arrays.error}, scratch);
   device.record(share_->came.get(), arrays.stream);
   device.wait(hub, share_->came.get());
-  if (staged(arrays)) stage_in(running, arrays, scratch, hub);
+  if (staged(arrays)) stage_in(program, arrays, scratch, hub);
   phase_ = Phase::running;
 }
 
@@ -162,9 +162,7 @@ bool NcclCalls::enqueue_next() {
 
 void NcclCalls::end() {
   Device& device = *share_->held.device;
-  if (staged(call_.arrays))
-    stage_out(native() ? program() : grouped().program, call_.arrays, share_->held.scratch.get(),
-              share_->hub.get());
+  if (staged(call_.arrays)) stage_out(running(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(call_.finished->get(), share_->hub.get());
   if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, call_.finished->get());
   running_.reset(), call_.finished.reset(), call_.arrays = {};

@@ -37,7 +37,6 @@ class NcclCalls : public DeviceCalls {
   void open();
   void start_fitting();
   void check_fitting() const;
-  void start_naming();
   void prepare();
   void start_running();
   bool enqueue_next();
@@ -45,6 +44,8 @@ class NcclCalls : public DeviceCalls {
   void check_peers();
   const Grouped& grouped();
   const Program& program() const { return *call_.program; }
+  // What is enqueued: of a plan with the scratch in which messages land.
+  const Program& running() { return native() ? program() : grouped().program; }
   bool native() const;
   std::string where() const { return concat(" (rank ", rank_, " of ", nodes_.size(), ")"); }
 
