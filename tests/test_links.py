@@ -197,7 +197,8 @@ def test_the_model_knows_less_than_the_emulation():
         parse_model("switch:1Gbit,rank0=1Mbit")
 
 
-def test_links_too_fast_for_the_machine_are_marked():
+def test_links_too_fast_for_the_machine_are_marked(monkeypatch):
+    monkeypatch.setattr("gpucomm.links.host.memory_bandwidth", lambda: 10e9)
     assert host_bound(parse_spec("switch:100Mbit"), 4) == ""
     assert "a quarter of this machine's memory bandwidth" in host_bound(parse_spec("switch:9Tbit"), 2)
     assert "want no limit" in host_bound(parse_spec("switch,beta=0"), 2)

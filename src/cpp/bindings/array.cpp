@@ -1,5 +1,9 @@
 #include "bindings/array.h"
 
+#include <pybind11/numpy.h>
+
+#include <cstring>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -13,6 +17,7 @@ namespace {
 struct TypeFacts {
   dlpack::ExchangeApi* api = nullptr;
   bool immutable = false;  // JAX arrays: DLPack does not mark them read-only
+  bool numpy = false;      // numpy.ndarray itself
 };
 
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
@@ -30,6 +35,7 @@ const TypeFacts& facts_of(PyTypeObject* type) {
   if (facts.api && facts.api->version.major != 1) facts.api = nullptr;
   const auto module = py::str(py::getattr(object, "__module__", py::str(""))).cast<std::string>();
   facts.immutable = module.rfind("jax", 0) == 0;
+  facts.numpy = module == "numpy" && std::strcmp(type->tp_name, "numpy.ndarray") == 0;
   Py_INCREF(type);
   return (*known)[type] = facts;
 }
@@ -52,6 +58,30 @@ Dtype dtype_of(dlpack::DataType t, const char* what) {
   return found->second;
 }
 
+// By NumPy's number of a type.
+std::optional<Dtype> dtype_of_numpy(int number) {
+  static_assert(sizeof(long) == 8 && sizeof(long long) == 8);
+  constexpr Dtype kIntegers[] = {Dtype::int8,   Dtype::uint8, Dtype::int16,  Dtype::uint16, Dtype::int32,
+                                 Dtype::uint32, Dtype::int64, Dtype::uint64, Dtype::int64,  Dtype::uint64};
+  if (number >= 1 && number <= 10) return kIntegers[number - 1];
+  switch (number) {
+    case 0:
+      return Dtype::boolean;
+    case 11:
+      return Dtype::float32;
+    case 12:
+      return Dtype::float64;
+    case 14:
+      return Dtype::complex64;
+    case 15:
+      return Dtype::complex128;
+    case 23:
+      return Dtype::float16;
+    default:
+      return {};
+  }
+}
+
 bool contiguous(const dlpack::Tensor& t) {
   if (!t.strides) return true;
   int64_t expected = 1;
@@ -69,6 +99,7 @@ bool contiguous(const dlpack::Tensor& t) {
 Array::Array(py::handle object, const char* what, bool anywhere) : anywhere_(anywhere) {
   const TypeFacts& facts = facts_of(Py_TYPE(object.ptr()));
   read_only_ = facts.immutable, api_ = facts.api;
+  if (facts.numpy && from_numpy(object)) return;
   if (!facts.api) {
     from_protocol(object, what);
     return;
@@ -79,6 +110,21 @@ Array::Array(py::handle object, const char* what, bool anywhere) : anywhere_(any
     fail(ErrorKind::unsupported_type, what, " (", type_name(object), ") can not be read: ", error.what());
   }
   read(tensor, what);
+}
+
+// What is usual in NumPy is read where it stands: its DLPack takes longer than a short message does.
+bool Array::from_numpy(py::handle object) {
+  constexpr int kContiguous = 1, kWritable = 0x400;
+  const auto* array = py::detail::array_proxy(object.ptr());
+  const auto* type = py::detail::array_descriptor_proxy(array->descr);
+  const auto dtype = dtype_of_numpy(type->type_num);
+  if (!dtype || !(array->flags & kContiguous) || type->byteorder == '>') return false;
+  static_assert(sizeof(ssize_t) == sizeof(int64_t));
+  dtype_ = *dtype, read_only_ = !(array->flags & kWritable);
+  extents_ = reinterpret_cast<const int64_t*>(array->dimensions), dimensions_ = array->nd;
+  for (int i = 0; i < dimensions_; ++i) count_ *= extents_[i];
+  data_ = reinterpret_cast<std::byte*>(array->data);
+  return true;
 }
 
 Array::~Array() {

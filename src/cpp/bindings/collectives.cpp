@@ -243,11 +243,18 @@ py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::o
   return begin(shape, arrays, std::move(x), std::move(result), options, limit);
 }
 
+// A short call often ends before the GIL could have been given away and taken back.
+void PyCommunicator::run(const Shape& shape, const Arrays& arrays, Seconds limit) {
+  std::shared_ptr<Work> work = core_->attempt(shape, arrays, limit);
+  if (work && work->done.load(std::memory_order_acquire) && !work->error) return;
+  blocking(*core_, [&] { work ? core_->await(std::move(work)) : core_->run(shape, arrays, limit); });
+}
+
 py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::object x, py::object result,
                                  const Options& options, Seconds limit) {
   release_done();
   if (!options.async_op) {
-    blocking(*core_, [&] { core_->run(shape, arrays, limit); });
+    run(shape, arrays, limit);
     return result;
   }
   std::shared_ptr<Work> work;
@@ -331,7 +338,7 @@ py::object PyCommunicator::broadcast(py::object x, int root, const Options& opti
 void PyCommunicator::barrier(std::optional<double> timeout_s) {
   if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
   const Seconds limit = timeout(timeout_s);
-  blocking(*core_, [&] { core_->barrier(limit); });
+  run({.purpose = Purpose::barrier, .algorithm = "one_shot"}, {}, limit);
 }
 
 void PyCommunicator::abort() {

@@ -167,6 +167,7 @@ class PyCommunicator {
   pybind11::object issue(Shape shape, Arrays arrays, pybind11::object x, pybind11::object result,
                          const Options& options);
   pybind11::handle written_by(const Shape& shape, const Arrays& arrays, const pybind11::object& result) const;
+  void run(const Shape& shape, const Arrays& arrays, Seconds limit);
   pybind11::object begin(const Shape& shape, const Arrays& arrays, pybind11::object x,
                          pybind11::object result, const Options& options, Seconds limit);
   pybind11::object issue_on_device(Shape shape, Arrays arrays, const Array& where, pybind11::object x,

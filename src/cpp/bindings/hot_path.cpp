@@ -37,25 +37,27 @@ struct Call {
 
 struct Method {
   const char* name;
-  bool op, root, out, codec;  // which of these it takes; op or root may come behind x by its place
+  bool x, op, root, out, codec;  // which of these it takes; op or root may come behind x by its place
   py::object (*run)(PyCommunicator&, const Call&);
   PyObject* usual = nullptr;  // pybind11's own
   std::string doc{};
   PyMethodDef definition{};
 };
 
-std::array<Method, 4> methods{{
-    {"all_reduce", true, false, true, true,
+std::array<Method, 5> methods{{
+    {"barrier", false, false, false, false, false,
+     [](PyCommunicator& c, const Call&) { return c.barrier({}), py::object(py::none()); }},
+    {"all_reduce", true, true, false, true, true,
      [](PyCommunicator& c, const Call& call) {
        return c.all_reduce(call.x, call.op, call.out, {}, call.options);
      }},
-    {"reduce_scatter", true, false, true, true,
+    {"reduce_scatter", true, true, false, true, true,
      [](PyCommunicator& c, const Call& call) {
        return c.reduce_scatter(call.x, call.op, call.out, {}, {}, call.options);
      }},
-    {"all_gather", false, false, true, true,
+    {"all_gather", true, false, false, true, true,
      [](PyCommunicator& c, const Call& call) { return c.all_gather(call.x, call.out, {}, call.options); }},
-    {"broadcast", false, true, false, false,
+    {"broadcast", true, false, true, false, false,
      [](PyCommunicator& c, const Call& call) { return c.broadcast(call.x, *call.root, call.options); }},
 }};
 
@@ -112,6 +114,7 @@ bool take(const Method& method, PyObject* name, PyObject* value, Call& call) {
 }
 
 bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObject* names, Call& call) {
+  if (!method.x) return count == 0 && !names;
   if (count < 1 || count > 2 || PyList_Check(args[0]) || PyTuple_Check(args[0])) return false;
   call.x = py::reinterpret_borrow<py::object>(args[0]);
   if (count == 2 && !take(method, method.op ? known().op : known().root, args[1], call)) return false;

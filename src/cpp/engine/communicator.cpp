@@ -61,6 +61,11 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
 std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arrays, Seconds timeout) {
   fate_.check_open();
   std::lock_guard lock(mutex_);
+  return submitted(shape, arrays, timeout);
+}
+
+// With the lock held.
+std::shared_ptr<Work> Communicator::submitted(const Shape& shape, const Arrays& arrays, Seconds timeout) {
   const auto tuning = programs_.tuning(shape);
   const Tuning::Turn turn = tuning ? tuning->issue() : Tuning::Turn{};
   if (turn.settles) agree(tuning, turn.settles, timeout);
@@ -84,11 +89,29 @@ void Communicator::agree(const std::shared_ptr<Tuning>& tuning, int settles, Sec
 }
 
 void Communicator::run(const Shape& shape, const Arrays& arrays, Seconds timeout) {
-  auto work = submit(shape, arrays, timeout);
-  drive(*work, Clock::time_point::max(), timeout);
+  await(submit(shape, arrays, timeout));
+}
+
+void Communicator::await(std::shared_ptr<Work> work) {
+  drive(*work, Clock::time_point::max(), work->timeout);
   if (work->error) throw *work->error;
   std::lock_guard lock(mutex_);
   if (!spare_) spare_ = std::move(work);
+}
+
+std::shared_ptr<Work> Communicator::attempt(const Shape& shape, const Arrays& arrays, Seconds timeout) {
+  constexpr size_t kShort = 4 << 10;  // of all ranks
+  constexpr int kTurns = 100;         // about a microsecond
+  if (arrays.device || shape.count * size_of(shape.dtype) * world_ > kShort) return nullptr;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !queue_.empty()) return nullptr;
+  fate_.check_open();
+  auto work = submitted(shape, arrays, timeout);
+  const int turns = transport_->common() || !has_cores() ? 1 : kTurns;
+  for (int idle = 0; idle < turns && !work->done.load(std::memory_order_relaxed);)
+    idle = advance_front() ? 0 : idle + 1;
+  if (work->done.load(std::memory_order_relaxed) && !work->error && !spare_) spare_ = work;
+  return work;
 }
 
 std::shared_ptr<Work> Communicator::start(const Shape& shape, const Arrays& arrays, Seconds timeout) {
@@ -96,10 +119,6 @@ std::shared_ptr<Work> Communicator::start(const Shape& shape, const Arrays& arra
   drive_once();  // the first messages leave at once
   if (busy()) Progress::instance().add(*this);
   return work;
-}
-
-void Communicator::barrier(Seconds timeout) {
-  run({.purpose = Purpose::barrier, .algorithm = "one_shot"}, {}, timeout);
 }
 
 bool Communicator::drive_once() {

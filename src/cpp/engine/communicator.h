@@ -41,8 +41,11 @@ class Communicator : public Drivable {
   void run(const Shape& shape, const Arrays& arrays, Seconds timeout);
   // Starts a call; the progress thread drives it while nobody waits.
   std::shared_ptr<Work> start(const Shape& shape, const Arrays& arrays, Seconds timeout);
-  // An all_reduce of nothing.
-  void barrier(Seconds timeout);
+  // For callers that hold a lock which others need, as Python's: starts a short call and moves it on for no
+  // longer than a peer that is there takes to answer. Returns it, done or not; null: not short, or not now.
+  std::shared_ptr<Work> attempt(const Shape& shape, const Arrays& arrays, Seconds timeout);
+  // Waits for the end of what attempt() has begun; throws its error.
+  void await(std::shared_ptr<Work> work);
   void close();
   // Ends it on every rank, for good: all calls under way and later ones raise.
   void abort();
@@ -137,6 +140,7 @@ class Communicator : public Drivable {
   };
   void grow_scratch(size_t bytes);
   std::shared_ptr<Work> submit(const Shape& shape, const Arrays& arrays, Seconds timeout);
+  std::shared_ptr<Work> submitted(const Shape& shape, const Arrays& arrays, Seconds timeout);
   std::shared_ptr<Work> enqueue(const Arrays& arrays, Seconds timeout);
   void agree(const std::shared_ptr<Tuning>& tuning, int settles, Seconds timeout);
   void begin(Work& work);

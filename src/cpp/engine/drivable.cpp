@@ -61,6 +61,8 @@ Drivable::Drivable(std::shared_ptr<Transport> transport, int ranks) : transport_
   }
 }
 
+bool Drivable::has_cores() { return crowd.load(std::memory_order_relaxed) <= usable_cpus(); }
+
 void Drivable::wait(Pending& call, std::optional<Seconds> timeout) {
   if (!call.done.load(std::memory_order_acquire)) {
     const auto deadline = timeout ? Clock::now() + std::chrono::duration_cast<Clock::duration>(*timeout)

@@ -20,7 +20,8 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   spaces_ = spaces_of(program, arrays, scratch);
   keeps_ = program.shape.count * size_of(program.shape.dtype) * program.world >= kLeastKept;
   record_ = tagged(program, sequence);
-  lanes_.assign(program.lanes, {});
+  lanes_.resize(program.lanes);
+  for (LaneState& lane : lanes_) lane.next = 0, lane.progress = {}, lane.loans.clear();
   done_.assign(program.instructions.size(), 0);
   taken_.assign(program.world, 0);
   answered_.assign(program.instructions.size(), 0);

@@ -113,6 +113,11 @@ RankArea& Mailbox::area(int rank) const {
   return *reinterpret_cast<RankArea*>(base_ + layout_.rank_area + rank * each);
 }
 
+// One thread at a time counts, others may read: no locked instruction.
+static void add(std::atomic<uint64_t>& counter, uint64_t n) {
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
 bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
   Box& box = boxes_[peer];
   if (progress.lent) return returned(box, progress);
@@ -152,8 +157,7 @@ void Mailbox::publish(int peer, Entry& e, uint64_t tag, size_t bytes) {
   box.in_slot[box.out_next % kRingEntries] = e.slot >= 0;
   e.full.store(1, std::memory_order_release);
   ++box.out_next;
-  bytes_sent_.fetch_add(bytes, std::memory_order_relaxed);
-  messages_sent_.fetch_add(1, std::memory_order_relaxed);
+  add(bytes_sent_, bytes), add(messages_sent_, 1);
   ring_bell(peer);
 }
 
@@ -240,7 +244,7 @@ void Mailbox::keep(int peer, const Kept& part) {
 int Mailbox::finish_chunk(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
-  bytes_received_.fetch_add(box.chunk.bytes, std::memory_order_relaxed);
+  add(bytes_received_, box.chunk.bytes);
   if (e.slot == kInPlace || e.slot == kRemote) {
     box.in_place += box.chunk.bytes;
     if (box.in_place < loan_of(e).bytes) return -1;
