@@ -30,25 +30,29 @@ constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload ze
 #endif
 
 #define GPUCOMM_LEVEL baseline
+#define GPUCOMM_VECTOR_BYTES 16
 #include "reduce/kernels.inc"
+#undef GPUCOMM_VECTOR_BYTES
 #undef GPUCOMM_LEVEL
 
 #ifdef GPUCOMM_X86_LEVELS
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 #define GPUCOMM_LEVEL x86_64_v3
-#define GPUCOMM_F16C_LANES 8
+#define GPUCOMM_F16C
+#define GPUCOMM_VECTOR_BYTES 32
 #include "reduce/kernels.inc"
-#undef GPUCOMM_F16C_LANES
+#undef GPUCOMM_VECTOR_BYTES
 #undef GPUCOMM_LEVEL
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define GPUCOMM_LEVEL x86_64_v4
-#define GPUCOMM_F16C_LANES 16
+#define GPUCOMM_VECTOR_BYTES 64
 #include "reduce/kernels.inc"
-#undef GPUCOMM_F16C_LANES
+#undef GPUCOMM_VECTOR_BYTES
+#undef GPUCOMM_F16C
 #undef GPUCOMM_LEVEL
 #pragma GCC pop_options
 #endif
