@@ -52,6 +52,7 @@ bool Execution::advance(LaneState& lane, const std::vector<int>& steps) {
     else
       break;
     lane.progress = {}, ++lane.next;
+    if (in.kind != StepKind::send) break;  // peers may wait for what other lanes can send now
   }
   return progressed;
 }
