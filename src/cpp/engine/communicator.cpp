@@ -100,8 +100,8 @@ void Communicator::await(std::shared_ptr<Work> work) {
 }
 
 std::shared_ptr<Work> Communicator::attempt(const Shape& shape, const Arrays& arrays, Seconds timeout) {
-  constexpr size_t kShort = 4 << 10;  // of all ranks
-  constexpr int kTurns = 100;         // about a microsecond
+  constexpr size_t kShort = 128 << 10;  // of all ranks
+  constexpr int kTurns = 100;           // about a microsecond
   if (arrays.device || shape.count * size_of(shape.dtype) * world_ > kShort) return nullptr;
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || !queue_.empty()) return nullptr;

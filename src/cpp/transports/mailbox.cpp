@@ -69,7 +69,8 @@ std::string Mailbox::reader(int rank) const {
 
 bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes) {
   return bytes >= kLeastRemote && area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1 &&
-         (env().cma == 2 || small_page_speed().quick() || huge_pages_.hold(data, bytes));
+         (env().cma == 2 || small_page_speed().quick() ||
+          (bytes >= kLeastHuge && huge_pages_.hold(data, bytes)));
 }
 
 bool Mailbox::maps_heaps(int rank) const { return area(rank).maps_heaps.load(std::memory_order_acquire); }
