@@ -78,6 +78,48 @@ def test_every_collective_on_every_kind_of_array(kind):
     assert run_ranks(2, body) == [[[1.0, 2.0], [1.0], [1.0], [0.0, 1.0], True]] * 2
 
 
+def other_order(x):
+    return x.astype(x.dtype.newbyteorder())
+
+
+def locked(x):
+    x.flags.writeable = False
+    return x
+
+
+NUMPY = {
+    **{f"{code}": np.zeros((2, 3), code) for code in "?bBhHiIlLqQefdFDgGOUM"},
+    "no elements": np.zeros((0, 4), np.float32),
+    "no dimensions": np.array(1.5),
+    "transposed": np.zeros((2, 3)).T,
+    "every other": np.zeros(6)[::2],
+    "read-only": locked(np.zeros(3)),
+    "the other byte order": other_order(np.arange(3.0)),
+    "a structure": np.zeros(2, "i4,f4"),
+    "a subclass": np.zeros(3).view(np.recarray),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_numpy_is_read_as_by_dlpack(name):
+    """Its arrays are read where they stand: what is taken, and as what, must not differ."""
+    array = NUMPY[name]
+
+    def outcome(comm, x):
+        try:
+            result = comm.all_reduce(x) if name == "read-only" else comm.all_gather(x)
+        except Exception as error:
+            return type(error)
+        call = [row["call"] for row in comm.flight_log() if row["rank"] == comm.rank][-1]
+        return call.partition("(")[2], np.shape(listed(result)), listed(result)
+
+    def body(comm):
+        return outcome(comm, array), outcome(comm, FakeCupy(array))
+
+    for direct, by_dlpack in run_ranks(2, body):
+        assert direct == by_dlpack
+
+
 def test_results_are_of_the_callers_library():
     torch = pytest.importorskip("torch")
 

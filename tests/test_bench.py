@@ -183,7 +183,7 @@ def test_wrong_arguments_are_sentences(capsys, monkeypatch, tmp_path):
     assert "unknown algorithm 'nosuch'" in says("--algorithms", "auto,nosuch")
     assert "--ranks 0 must be at least 1" in says("--ranks", "0")
     assert "--repeats 0 must be at least 1" in says("--repeats", "0")
-    assert "--memory 'heap' must be private, shared or private,shared" in says("--memory", "heap")
+    assert "--memory 'heap' must name one or more of private, huge_pages, shared" in says("--memory", "heap")
     assert "must be NAME=PATH, NAME one of --against" in says("--peer-python", "mpich=/bin/sh")
     refused = says("--against", "mpich", "--peer-python", "mpich=/nowhere/python")
     assert "'/nowhere/python' cannot be executed" in refused
@@ -289,13 +289,13 @@ def test_a_run_on_shared_arrays_beside_jobs_of_their_own(tmp_path, monkeypatch, 
     pytest.importorskip("cloudpickle")
     fake_mpi(ANSWER.replace("False", "True").replace("3", "2"))
     file = tmp_path / "rows.json"
-    arguments = (
-        f"--sizes 1M --quick --repeats 2 --memory private,shared --against openmpi --json {file}".split()
-    )
+    arguments = f"--sizes 1M --quick --repeats 2 --against openmpi --json {file}".split()
+    arguments += ["--memory", "private,huge_pages,shared"]
     assert cli.main(["bench", "broadcast", *arguments, "--peer-python", f"openmpi={tmp_path}/python"]) == 0
     rows = [(row["library"], row["algorithm"], row["transport"]) for row in json.loads(file.read_text())]
     assert rows == [
         ("gpucomm", "auto", "shm"),
+        ("gpucomm, huge pages", "auto", "shm"),
         ("gpucomm.empty", "auto", "shm"),
         ("openmpi", "default", "mpi"),
         ("openmpi", "huge_pages", "mpi"),

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from generators.markdown import table
-from gpucomm.bench.metrics import p95
+from gpucomm.bench.metrics import MEMORIES, p95
 
 __all__ = ["auto_results", "peer_results", "process_group_results", "training_results"]
 
@@ -35,9 +35,9 @@ def auto_results() -> str:
 
 
 def peer_results(name: str) -> str:
-    """Returns a size a row: our arrays, private and shared, and the peers: Gloo, and the fastest MPI."""
+    """Returns a size a row: our arrays in each kind of memory, and the peers: Gloo, and the fastest MPI."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())
-    ours = [one for one in ("gpucomm", "gpucomm.empty") if any(row["library"] == one for row in rows)]
+    ours = [one for one in MEMORIES.values() if any(row["library"] == one for row in rows)]
     mpis = any(row["library"] not in (*ours, "gloo") for row in rows)
     lines = []
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
@@ -50,7 +50,8 @@ def peer_results(name: str) -> str:
             line += _beside([row for row in others if row["algorithm"] == "default"], times)
             line += _beside(others, times)
         lines.append(line)
-    header = ["message", *("private, us>", "gpucomm.empty, us>")[: len(ours)], "Gloo, us", "ratio"]
+    kinds = dict(zip(MEMORIES.values(), ("private", "on huge pages", "gpucomm.empty"), strict=True))
+    header = ["message", *(f"{kinds[one]}, us>" for one in ours), "Gloo, us", "ratio"]
     if mpis:
         header += ["best MPI as it comes, us", "ratio", "best MPI in any variant, us", "ratio"]
     return table(header, lines)

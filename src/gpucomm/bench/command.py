@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpucomm import _core
-from gpucomm.bench.metrics import COLLECTIVES
+from gpucomm.bench.metrics import COLLECTIVES, MEMORIES
 from gpucomm.bench.peers import known_peers, peer
 from gpucomm.bench.suite import Suite
 from gpucomm.bench.table import show, with_progress
@@ -30,7 +30,8 @@ median, least and largest time of a call; algbw, bytes / time; busbw, algbw time
 that the busiest link carries (2(p-1)/p for all_reduce, (p-1)/p for all_gather and reduce_scatter, else 1);
 and each peer's time over ours: above 1, gpucomm is faster. The exit code is 1 where a result was wrong.
 openmpi and mpich run in small jobs of their own, one per repetition, in between; each in its variants, and
-the ratio of the fastest of these stands in brackets. gpucomm.empty is gpucomm on arrays in shared memory.
+the ratio of the fastest of these stands in brackets. "gpucomm, huge pages" is gpucomm on arrays for which
+huge pages were asked, as these variants have them; gpucomm.empty, on arrays in shared memory.
 """
 
 
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory",
         default="private",
         metavar="LIST",
-        help="of our arrays: private, shared (default: private)",
+        help=f"of our arrays: {', '.join(MEMORIES)} (default: private)",
     )
     python = "interpreter of a peer that lives in an environment of its own; may be repeated"
     add("--peer-python", action="append", default=[], metavar="NAME=PATH", help=python)
@@ -85,8 +86,8 @@ def _suite(args: argparse.Namespace) -> Suite:
     peers, memory = parse_names(args.against), parse_names(args.memory)
     for name in peers:
         peer(name).check(args.dtype)
-    if not memory or not set(memory) <= {"private", "shared"}:
-        raise InvalidArgumentError(f"--memory {args.memory!r} must be private, shared or private,shared")
+    if not memory or not set(memory) <= set(MEMORIES):
+        raise InvalidArgumentError(f"--memory {args.memory!r} must name one or more of {', '.join(MEMORIES)}")
     return Suite(
         collective=args.collective,
         ranks=args.ranks,

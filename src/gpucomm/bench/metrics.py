@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["COLLECTIVES", "ONE_THREAD", "OURS", "SHARED", "Result", "busbw_factor", "elements_of", "p95"]
+__all__ = ["COLLECTIVES", "MEMORIES", "ONE_THREAD", "Result", "busbw_factor", "elements_of", "p95"]
 
 COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
-OURS, SHARED = "gpucomm", "gpucomm.empty"  # the libraries' names: on private arrays, on shared ones
+# Our library's name on arrays in each kind of memory.
+MEMORIES = {"private": "gpucomm", "huge_pages": "gpucomm, huge pages", "shared": "gpucomm.empty"}
 # The environment of a rank: libraries that start more threads would take the cores of the other ranks.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 BY_RANK = ("all_gather", "reduce_scatter")  # each rank has or gets an equal part of the buffer

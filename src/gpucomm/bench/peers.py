@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
+from mmap import MADV_HUGEPAGE, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -82,11 +83,21 @@ def as_given(array: Array) -> Any:
     return torch.from_numpy(array).view(torch.bfloat16)
 
 
-def aligned_zeros(count: int, dtype: str) -> Array:
-    """A touched array of zeros on a 64-byte border, as torch would give it."""
+def aligned_zeros(count: int, dtype: str, huge_pages: bool = False) -> Array:
+    """A touched array of zeros on a 64-byte border, as torch would give it; or on huge pages.
+
+    The kernel may have none to give.
+    """
     stored = storage_of(dtype)
-    raw = np.empty(count * stored.itemsize + 64, np.uint8)
-    start = -raw.ctypes.data % 64
+    border = 2 << 20 if huge_pages else 64
+    nbytes = count * stored.itemsize
+    if huge_pages:
+        memory = mmap(-1, (nbytes // border + 2) * border, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        memory.madvise(MADV_HUGEPAGE)
+        raw = np.frombuffer(memory, np.uint8)
+    else:
+        raw = np.empty(nbytes + border, np.uint8)
+    start = -raw.ctypes.data % border
     array = raw[start : start + count * stored.itemsize].view(stored)
     array.fill(0)
     return array

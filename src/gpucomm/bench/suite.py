@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpucomm.bench import worker
-from gpucomm.bench.metrics import ONE_THREAD, OURS, SHARED, Result, elements_of
+from gpucomm.bench.metrics import MEMORIES, ONE_THREAD, Result, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome
 from gpucomm.bench.peers import peer, storage_of
 from gpucomm.launch import World, local
@@ -28,7 +28,7 @@ class Suite:
         sizes: bytes of the whole buffer; each is rounded down to whole elements, the same for every rank.
         algorithms: of gpucomm.
         peers: the other libraries.
-        memory: of our arrays: "private", "shared" (gpucomm.empty) or both.
+        memory: of our arrays, names of `metrics.MEMORIES`.
         pythons: the interpreters of peers that live in environments of their own, by name.
         dtype: of the elements.
         repeats: repetitions, of which the median counts; they rotate over the contenders.
@@ -53,8 +53,7 @@ class Suite:
     @property
     def contenders(self) -> list[tuple[str, str]]:
         """(library, algorithm) of those that run in our processes, ours first."""
-        names = [SHARED if memory == "shared" else OURS for memory in self.memory]
-        ours = [(name, algorithm) for name in names for algorithm in self.algorithms]
+        ours = [(MEMORIES[memory], algorithm) for memory in self.memory for algorithm in self.algorithms]
         return ours + [(name, "default") for name in self.peers if not _outside(name)]
 
     @property

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpucomm.bench.metrics import OURS, SHARED, Result
+from gpucomm.bench.metrics import MEMORIES, Result
 from gpucomm.units import format_size
 
 __all__ = ["cells", "fancy", "header", "show", "with_progress"]
@@ -32,7 +32,7 @@ def cells(result: Result, results: Sequence[Result], peers: Sequence[str]) -> li
 
 
 def _ratio(result: Result, results: Sequence[Result], peer: str) -> str:
-    if result.library not in (OURS, SHARED):
+    if result.library not in MEMORIES.values():
         return ""
     theirs = [r.median_s for r in results if r.library == peer and r.nbytes == result.nbytes]
     ratios = [f"{time / result.median_s:.2f}x" for time in (theirs[0], min(theirs))]
@@ -85,7 +85,7 @@ def _show_rich(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) 
         right = "[green]yes[/green]" if row[-1] == "yes" else "[bold red]no[/bold red]"
         last_of_size = number + 1 == len(rows) or rows[number + 1][0] != row[0]
         table.add_row(
-            *row[:-1], right, end_section=last_of_size, style="bold" if row[1] in (OURS, SHARED) else ""
+            *row[:-1], right, end_section=last_of_size, style="bold" if row[1] in MEMORIES.values() else ""
         )
     Console().print(table)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gpucomm import Communicator
 from gpucomm.bench.learning import learn
-from gpucomm.bench.metrics import BY_RANK, SHARED
+from gpucomm.bench.metrics import BY_RANK, MEMORIES
 from gpucomm.bench.ours import Gpucomm
 from gpucomm.bench.pattern import fill, holds
 from gpucomm.bench.peers import Array, Call, Library, aligned_zeros, peer, storage_of
@@ -25,8 +25,8 @@ class _Session:
     """What this process keeps."""
 
     libraries: dict[str, Library]
-    # Of shared arrays: "auto" learns for them by themselves, as in programs whose arrays are all of one kind.
-    apart: Communicator | None = None
+    # Of each kind of memory: "auto" learns for it by itself, as in programs whose arrays are all of one kind.
+    comms: dict[str, Communicator] = field(default_factory=dict)
     calls: list[tuple[Call, Array, Array]] = field(default_factory=list)  # with its buffer and part
 
 
@@ -36,9 +36,11 @@ _session = _Session({})
 def begin(comm: Communicator, peers: list[str], folder: str) -> dict[str, str]:
     """Join the libraries; returns the transport of each."""
     gc.disable()  # a collection inside a timed loop would count as communication
-    _session.apart = apart = comm.subset(range(comm.world))
-    assert apart is not None
-    _session.libraries = {"gpucomm": Gpucomm(comm), SHARED: Gpucomm(apart)}
+    for name in MEMORIES.values():
+        apart = comm.subset(range(comm.world))
+        assert apart is not None
+        _session.comms[name] = apart
+        _session.libraries[name] = Gpucomm(apart)
     for name in peers:
         _session.libraries[name] = peer(name).join(comm.rank, comm.world, folder, comm.timeout)
     return {name: library.transport for name, library in _session.libraries.items()}
@@ -49,20 +51,23 @@ def prepare(
 ) -> None:
     """Allocate and touch the arrays of one size and bind every (library, algorithm) to them."""
     _session.calls = []  # gives memory back first
-    buffers: dict[bool, Array] = {}
+    buffers: dict[str, Array] = {}
     for library, algorithm in contenders:
-        shared = library == SHARED
-        if shared not in buffers:
-            buffers[shared] = (
-                empty(count, storage_of(dtype), comm=_session.apart)
-                if shared
-                else aligned_zeros(count, dtype)
-            )
-            buffers[shared].fill(0)
-        buffer, share = buffers[shared], count // comm.world
+        memory = library if library in _session.comms else MEMORIES["private"]
+        if memory not in buffers:
+            buffers[memory] = _array(memory, count, dtype)
+            buffers[memory].fill(0)
+        buffer, share = buffers[memory], count // comm.world
         part = buffer[comm.rank * share : (comm.rank + 1) * share] if collective in BY_RANK else buffer
         call = _session.libraries[library].bind(collective, algorithm, buffer, part)
         _session.calls.append((call, buffer, part))
+
+
+def _array(memory: str, count: int, dtype: str) -> Array:
+    if memory == MEMORIES["shared"]:
+        array: Array = empty(count, storage_of(dtype), comm=_session.comms[memory])
+        return array
+    return aligned_zeros(count, dtype, huge_pages=memory == MEMORIES["huge_pages"])
 
 
 def verify(comm: Communicator, collective: str, contender: int) -> bool:
@@ -78,7 +83,7 @@ def verify(comm: Communicator, collective: str, contender: int) -> bool:
 def settle(comm: Communicator, collective: str, contender: int, library: str) -> None:
     """Lets "auto" learn."""
     call, buffer, _ = _session.calls[contender]
-    learn((library == SHARED and _session.apart) or comm, collective, buffer.nbytes, call)
+    learn(_session.comms[library], collective, buffer.nbytes, call)
 
 
 def measure(comm: Communicator, contender: int, calls: int) -> float:
