@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstring>
 
+#include "base/cpus.h"
 #include "base/env.h"
 #include "base/fence.h"
 #include "base/futex.h"
@@ -68,9 +69,12 @@ std::string Mailbox::reader(int rank) const {
 }
 
 bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes) {
-  return bytes >= kLeastRemote && area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1 &&
-         (env().cma == 2 || small_page_speed().quick() ||
-          (bytes >= kLeastHuge && huge_pages_.hold(data, bytes)));
+  if (bytes < kLeastRemote || !(area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1)) return false;
+  if (env().cma == 2) return true;
+  const bool quick = small_page_speed().quick();
+  // The sender waits for its reader, which costs more where ranks outnumber cores.
+  if (bytes < kLeastLong) return quick && world_ <= usable_cpus();
+  return quick || huge_pages_.hold(data, bytes);
 }
 
 bool Mailbox::maps_heaps(int rank) const { return area(rank).maps_heaps.load(std::memory_order_acquire); }

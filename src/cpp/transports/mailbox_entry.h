@@ -28,8 +28,7 @@ struct Loan {
 // Shorter messages are staged: a lender waits for its reader, which costs more than a short copy.
 inline constexpr size_t kLeastLoan = 16 << 10;
 inline constexpr size_t kLeastRemote = 32 << 10;
-inline constexpr size_t kLeastHuge = 256
-                                     << 10;  // where only huge pages make it quick, which must be looked up
+inline constexpr size_t kLeastLong = 256 << 10;  // from here on huge pages are looked up, too
 inline constexpr size_t kRemoteChunk = 16 << 20;
 inline constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 
