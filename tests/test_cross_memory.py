@@ -84,7 +84,7 @@ SENT = """
     x[:] = comm.rank
     comm.barrier()
     before = comm.stats()["messages_sent"]
-    comm.broadcast(x, 0, algorithm="direct", segments=1)
+    comm.broadcast(x, 0, algorithm="direct", segments={segments})
     assert (x == 0).all()
     print(comm.stats()["messages_sent"] - before, comm.readers) if comm.rank == 0 else None
 """
@@ -92,7 +92,7 @@ SENT = """
 
 @pytest.mark.skipif(not have_huge_pages(), reason="this kernel gives no huge pages")
 def test_it_is_used_and_can_be_refused():
-    script = SENT.format(tests=str(Path(__file__).parent), array="on_huge_pages(1 << 20)")
+    script = SENT.format(tests=str(Path(__file__).parent), array="on_huge_pages(1 << 20)", segments=1)
     sent, readers = run(script).split(" ", 1)
     if readers != "{1: ''}\n":
         pytest.skip(f"processes may not read each other here: {readers}")
@@ -101,8 +101,24 @@ def test_it_is_used_and_can_be_refused():
     assert int(sent) > 1 and "switched off here by GPUCOMM_CMA=0" in readers
 
 
+@pytest.mark.skipif(not have_huge_pages(), reason="this kernel gives no huge pages")
+def test_long_messages_of_a_rank_that_only_serves_one_are_staged_in_fine_pieces():
+    def sent(segments: int) -> int:
+        # 32 MiB
+        script = SENT.format(
+            tests=str(Path(__file__).parent), array="on_huge_pages(1 << 23)", segments=segments
+        )
+        messages, readers = run(script).split(" ", 1)
+        if readers != "{1: ''}\n":
+            pytest.skip(f"processes may not read each other here: {readers}")
+        return int(messages)
+
+    assert sent(64) == 64  # of 512 KiB, each read by the receiver
+    assert sent(128) > 128  # of 256 KiB, in slots
+
+
 def test_small_pages_are_read_where_that_is_told_or_quick():
-    script = SENT.format(tests=str(Path(__file__).parent), array="np.empty(1 << 18, np.float32)")
+    script = SENT.format(tests=str(Path(__file__).parent), array="np.empty(1 << 18, np.float32)", segments=1)
     sent, readers = run(script, GPUCOMM_CMA="2").split(" ", 1)
     if readers != "{1: ''}\n":
         pytest.skip(f"processes may not read each other here: {readers}")
@@ -124,7 +140,7 @@ def test_the_kernels_refusal_leaves_all_staged():
             header = (ctypes.c_uint32 * 2)(0x20080522, 0)
             ctypes.CDLL(None).capset(header, (ctypes.c_uint32 * 6)())
     """
-    body = SENT.format(tests=str(Path(__file__).parent), array="on_huge_pages(1 << 20)")
+    body = SENT.format(tests=str(Path(__file__).parent), array="on_huge_pages(1 << 20)", segments=1)
     sent, readers = run(textwrap.dedent(script) + textwrap.dedent(body)).split(" ", 1)
     assert int(sent) > 1
     assert readers == "{1: 'the kernel refused it'}\n"

@@ -59,12 +59,12 @@ std::vector<bool> plain_sends(const Plan& plan, const std::vector<Plan>& all) {
 // Whether this rank has nothing else to do than to serve one peer.
 bool serves_one(const Plan& plan) {
   int served = -1;
-  for (const Step& step : plan.steps)
-    for (int peer : step.peers)
-      if (receives(step.kind) || (served >= 0 && peer != served))
-        return false;
-      else
-        served = peer;
+  for (const Step& step : plan.steps) {
+    for (int peer : step.peers) {
+      if (receives(step.kind) || (served >= 0 && peer != served)) return false;
+      served = peer;
+    }
+  }
   return true;
 }
 
