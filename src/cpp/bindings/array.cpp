@@ -3,7 +3,6 @@
 #include <pybind11/numpy.h>
 
 #include <cstring>
-#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -59,27 +58,45 @@ Dtype dtype_of(dlpack::DataType t, const char* what) {
 }
 
 // By NumPy's number of a type.
-std::optional<Dtype> dtype_of_numpy(int number) {
-  static_assert(sizeof(long) == 8 && sizeof(long long) == 8);
-  constexpr Dtype kIntegers[] = {Dtype::int8,   Dtype::uint8, Dtype::int16,  Dtype::uint16, Dtype::int32,
-                                 Dtype::uint32, Dtype::int64, Dtype::uint64, Dtype::int64,  Dtype::uint64};
-  if (number >= 1 && number <= 10) return kIntegers[number - 1];
-  switch (number) {
-    case 0:
-      return Dtype::boolean;
-    case 11:
-      return Dtype::float32;
-    case 12:
-      return Dtype::float64;
-    case 14:
-      return Dtype::complex64;
-    case 15:
-      return Dtype::complex128;
-    case 23:
-      return Dtype::float16;
-    default:
-      return {};
-  }
+const std::unordered_map<int, dlpack::DataType>& numpy_types() {
+  using Api = py::detail::npy_api;
+  constexpr int kHalf = 23;
+  constexpr auto bits = [](size_t bytes) { return static_cast<uint8_t>(8 * bytes); };
+  static const std::unordered_map<int, dlpack::DataType> table = {
+      {Api::NPY_BOOL_, {6, 8, 1}},
+      {Api::NPY_BYTE_, {0, 8, 1}},
+      {Api::NPY_UBYTE_, {1, 8, 1}},
+      {Api::NPY_SHORT_, {0, bits(sizeof(short)), 1}},
+      {Api::NPY_USHORT_, {1, bits(sizeof(short)), 1}},
+      {Api::NPY_INT_, {0, bits(sizeof(int)), 1}},
+      {Api::NPY_UINT_, {1, bits(sizeof(int)), 1}},
+      {Api::NPY_LONG_, {0, bits(sizeof(long)), 1}},
+      {Api::NPY_ULONG_, {1, bits(sizeof(long)), 1}},
+      {Api::NPY_LONGLONG_, {0, bits(sizeof(long long)), 1}},
+      {Api::NPY_ULONGLONG_, {1, bits(sizeof(long long)), 1}},
+      {kHalf, {2, 16, 1}},
+      {Api::NPY_FLOAT_, {2, 32, 1}},
+      {Api::NPY_DOUBLE_, {2, 64, 1}},
+      {Api::NPY_CFLOAT_, {5, 64, 1}},
+      {Api::NPY_CDOUBLE_, {5, 128, 1}}};
+  return table;
+}
+
+// What is usual in NumPy, read where it stands: its DLPack takes longer than a short message does. False:
+// not usual.
+bool read_numpy(py::handle object, dlpack::Tensor& tensor, bool& read_only) {
+  using Api = py::detail::npy_api;
+  const auto* array = py::detail::array_proxy(object.ptr());
+  const auto* type = py::detail::array_descriptor_proxy(array->descr);
+  const auto found = numpy_types().find(type->type_num);
+  if (found == numpy_types().end() || !(array->flags & Api::NPY_ARRAY_C_CONTIGUOUS_) ||
+      type->byteorder == '>')
+    return false;
+  static_assert(sizeof(ssize_t) == sizeof(int64_t));
+  auto* extents = reinterpret_cast<int64_t*>(array->dimensions);
+  tensor = {array->data, {dlpack::kCpu, 0}, array->nd, found->second, extents, nullptr, 0};
+  read_only = !(array->flags & Api::NPY_ARRAY_WRITEABLE_);
+  return true;
 }
 
 bool contiguous(const dlpack::Tensor& t) {
@@ -99,32 +116,20 @@ bool contiguous(const dlpack::Tensor& t) {
 Array::Array(py::handle object, const char* what, bool anywhere) : anywhere_(anywhere) {
   const TypeFacts& facts = facts_of(Py_TYPE(object.ptr()));
   read_only_ = facts.immutable, api_ = facts.api;
-  if (facts.numpy && from_numpy(object)) return;
+  dlpack::Tensor tensor;
+  if (facts.numpy && read_numpy(object, tensor, read_only_)) {
+    read(tensor, what);
+    return;
+  }
   if (!facts.api) {
     from_protocol(object, what);
     return;
   }
-  dlpack::Tensor tensor;
   if (facts.api->tensor_from_object(object.ptr(), &tensor)) {
     py::error_already_set error;
     fail(ErrorKind::unsupported_type, what, " (", type_name(object), ") can not be read: ", error.what());
   }
   read(tensor, what);
-}
-
-// What is usual in NumPy is read where it stands: its DLPack takes longer than a short message does.
-bool Array::from_numpy(py::handle object) {
-  constexpr int kContiguous = 1, kWritable = 0x400;
-  const auto* array = py::detail::array_proxy(object.ptr());
-  const auto* type = py::detail::array_descriptor_proxy(array->descr);
-  const auto dtype = dtype_of_numpy(type->type_num);
-  if (!dtype || !(array->flags & kContiguous) || type->byteorder == '>') return false;
-  static_assert(sizeof(ssize_t) == sizeof(int64_t));
-  dtype_ = *dtype, read_only_ = !(array->flags & kWritable);
-  extents_ = reinterpret_cast<const int64_t*>(array->dimensions), dimensions_ = array->nd;
-  for (int i = 0; i < dimensions_; ++i) count_ *= extents_[i];
-  data_ = reinterpret_cast<std::byte*>(array->data);
-  return true;
 }
 
 Array::~Array() {

@@ -39,7 +39,6 @@ class Array {
   }
 
  private:
-  bool from_numpy(pybind11::handle object);
   void from_protocol(pybind11::handle object, const char* what);
   void read(const dlpack::Tensor& tensor, const char* what);
   const bool anywhere_;

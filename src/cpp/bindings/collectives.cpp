@@ -338,7 +338,7 @@ py::object PyCommunicator::broadcast(py::object x, int root, const Options& opti
 void PyCommunicator::barrier(std::optional<double> timeout_s) {
   if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
   const Seconds limit = timeout(timeout_s);
-  run({.purpose = Purpose::barrier, .algorithm = "one_shot"}, {}, limit);
+  run({.purpose = Purpose::barrier, .algorithm = "one_shot"}, {}, limit);  // an all_reduce of nothing
 }
 
 void PyCommunicator::abort() {

@@ -20,7 +20,7 @@ constexpr auto kLook = std::chrono::milliseconds(20);  // between two looks at p
 // as long.
 class Patience {
  public:
-  explicit Patience(int ranks) : pauses_(ranks > usable_cpus() ? 0 : 200) {
+  explicit Patience(bool has_core) : pauses_(has_core ? 200 : 0) {
     const int wish = env().spin_us;
     budget_ = std::chrono::microseconds(wish >= 0 ? wish : pauses_ ? 50 : 1000);
   }
@@ -81,7 +81,7 @@ void Drivable::finish(Pending& call, const std::optional<Error>& error) {
 
 void Drivable::drive(Pending& call, Clock::time_point deadline, Seconds patience_s) {
   waiters_.fetch_add(1, std::memory_order_acq_rel);
-  Patience patience(crowd.load(std::memory_order_relaxed));
+  Patience patience(has_cores());
   auto next_look = Clock::time_point::min();
   while (!call.done.load(std::memory_order_acquire)) {
     if (drive_once()) {

@@ -84,7 +84,8 @@ class Suite:
             local(self.ranks, timeout=self.timeout, env=ONE_THREAD, nodes=self.nodes) as world,
         ):
             inside = [name for name in self.peers if not _outside(name)]
-            transports = world.run(worker.begin, inside, folder)[0]
+            ours = [MEMORIES[memory] for memory in self.memory]
+            transports = world.run(worker.begin, ours, inside, folder)[0]
             jobs = {name: self._library(name, folder) for name in self.peers if _outside(name)}
             for nbytes in self.sizes:
                 yield from self._size(world, nbytes, transports, jobs)

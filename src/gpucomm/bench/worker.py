@@ -33,10 +33,10 @@ class _Session:
 _session = _Session({})
 
 
-def begin(comm: Communicator, peers: list[str], folder: str) -> dict[str, str]:
-    """Join the libraries; returns the transport of each."""
+def begin(comm: Communicator, ours: list[str], peers: list[str], folder: str) -> dict[str, str]:
+    """Join the libraries, ours by the names of its kinds of memory; returns the transport of each."""
     gc.disable()  # a collection inside a timed loop would count as communication
-    for name in MEMORIES.values():
+    for name in ours:
         apart = comm.subset(range(comm.world))
         assert apart is not None
         _session.comms[name] = apart
@@ -55,17 +55,17 @@ def prepare(
     for library, algorithm in contenders:
         memory = library if library in _session.comms else MEMORIES["private"]
         if memory not in buffers:
-            buffers[memory] = _array(memory, count, dtype)
-            buffers[memory].fill(0)
+            buffers[memory] = _zeros(memory, count, dtype)
         buffer, share = buffers[memory], count // comm.world
         part = buffer[comm.rank * share : (comm.rank + 1) * share] if collective in BY_RANK else buffer
         call = _session.libraries[library].bind(collective, algorithm, buffer, part)
         _session.calls.append((call, buffer, part))
 
 
-def _array(memory: str, count: int, dtype: str) -> Array:
+def _zeros(memory: str, count: int, dtype: str) -> Array:
     if memory == MEMORIES["shared"]:
         array: Array = empty(count, storage_of(dtype), comm=_session.comms[memory])
+        array.fill(0)
         return array
     return aligned_zeros(count, dtype, huge_pages=memory == MEMORIES["huge_pages"])
 
