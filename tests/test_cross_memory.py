@@ -24,15 +24,9 @@ def have_huge_pages() -> bool:
 
 def on_huge_pages(count):
     """An array of float32 for which huge pages were asked, before its first touch."""
-    import mmap
+    from gpucomm.bench.peers import aligned_zeros
 
-    import numpy as np
-
-    memory = mmap.mmap(-1, count * 4 + (4 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    raw = np.frombuffer(memory, np.uint8)
-    start = -raw.ctypes.data % (2 << 20)
-    return raw[start : start + count * 4].view(np.float32)
+    return aligned_zeros(count, "float32", huge_pages=True)
 
 
 @pytest.fixture(
