@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from gpucomm.exchange.coding import magnitude
 from gpucomm.optim.fsdp.residual import Residual
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class Round:
 
     def look(self, result: Any) -> None:
         """Sees a result of this rank."""
-        self._finite = self._finite and bool(result.isfinite().all())
+        self._finite = self._finite and math.isfinite(magnitude(result))
 
     def before_forward(self) -> None:
         """Takes back what a failed backward has changed."""
