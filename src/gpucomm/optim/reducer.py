@@ -13,6 +13,7 @@ from gpucomm.errors import Error, InvalidArgumentError
 from gpucomm.exchange import Exchange
 from gpucomm.optim.buckets import Bucket
 from gpucomm.optim.members import Member
+from gpucomm.optim.streams import Beside
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -39,7 +40,9 @@ class Reducer:
     """One round per backward: hooks fill and send buckets, a callback at its end completes it.
 
     Buckets are sent strictly in their order, so that every rank issues the same calls whatever its graph is.
-    All of it runs in the thread that called backward().
+    All of it runs in the thread that runs backward: the caller's, for tensors of a GPU autograd's own. The
+    streams that are current there order it: messages come after the gradients, and what comes after
+    backward() on the caller's stream after the messages.
 
     Args:
         comm: the ranks; alone, nothing is copied or sent.
@@ -51,6 +54,7 @@ class Reducer:
         self._exchange = exchange
         self._buckets: list[Bucket] = []
         self._handles: list[Any] = []
+        self._beside = Beside()
         self._tasks: set[int] = set()  # autograd tasks at whose end this round is completed
         self._sent = 0  # how many buckets of this round are under way
         self._bytes_before = 0
@@ -67,10 +71,17 @@ class Reducer:
         self.reset()
         _remove(self._handles)
         self._buckets = [Bucket(members, self._comm) for members in buckets] if self._comm.world > 1 else []
+        self._keep_backward_apart()
         me = weakref.ref(self)
         for index, members in enumerate(buckets):
             for slot, (_, param) in enumerate(members):
                 self._handles.append(param.register_post_accumulate_grad_hook(_make_hook(me, index, slot)))
+
+    def _keep_backward_apart(self) -> None:
+        # Autograd has one thread for a GPU. Where ranks are threads, the end of one rank's backward would
+        # wait there for gradients of another's, which stands behind it; so each runs in its own thread.
+        if self._comm.transport == "local" and any(bucket.buffer.is_cuda for bucket in self._buckets):
+            torch.autograd.set_multithreading_enabled(False)
 
     @property
     def shared_buckets(self) -> int:
@@ -91,6 +102,7 @@ class Reducer:
         try:
             self._join_task()
             self._buckets[bucket].take(slot)
+            self._beside.note(self._buckets[bucket].buffer)
             self._send(filling=False)
         except Error as error:
             raise self._explain(error) from None
@@ -109,12 +121,15 @@ class Reducer:
     def reset(self) -> None:
         """Gives up a round that an exception has cut short, once nothing writes into its buckets any more."""
         try:
-            for bucket in self._buckets:
-                if bucket.work is not None and not self._comm.closed:
-                    bucket.work.wait()
+            with self._beside.inside():
+                for bucket in self._buckets:
+                    if bucket.work is not None and not self._comm.closed:
+                        bucket.work.wait()
         except Error as error:
             raise self._explain(error) from None
-        self._exchange.end_round(used=False)
+        with self._beside.inside():
+            self._exchange.end_round(used=False)
+        self._beside.join()
         self._clear()
         self.has_local = False
 
@@ -143,17 +158,20 @@ class Reducer:
             if not bucket.complete:
                 break
             bucket.mark()
-            bucket.work = self._exchange.start(bucket.buffer, bucket.parts)
+            with self._beside.behind(bucket.buffer):
+                bucket.work = self._exchange.start(bucket.buffer, bucket.parts)
             self._sent += 1
 
     def _complete(self) -> None:
         begin = perf_counter()
         self._send(filling=True)
         waiting = perf_counter()
-        for bucket in self._buckets:
-            if bucket.work is not None:
-                bucket.work.wait()
-        self._exchange.end_round()
+        with self._beside.inside():
+            for bucket in self._buckets:
+                if bucket.work is not None:
+                    bucket.work.wait()
+            self._exchange.end_round()
+        self._beside.join()
         done = perf_counter()
         for bucket in self._buckets:
             bucket.settle_unused()
