@@ -89,7 +89,7 @@ class ProcessGroup(Collectives):
         # Gloo would take the device's address for the host's.
         if any(x.is_cuda for x in tensors):
             raise UnsupportedTypeError(
-                f"{what} goes by Gloo, which takes tensors in host memory only, got one on {tensors[0].device}:"
+                f"{what} goes by Gloo, which takes host memory only, got a tensor on {tensors[0].device}:"
                 f" use communicator.{what} of the group (rank {self._comm.rank} of {self._comm.world})"
             )
 
