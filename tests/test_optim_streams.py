@@ -51,6 +51,7 @@ def test_a_bucket_comes_after_its_gradients_and_before_the_step(scattered, excha
         comm, model = Recorded(comm), copy.deepcopy(MLP)
         how = {"merge": "200B", "exchange": exchange, "algorithm": "auto"}
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm, **how)
+        assert not torch._C._is_multithreading_enabled()  # ranks that are threads share autograd's of a GPU
         before = len(comm.issued)
         loss_of(model, comm, 0).backward()
         sums = comm.since(before)
@@ -126,6 +127,9 @@ class Group(Collectives):
 
 
 def test_the_stream_that_waits_is_the_one_that_calls_wait(monkeypatch):
+    used = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda x, s: used.append(set(s.held)))
+
     def body(comm):
         comm = Recorded(comm)
         group, made, x = Group(comm), work(), torch.ones(3, 2).t()  # which travels as a copy
@@ -137,6 +141,7 @@ def test_the_stream_that_waits_is_the_one_that_calls_wait(monkeypatch):
             assert itself in current_stream().held
         assert itself not in current_stream().held
         assert handle.is_completed()
+        assert any(itself in held for held in used)  # the copy of the result
         return x.sum().item()
 
     assert on_ranks(2, body) == [12.0] * 2
