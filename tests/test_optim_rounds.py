@@ -195,6 +195,7 @@ def test_a_rank_that_fails_does_not_leave_the_others_waiting():
         ),
         (lambda: nn.Linear(6, 3).double(), "rank 2 differs"),
         (lambda: nn.Linear(6, 3).requires_grad_(False), "0 buckets"),
+        (lambda: nn.Linear(6, 3, device="meta"), "kind of device"),
     ],
 )
 def test_different_models_are_found_at_wrapping(odd, text):
