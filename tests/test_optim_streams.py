@@ -1,6 +1,7 @@
 """What training puts on which stream of a GPU, by a record of streams: no GPU is needed, none is tested."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import recorded_streams
@@ -10,14 +11,16 @@ from recorded_streams import Recorded, Stream, current_stream, stream, work
 from test_ddp_hook import wrap as wrap_ddp
 from training import MLP, SGD, assert_same, loss_of, on_ranks, train, weights
 
+from gpucomm.errors import UnavailableError, UnsupportedTypeError
 from gpucomm.optim import DistributedOptimizer, LayerwiseBSP, ddp
 from gpucomm.optim.buckets import Bucket
 from gpucomm.optim.fsdp.collectives import AllGather, Lane
 from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.optim.fsdp.route import Route
-from gpucomm.optim.process_group import Options
+from gpucomm.optim.process_group import Options, ProcessGroup
 from gpucomm.optim.process_group.collectives import Collectives
 from gpucomm.optim.reducer import Reducer
+from gpucomm.optim.streams import Beside
 
 
 @pytest.fixture(autouse=True)
@@ -163,3 +166,16 @@ def test_fsdp2_gathers_on_one_stream_and_waits_on_another():
         return out.tolist()
 
     assert on_ranks(2, body) == [[1.0, 1.0, 2.0, 2.0]] * 2
+
+
+def test_gloo_gets_no_tensors_of_gpus():
+    seat = SimpleNamespace(_comm=SimpleNamespace(rank=0, world=2))
+    with pytest.raises(UnsupportedTypeError, match=r"send goes by Gloo.*rank 0 of 2"):
+        ProcessGroup._require_host(seat, "send", [torch.ones(1)])
+    assert dist.Backend.backend_capability["gpucomm"] == ["cpu", "cuda"]
+
+
+def test_a_torch_that_does_not_tell_its_stream_is_refused(monkeypatch):
+    monkeypatch.setattr(torch, "Tensor", object)
+    with pytest.raises(UnavailableError, match=r"2\.9 or later"):
+        Beside().open(SimpleNamespace(is_cuda=True, device="cuda:0"))

@@ -18,6 +18,9 @@ from gpucomm.optim.fsdp.collectives import AllGather, Lane
 from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.optim.fsdp.route import Route
 
+# What torch warns of on a GPU has never been seen here.
+pytestmark = pytest.mark.filterwarnings("default")
+
 
 @pytest.fixture(autouse=True)
 def on_gpu(monkeypatch):
@@ -109,8 +112,9 @@ def sharded(comm, how):
     torch.zeros(1, device="cuda")  # else the mesh would give each rank a GPU
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 6)).cuda()
+    mesh = init_device_mesh("cuda", (comm.world,))
     for module in (model[2], model[4], model):
-        fully_shard(module, mesh=init_device_mesh("cuda", (comm.world,)))
+        fully_shard(module, mesh=mesh)
     if how:
         fsdp.use(model, comm, *how, algorithm="auto" if how == ("dense", "dense") else "coded_ring")
     opt, losses = torch.optim.SGD(model.parameters(), lr=0.1), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -55,6 +56,7 @@ class Reducer:
         self._buckets: list[Bucket] = []
         self._handles: list[Any] = []
         self._beside = Beside()
+        self._hooked = threading.Lock()  # autograd has a thread for each GPU
         self._tasks: set[int] = set()  # autograd tasks at whose end this round is completed
         self._sent = 0  # how many buckets of this round are under way
         self._bytes_before = 0
@@ -71,6 +73,8 @@ class Reducer:
         self.reset()
         _remove(self._handles)
         self._buckets = [Bucket(members, self._comm) for members in buckets] if self._comm.world > 1 else []
+        for bucket in self._buckets:
+            self._beside.open(bucket.buffer)
         self._keep_backward_apart()
         me = weakref.ref(self)
         for index, members in enumerate(buckets):
@@ -100,10 +104,11 @@ class Reducer:
             return
         begin = perf_counter()
         try:
-            self._join_task()
-            self._buckets[bucket].take(slot)
-            self._beside.note(self._buckets[bucket].buffer)
-            self._send(filling=False)
+            with self._hooked:
+                self._join_task()
+                self._buckets[bucket].take(slot)
+                self._beside.note(self._buckets[bucket].buffer)
+                self._send(filling=False)
         except Error as error:
             raise self._explain(error) from None
         self.hooks_s += perf_counter() - begin

@@ -42,6 +42,16 @@ class Beside:
         self._own: dict[Any, Any] = {}
         self._writers: dict[Any, set[Any]] = {}
 
+    def open(self, x: Any) -> None:
+        """Makes the stream of a tensor's GPU, where it is on one.
+
+        Raises:
+            UnavailableError: this torch does not tell its current stream.
+        """
+        if x.is_cuda and x.device not in self._own:
+            _require_known_streams()
+            self._own[x.device] = torch.cuda.Stream(x.device)
+
     def note(self, x: Any) -> None:
         """Says that the current stream has work on a tensor that is sent next."""
         if x.is_cuda:
@@ -54,23 +64,18 @@ class Beside:
             x: a tensor of this GPU, which that stream uses from now on.
 
         Raises:
-            UnavailableError: this torch does not tell its current stream.
+            UnavailableError: as open.
         """
         if not x.is_cuda:
             return contextlib.nullcontext()
-        own = self._stream(x.device)
+        self.open(x)
         self.note(x)
+        own = self._own[x.device]
         for writer in self._writers.pop(x.device):
             own.wait_stream(writer)
         x.record_stream(own)
         current: AbstractContextManager[Any] = torch.cuda.stream(own)
         return current
-
-    def _stream(self, device: Any) -> Any:
-        if device not in self._own:
-            _require_known_streams()
-            self._own[device] = torch.cuda.Stream(device)
-        return self._own[device]
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
