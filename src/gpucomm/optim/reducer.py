@@ -14,7 +14,7 @@ from gpucomm.errors import Error, InvalidArgumentError
 from gpucomm.exchange import Exchange
 from gpucomm.optim.buckets import Bucket
 from gpucomm.optim.members import Member
-from gpucomm.optim.streams import Beside
+from gpucomm.optim.streams import Beside, used_here
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -179,6 +179,7 @@ class Reducer:
         self._beside.join()
         done = perf_counter()
         for bucket in self._buckets:
+            used_here(bucket.buffer)
             bucket.settle_unused()
         self._clear()
         self.rounds += 1

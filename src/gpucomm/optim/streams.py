@@ -56,6 +56,7 @@ class Beside:
         """Says that the current stream has work on a tensor that is sent next."""
         if x.is_cuda:
             self._writers.setdefault(x.device, set()).add(torch.cuda.current_stream(x.device))
+            used_here(x)
 
     def behind(self, x: Any) -> AbstractContextManager[Any]:
         """Makes the own stream the current one, behind the current one and those noted.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpucomm.optim.members import Member
-from gpucomm.optim.streams import Beside
+from gpucomm.optim.streams import Beside, used_here
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -81,6 +81,7 @@ class _Layer:
             self._copy(self._params, self._parts)
 
     def _copy(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        used_here(self._flat)
         with torch.no_grad():
             for target, source in zip(targets, sources, strict=True):
                 target.copy_(source)
