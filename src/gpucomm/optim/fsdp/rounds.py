@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from gpucomm.exchange.coding import magnitude
 from gpucomm.optim.fsdp.residual import Residual
 from gpucomm.optim.streams import current, follow
 
@@ -41,7 +43,8 @@ class Round:
 
     def look(self, result: Any) -> None:
         """Sees a result of this rank; on a GPU in its stream's time: the host does not wait."""
-        self._seen.append((result.isfinite().all(), current(result)))
+        finite = result.isfinite().all() if result.is_cuda else math.isfinite(magnitude(result))
+        self._seen.append((finite, current(result)))
 
     def before_forward(self) -> None:
         """Takes back what a failed backward has changed."""
