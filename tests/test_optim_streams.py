@@ -16,6 +16,7 @@ from gpucomm.optim import DistributedOptimizer, LayerwiseBSP, ddp
 from gpucomm.optim.buckets import Bucket
 from gpucomm.optim.fsdp.collectives import AllGather, Lane
 from gpucomm.optim.fsdp.meter import Meter
+from gpucomm.optim.fsdp.rounds import Round
 from gpucomm.optim.fsdp.route import Route
 from gpucomm.optim.process_group import Options, ProcessGroup
 from gpucomm.optim.process_group.collectives import Collectives
@@ -166,6 +167,19 @@ def test_fsdp2_gathers_on_one_stream_and_waits_on_another():
         return out.tolist()
 
     assert on_ranks(2, body) == [[1.0, 1.0, 2.0, 2.0]] * 2
+
+
+@pytest.mark.parametrize("value", [1.0, float("inf")])
+def test_fsdp2s_residuals_are_settled_after_what_its_streams_have_seen(value):
+    backward, settled = Round([]), []
+    backward._residuals.append(SimpleNamespace(settle=settled.append))
+    with stream(Stream()):
+        made = work()
+        backward.look(torch.tensor([0.0, value]))
+    assert made not in current_stream().held
+    backward._end()
+    assert made in current_stream().held
+    assert settled == [value == 1.0]
 
 
 def test_gloo_gets_no_tensors_of_gpus():
