@@ -161,6 +161,7 @@ def _train(
     comm: Communicator, ways: Mapping[str, Mapping[str, Any]], nbytes: int, warm: int, turns: int, each: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], list[int]]:
     """Seconds a step of each turn, by way; of a block coded per hop; the bytes that travel together."""
+    import gc
     from time import perf_counter
 
     from gpucomm.reproduce.compressed_collectives.transformer import Settings, Training
@@ -169,6 +170,8 @@ def _train(
     trainings = {
         name: Training(idle if name == COMPUTE else comm, Settings(**how)) for name, how in ways.items()
     }
+    gc.collect()
+    gc.freeze()  # or now and then a step goes through all of torch's objects
     times: dict[str, list[float]] = {name: [] for name in ways}
     per_hop: dict[str, list[float]] = {name: [] for name in CODECS}
     calls = _block_calls(comm, nbytes)
