@@ -1,0 +1,36 @@
+// Sums of squares of what a device holds, for the host: the device leaves them in parts, which are copied to
+// the host when all is added, and the host adds these up.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "devices/handles.h"
+
+namespace gpucomm {
+
+class DeviceNorms {
+ public:
+  // Enqueues that they are zeros, behind what the stream holds.
+  DeviceNorms(std::shared_ptr<Device> device, Stream stream);
+  // What the device may still write, where nobody has waited for its end, is kept for good.
+  ~DeviceNorms();
+
+  // Where Device::add_squares adds, behind the zeros.
+  std::byte* parts() const { return state_->parts.get(); }
+  // Enqueues the copy. The host waits for finished() before it asks for the total.
+  void read(Stream stream);
+  const OwnEvent& finished() const { return state_->finished; }
+  NormSums total();
+
+ private:
+  struct State {
+    OwnMemory parts;
+    std::vector<NormSums> found;
+    OwnEvent finished;
+  };
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<State> state_;
+  bool ended_ = false;
+};
+
+}  // namespace gpucomm
