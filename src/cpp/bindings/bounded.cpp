@@ -44,18 +44,25 @@ double bytes_of(const Codec* codec, Dtype dtype, size_t count, size_t world) {
 NormSums PyCommunicator::norms_on_device(Squared of, const Array& x, const Options& options) {
   const std::shared_ptr<Device> device = device_of(x, "x");
   const Stream stream = stream_of(options, x);
+  const Seconds limit = timeout(options.timeout_s);
   check_on_device({}, *device);
-  DeviceNorms norms(device, stream);
-  device->add_squares(of, norms.parts(), stream);
-  return total_of(norms, stream, timeout(options.timeout_s));
+  auto norms = begin_norms(device, stream);
+  device->add_squares(of, norms->parts(), stream);
+  return total_of(std::move(norms), stream, limit);
 }
 
-NormSums PyCommunicator::total_of(DeviceNorms& norms, Stream stream, Seconds limit) {
+std::unique_ptr<DeviceNorms> PyCommunicator::begin_norms(std::shared_ptr<Device> device, Stream stream) {
+  py::gil_scoped_release released;  // a device may have to wait before it gives memory, or takes it back
+  return std::make_unique<DeviceNorms>(std::move(device), stream);
+}
+
+NormSums PyCommunicator::total_of(std::unique_ptr<DeviceNorms> given, Stream stream, Seconds limit) const {
   py::gil_scoped_release released;
+  const auto norms = std::move(given);
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
-  norms.read(stream);
-  poll(norms.finished(), *core_, deadline, limit.count());
-  return norms.total();
+  norms->read(stream);
+  poll(norms->finished(), *core_, deadline, limit.count());
+  return norms->total();
 }
 
 py::list PyCommunicator::norms(py::object object, const std::vector<size_t>& blocks, const Options& options) {

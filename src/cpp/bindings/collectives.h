@@ -189,7 +189,8 @@ class PyCommunicator {
   std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,
                                          size_t count, Seconds limit);
   NormSums norms_on_device(Squared of, const Array& x, const Options& options);
-  NormSums total_of(DeviceNorms& norms, Stream stream, Seconds limit);
+  static std::unique_ptr<DeviceNorms> begin_norms(std::shared_ptr<Device> device, Stream stream);
+  NormSums total_of(std::unique_ptr<DeviceNorms> norms, Stream stream, Seconds limit) const;
   std::vector<Choice> predict_on_device(Shape call, Device& device) const;
   void agree_on_largest(double* values, size_t count, Seconds limit);
   void measure_coding(const Shape& call, Seconds limit);

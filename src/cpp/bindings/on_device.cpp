@@ -128,10 +128,10 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Arr
     check_on_device(shape, *arrays.device);
   }
   if (!options.lost_sq) return begin(shape, arrays, std::move(x), std::move(result), options, limit);
-  DeviceNorms lost(arrays.device, arrays.stream);
-  arrays.lost_parts = lost.parts();
+  auto lost = begin_norms(arrays.device, arrays.stream);
+  arrays.lost_parts = lost->parts();
   result = begin(shape, arrays, std::move(x), std::move(result), options, limit);
-  *options.lost_sq = total_of(lost, arrays.stream, limit).squares[0];
+  *options.lost_sq = total_of(std::move(lost), arrays.stream, limit).squares[0];
   return result;
 }
 
