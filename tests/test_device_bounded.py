@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from codec_samples import narrow, widen
-from on_device import Racing, stream_of
+from on_device import HostKit, Racing, stream_of
 from ranks import outcomes_of, run_ranks
 from test_bounded import REFUSED, contribution
 
@@ -98,6 +98,45 @@ def test_what_is_reported_is_what_the_encodings_lose(most: float, op: str, make_
     for error, expected, same in run_ranks(world, body):
         assert same
         assert error == pytest.approx(expected, rel=1e-6) and error > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_norms_are_those_of_the_host_within_rounding(dtype: str, make_kit: Any) -> None:
+    """By which the bound is rounded up."""
+    count, kit, blocks = 300_001, make_kit(20), [1, 4, 128, 1024]
+    values = narrow(dtype, contribution(0, count, "normal"))
+    # NumPy has no bfloat16: there the host device stands for the host, whose functions it calls.
+    device = _core.HostDevice()
+    host = device.array(values, True) if dtype == "bfloat16" else values
+
+    def body(comm: Communicator) -> Any:
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream, dtype)
+            return comm._norms(racing.array(values), blocks, stream=stream), comm._norms(host, blocks)
+
+    ((on_device, expected),) = run_ranks(1, body)
+    assert on_device[:2] == expected[:2] == [dtype, count]
+    assert on_device[2:] == pytest.approx(expected[2:], rel=count * 2.0**-53, abs=0)
+    wide = widen(dtype, values)
+    assert expected[2] == pytest.approx(np.linalg.norm(wide)) and expected[3] == np.abs(wide).max()
+
+
+def test_several_devices() -> None:
+    kits = [HostKit(50), HostKit(50)]
+
+    def body(comm: Communicator) -> Any:
+        kit = kits[comm.rank % 2]
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            x = racing.array(contribution(comm.rank, 5000, "normal"))
+            report = comm.all_reduce(x, max_rel_err=0.1, stream=stream)
+            return report, racing.found(racing.read(report.result))
+
+    found = run_ranks(3, body)
+    assert found[0][0].codec is not None
+    check_promise(
+        found, np.stack([contribution(r, 5000, "normal") for r in range(3)]).astype(np.float64), 0.1
+    )
 
 
 def test_alone_nothing_is_lost(make_kit: Any) -> None:

@@ -111,7 +111,7 @@ def all_reduce(
     _check(comm, max_rel_err, op, others)
     before = comm.stats()["bytes_sent"]
     specs = _SPECS if codec is None else (_core.Codec(codec).spec,)
-    how = {"timeout": timeout, "stream": stream}
+    how: dict[str, Any] = {"timeout": timeout, "stream": stream}
     sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, how)
     codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
     choices = _choices(comm, x, max_rel_err, codecs, sizes, timeout)

@@ -200,8 +200,8 @@ void bind_communicator(py::module_& m) {
           },
           "x"_a, "blocks"_a, "timeout"_a = py::none(), "stream"_a = py::none(),
           "The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of "
-          "two "
-          "up to 1024) the norm of an array that\nholds at every element the largest magnitude of its block.")
+          "two up to 1024)\nthe norm of an array that holds at every element the largest magnitude of its "
+          "block.")
       .def(
           "_lossy_all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm, int segments,
