@@ -8,26 +8,29 @@ namespace gpucomm {
 
 constexpr size_t kBytes = kNormParts * sizeof(NormSums);
 
-DeviceNorms::DeviceNorms(std::shared_ptr<Device> device, Stream stream) : device_(std::move(device)) {
-  state_ = std::make_unique<State>();
-  state_->parts = OwnMemory(device_, kBytes);
-  state_->finished = make_event(device_);
-  state_->found.resize(kNormParts);
-  clear(*device_, parts(), kBytes, stream);
+DeviceNorms::DeviceNorms(std::shared_ptr<Device> device, Stream stream)
+    : device_(std::move(device)),
+      finished_(make_event(device_)),
+      found_(std::make_unique<std::vector<NormSums>>(kNormParts)),
+      parts_(device_->allocate(kBytes)) {
+  clear(*device_, parts_, kBytes, stream);
 }
 
 DeviceNorms::~DeviceNorms() {
-  if (!ended_) static_cast<void>(state_.release());
+  if (ended_)
+    device_->release(parts_);
+  else
+    static_cast<void>(found_.release());
 }
 
 void DeviceNorms::read(Stream stream) {
-  device_->copy(reinterpret_cast<std::byte*>(state_->found.data()), parts(), kBytes, stream);
-  device_->record(state_->finished.get(), stream);
+  device_->copy(reinterpret_cast<std::byte*>(found_->data()), parts_, kBytes, stream);
+  device_->record(finished_.get(), stream);
 }
 
 NormSums DeviceNorms::total() {
   ended_ = true;
-  return total_of(state_->found);
+  return total_of(*found_);
 }
 
 }  // namespace gpucomm

@@ -12,24 +12,22 @@ class DeviceNorms {
  public:
   // Enqueues that they are zeros, behind what the stream holds.
   DeviceNorms(std::shared_ptr<Device> device, Stream stream);
-  // What the device may still write, where nobody has waited for its end, is kept for good.
+  // Memory that the device may still write, where nobody has waited for its end, is given up for good.
   ~DeviceNorms();
+  DeviceNorms(const DeviceNorms&) = delete;
 
   // Where Device::add_squares adds, behind the zeros.
-  std::byte* parts() const { return state_->parts.get(); }
+  std::byte* parts() const { return parts_; }
   // Enqueues the copy. The host waits for finished() before it asks for the total.
   void read(Stream stream);
-  const OwnEvent& finished() const { return state_->finished; }
+  const OwnEvent& finished() const { return finished_; }
   NormSums total();
 
  private:
-  struct State {
-    OwnMemory parts;
-    std::vector<NormSums> found;
-    OwnEvent finished;
-  };
   std::shared_ptr<Device> device_;
-  std::unique_ptr<State> state_;
+  OwnEvent finished_;
+  std::unique_ptr<std::vector<NormSums>> found_;
+  std::byte* parts_;
   bool ended_ = false;
 };
 
