@@ -203,6 +203,7 @@ void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byt
 void HostDevice::decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
                                    std::byte* to, Stream stream) {
   enqueue("decode_add_encode", stream, [=] {
+    if (coding_of(piece).recode(from, own, to)) return;
     std::vector<std::byte> sum(own, own + piece.count * size_of(piece.dtype));
     coding_of(piece).decode(from, sum.data(), true);
     coding_of(piece).encode(sum.data(), to);
