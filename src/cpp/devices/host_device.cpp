@@ -184,6 +184,10 @@ void HostDevice::difference(Dtype dtype, const std::byte* dense, std::byte* erro
   enqueue("difference", stream, [=] { gpucomm::difference(dtype, dense, error, times, count); });
 }
 
+void HostDevice::add_squares(const Squared& of, std::byte* parts, Stream stream) {
+  enqueue("add_squares", stream, [=] { gpucomm::add_squares(of, *reinterpret_cast<NormSums*>(parts)); });
+}
+
 void HostDevice::encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {
   enqueue("encode", stream, [=] { coding_of(piece).encode(dense, slot); });
 }
