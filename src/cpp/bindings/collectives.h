@@ -175,11 +175,12 @@ class PyCommunicator {
   std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
                                                 Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
+  void find_way(Shape& shape, Device& device, Seconds limit);
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
   std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,
                                          size_t count, Seconds limit);
-  void agree_on_largest(double* values, size_t count, Seconds limit);
+  void agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose = Purpose::call);
   void measure_coding(const Shape& call, Seconds limit);
   void check_root(int root) const;
   void check_reducible(const Array& x, const std::string& name, Factor scale) const;

@@ -69,12 +69,24 @@ class Communicator : public Drivable {
   void check_alive(const std::string& waiting);
   PointToPoint& messages() { return messages_; }
 
-  // Whether calls on device arrays go over NCCL. Throws where they cannot go at all.
-  bool over_nccl();
+  // How calls on device arrays go, once the first has settled it; what is to be settled.
+  std::optional<DeviceWay> device_way() const {
+    std::lock_guard lock(mutex_);
+    return way_;
+  }
+  DeviceWish device_wish() const;
+  void settle_device_way(DeviceWay way) {
+    std::lock_guard lock(mutex_);
+    way_ = way;
+  }
   // NCCL is asked for once, by who first makes such a call.
   bool lacks_nccl() const {
     std::lock_guard lock(mutex_);
     return !nccl_.library && nccl_.missing.empty();
+  }
+  bool has_nccl() const {
+    std::lock_guard lock(mutex_);
+    return nccl_.library != nullptr;
   }
   void give_nccl(NcclSource source) {
     std::lock_guard lock(mutex_);

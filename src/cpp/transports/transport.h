@@ -29,8 +29,8 @@ struct CallRecord {
   uint64_t count = 0;     // elements of the whole message
   int32_t root = 0, segments = 0;
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
-  uint16_t purpose = 0;    // 1: a barrier, 2: an agreement on measured times
-  uint16_t on_device = 0;  // 1: of arrays on a device, 2: that travel over NCCL
+  uint16_t purpose = 0;    // as Purpose of engine/call.h
+  uint16_t on_device = 0;  // 1: of arrays on a device, 2: that travel over NCCL, 3: through the hosts' memory
   std::array<char, 32> algorithm{};
   std::array<char, 24> codec{};
   uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
