@@ -42,11 +42,26 @@ def moved(comm: Any, codec: str | None) -> tuple[int, int]:
     return tuple(after[key] - before[key] for key in ("bytes_sent", "bytes_received"))
 
 
+def sent(comm: Any) -> tuple[int, int]:
+    """Bytes that a message of 4 MB around the ring sends and receives."""
+    to, source = (comm.rank + 1) % comm.world, (comm.rank - 1) % comm.world
+    before = comm.stats()
+    x, out = (own(50).array(np.ones(1_000_001, np.float32)) for _ in range(2))
+    comm.sendrecv(x, to, out, source, async_op=True).synchronize()
+    after = comm.stats()
+    return tuple(after[key] - before[key] for key in ("bytes_sent", "bytes_received"))
+
+
+def one_message(comm: Any) -> None:
+    x, out = (own(50).array(np.ones(3)) for _ in range(2))
+    comm.sendrecv(x, 1 - comm.rank, out, 1 - comm.rank, timeout=10)
+
+
 def memory(comm: Any) -> list[int]:
     """KiB resident after each of some calls, the last of which are much larger than the first."""
     found = []
     for mib in (16, 16, 16, 64, 64):
-        x = own(0).array(np.ones(mib << 18, np.float32))
+        x = own(50).array(np.ones(mib << 18, np.float32))
         comm.all_reduce(x, algorithm="ring", async_op=True).synchronize()
         size = x.values.nbytes >> 10
         del x
@@ -67,14 +82,13 @@ def ways(comm: Any) -> str:
 
 def slow_stream(comm: Any) -> tuple[bool, bool]:
     """A call whose stream is busy: whether the host goes on with async_op, and waits without."""
-    gpu = HostKit(0)
-    slow = HostKit(400_000) if comm.rank == 0 else gpu
-    with stream_of(slow) as stream:
+    slow = HostKit(400_000 if comm.rank == 0 else 0)
+    with comm.subset(range(comm.world)) as group, stream_of(slow) as stream:
         x = slow.array(np.ones(5))
         for _ in range(6):  # not all pauses are short
             slow.device.copy(slow.address(x), slow.address(x), 8, stream)
         begin = time.monotonic()
-        work = comm.all_reduce(x, stream=stream, async_op=True)
+        work = group.all_reduce(x, stream=stream, async_op=True)
         went_on = time.monotonic() - begin < 0.2
         event = slow.device.make_event()
         slow.device.record(event, stream)

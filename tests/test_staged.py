@@ -75,6 +75,18 @@ def test_lists_of_arrays(world):
     assert world.run(ranks_do.lists, 50) == [[True] * 12] * world.ranks
 
 
+def test_messages(world):
+    assert world.run(ranks_do.messages, 50) == [[True] * 10] * world.ranks
+
+
+def test_messages_of_both_kinds_that_cross(world):
+    assert world.run(ranks_do.crossed)[:2] == [[2.0] * 5, [1.0] * 5]
+
+
+def test_messages_are_counted_once(world):
+    assert world.run(staged_ranks.sent) == [(4_000_004, 4_000_004)] * world.ranks
+
+
 def test_many_calls_that_nobody_waits_for(world):
     assert world.run(ranks_do.many, 50) == [[]] * world.ranks
 
@@ -121,6 +133,10 @@ def test_memory_does_not_grow_with_the_message(world):
         (ranks_do.absent, "CollectiveTimeoutError", "missing: 0"),
         (ranks_do.closed, "PeerLostError", "rank 0 has closed its communicator"),
         (ranks_do.another_device, "UnavailableError", "all calls of a communicator are on one device"),
+        (ranks_do.wrong_end, "MismatchError", "sends 3 float64 on a device"),
+        (ranks_do.no_sender, "CollectiveTimeoutError", "has not called send for it"),
+        (ranks_do.closed_sender, "PeerLostError", "rank 0 has closed its communicator"),
+        (ranks_do.another_device_for_messages, "UnavailableError", "all messages of a communicator are on"),
         (staged_ranks.stuck, "CollectiveTimeoutError", "timed out after 0.5 s"),
         (staged_ranks.aborted, "ClosedError", "rank 1 of"),
     ],
@@ -212,6 +228,12 @@ def test_a_killed_rank_is_named(ranks, algorithm, count, wait):
     assert time.monotonic() - killed < 5
 
 
+def test_messages_that_would_need_shared_memory_say_what_helps():
+    with gpucomm.local(2, env=UNSHARED) as world:
+        for name, text, _ in world.run(ranks_do.in_a_group, staged_ranks.one_message):
+            assert name == "UnavailableError" and "GPUCOMM_DEVICE_TRANSPORT=staged takes them" in text
+
+
 def test_one_device_that_shares_nothing_makes_all_stage(ranks):
     script = SCRIPT.format(algorithm="ring", count=3, wait=True, most=6)
     ranks += rank_processes.start(script, [{"PYTHONPATH": PATH}, UNSHARED])
@@ -237,7 +259,8 @@ import numpy as np
 import gpucomm
 from on_device import HostKit
 comm = gpucomm.init(timeout=10)
-x = HostKit(20_000).array(np.full(1_000_000, comm.rank, np.float32))
+kit = HostKit(20_000)
+x = kit.array(np.full(1_000_000, comm.rank, np.float32))
 work = comm.broadcast(x, 1, async_op=True)
 if comm.rank:
     work.wait()
@@ -268,5 +291,6 @@ def test_nodes_without_nccl_stage_by_themselves(launcher, nodes, count, tmp_path
 def test_faults_between_nodes(tmp_path):
     ended = jobs.run(jobs.find("torchrun"), "3x1", 3, tmp_path, "wrong_on_devices", **NO_NCCL)
     for report in ended.reports:
-        kind, text, _ = report["wrong_on_devices"]
+        kind, text, seconds = report["wrong_on_devices"]
         assert kind == "MismatchError" and "on a device through host memory" in text
+        assert seconds < 5

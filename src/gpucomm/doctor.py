@@ -205,7 +205,8 @@ def _nccl(name: str) -> Iterator[Finding]:
 
 
 def _chosen() -> str:
-    unshared = _ask(_ABOUT_SHARING).stdout.strip()
+    asked = _ask(_ABOUT_SHARING)
+    unshared = ((asked.stderr if asked.returncode else asked.stdout).strip().splitlines() or [""])[-1]
     inside = f"through host memory, as {unshared}" if unshared else "through memory that its processes share"
     lacks = _ask(_ABOUT_NCCL).returncode
     between = "through host memory, as NCCL is off" if lacks else "over NCCL"

@@ -20,12 +20,16 @@ class DeviceMessages {
   virtual bool receive(Message& message, Stream stream) = 0;
   // A message that ends by a fault: no array of its is touched from here on, but by what is enqueued.
   virtual void withdraw(Message&) {}
+  // Whether the transport counts their bytes.
+  virtual bool counted() const { return false; }
   // As those of DeviceCalls.
+  virtual bool polls() { return false; }
   virtual void leave() {}
   virtual void settle() {}
 };
 
-// For these ranks: threads of one process, or processes that share memory. Throws unavailable for others.
+// For these ranks: threads of one process, or processes that share memory; any where GPUCOMM_DEVICE_TRANSPORT
+// asks for host memory. Throws unavailable for others.
 std::unique_ptr<DeviceMessages> open_device_messages(std::shared_ptr<Transport> transport, int rank,
                                                      int world);
 

@@ -71,8 +71,8 @@ SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transpo
       peers_(world) {
   if (const std::string why = device_->shares(); !why.empty())
     fail(ErrorKind::unavailable, "device arrays between processes: ", why,
-         "; GPUCOMM_DEVICE_TRANSPORT=staged takes collectives through host memory (rank ", rank_, " of ",
-         world_, ")");
+         "; GPUCOMM_DEVICE_TRANSPORT=staged takes them through host memory (rank ", rank_, " of ", world_,
+         ")");
   const size_t bytes = (world - 1) * kSlots * chunk_bytes_;
   memory_ = {device_, device_->allocate_shared((bytes + kGrain - 1) / kGrain * kGrain)};
   for (int p = 0; p < world_; ++p) {

@@ -32,7 +32,8 @@ bool StagedCalls::receive(const Instruction& in, Lane& lane, const DeviceCall& c
   for (bool last = false; !last;) {
     const StagedLinks::Parcel parcel = links_->parcel(call.message_bytes(in), lane.moved, in.coded);
     bool here = true;
-    for (const int peer : in.peers) here &= links_->pull(peer, parcel, in, expected_);
+    for (const int peer : in.peers)
+      here &= links_->pull(peer, parcel, [&] { return expected_.next(peer, in); });
     if (!here) return false;
     last = links_->last(in.peers[0]);
     take(in, parcel, call);

@@ -3,6 +3,7 @@
 // the host's own transport, as those of host arrays do.
 #pragma once
 #include "engine/device_execution.h"
+#include "engine/expectation.h"
 
 namespace gpucomm {
 

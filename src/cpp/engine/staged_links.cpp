@@ -81,16 +81,8 @@ bool StagedLinks::all_sent() const {
   return std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.sent == p.filled; });
 }
 
-// The bytes of a parcel, as far as that is known.
-size_t StagedLinks::wanted(const Peer& peer, const Parcel& parcel) const {
-  if (!parcel.coded) return parcel.bytes;
-  if (!parcel.offset && peer.arrived < kCodedHeader) return kCodedHeader;
-  const size_t all =
-      parcel.offset ? peer.in_bytes : told_bytes(slot(peer.in, peer.taken), parcel.message_bytes);
-  return std::min(parcel.bytes, all - std::min(all, parcel.offset));
-}
-
-bool StagedLinks::pull(int number, const Parcel& parcel, const Instruction& in, Expectation& expected) {
+// Once the device has read what the slot held before.
+bool StagedLinks::may_come(int number) {
   Peer& peer = peers_[number];
   open(peer.in, peer.read);
   if (!device_->done(peer.read[peer.taken % kSlots].get())) {
@@ -98,22 +90,36 @@ bool StagedLinks::pull(int number, const Parcel& parcel, const Instruction& in, 
     return false;
   }
   if (!std::exchange(peer.posted, true)) transport_->post(number);
-  while (!peer.begun || peer.arrived < wanted(peer, parcel)) {
-    const Chunk* come = expected.next(number, in);
-    if (!come) return false;
-    if (come->bytes > parcel.bytes - peer.arrived)
-      fail(ErrorKind::mismatch, "a message of rank ", number, " is damaged: ", come->bytes,
-           " bytes more where ", parcel.bytes - peer.arrived, " can be, in ", describe(expected.record()));
-    std::byte* const to = slot(peer.in, peer.taken) + peer.arrived;
-    if (come->remote && !transport_->fetch(number, to)) return false;
-    if (come->bytes && come->data) std::memcpy(to, come->data, come->bytes);
-    peer.arrived += come->bytes, peer.begun = pulled_ = true;
-    transport_->consume(number);
-  }
-  if (parcel.coded && !parcel.offset)
-    peer.in_bytes = told_bytes(slot(peer.in, peer.taken), parcel.message_bytes);
-  peer.last = parcel.offset + parcel.bytes >= (parcel.coded ? peer.in_bytes : parcel.message_bytes);
   return true;
+}
+
+bool StagedLinks::lacks(int number, const Parcel& parcel) const {
+  const Peer& peer = peers_[number];
+  if (!peer.begun) return true;
+  if (!parcel.coded) return peer.arrived < parcel.bytes;
+  if (!parcel.offset && peer.arrived < kCodedHeader) return true;
+  const size_t all = parcel.offset ? peer.in_bytes : told_bytes(data(number), parcel.message_bytes);
+  return peer.arrived < std::min(parcel.bytes, all - std::min(all, parcel.offset));
+}
+
+bool StagedLinks::take(int number, const Parcel& parcel, const Chunk& chunk) {
+  Peer& peer = peers_[number];
+  const size_t room = parcel.bytes - peer.arrived;
+  if (chunk.bytes > room)
+    fail(ErrorKind::mismatch, "a message of rank ", number, " to rank ", rank_, " of ", world_,
+         " is damaged: ", chunk.bytes, " bytes more where ", room, " can be");
+  std::byte* const to = slot(peer.in, peer.taken) + peer.arrived;
+  if (chunk.remote && !transport_->fetch(number, to)) return false;
+  if (chunk.bytes && chunk.data) std::memcpy(to, chunk.data, chunk.bytes);
+  peer.arrived += chunk.bytes, peer.begun = pulled_ = true;
+  transport_->consume(number);
+  return true;
+}
+
+void StagedLinks::came(int number, const Parcel& parcel) {
+  Peer& peer = peers_[number];
+  if (parcel.coded && !parcel.offset) peer.in_bytes = told_bytes(data(number), parcel.message_bytes);
+  peer.last = parcel.offset + parcel.bytes >= (parcel.coded ? peer.in_bytes : parcel.message_bytes);
 }
 
 void StagedLinks::give_back(int number, Stream stream) {

@@ -4,10 +4,11 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "devices/handles.h"
-#include "engine/expectation.h"
+#include "transports/transport.h"
 
 namespace gpucomm {
 
@@ -32,8 +33,20 @@ class StagedLinks {
   // Whether all that was filled is sent.
   bool all_sent() const;
 
-  // Takes what has come of the parcel of this instruction's message; true: all of it is here.
-  bool pull(int peer, const Parcel& parcel, const Instruction& in, Expectation& expected);
+  // Whether all that was filled for a peer is.
+  bool sent_to(int peer) const { return peers_[peer].sent == peers_[peer].filled; }
+
+  // Takes what has come of a parcel from the peer, by chunks as next() gives them or null; true: all of it is
+  // here.
+  template <class Next>
+  bool pull(int peer, const Parcel& parcel, Next next) {
+    if (!may_come(peer)) return false;
+    while (lacks(peer, parcel)) {
+      const Chunk* chunk = next();
+      if (!chunk || !take(peer, parcel, *chunk)) return false;
+    }
+    return came(peer, parcel), true;
+  }
   // ... which then lies here,
   const std::byte* data(int peer) const { return slot(peers_[peer].in, peers_[peer].taken); }
   // has so many bytes,
@@ -67,7 +80,10 @@ class StagedLinks {
   }
   void open(OwnPinned& slots, std::vector<OwnEvent>& events);
   bool push(int peer);
-  size_t wanted(const Peer& peer, const Parcel& parcel) const;
+  bool may_come(int peer);
+  bool lacks(int peer, const Parcel& parcel) const;
+  bool take(int peer, const Parcel& parcel, const Chunk& chunk);
+  void came(int peer, const Parcel& parcel);
 
   std::shared_ptr<Device> device_;
   std::shared_ptr<Transport> transport_;
