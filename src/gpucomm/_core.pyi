@@ -558,6 +558,10 @@ class Device:
         """
         Enqueues a multiplication of floats.
         """
+    def shares(self) -> str:
+        """
+        Why other processes cannot open its memory, or nothing.
+        """
     def wait(
         self,
         stream: typing.SupportsInt | typing.SupportsIndex,
@@ -577,10 +581,13 @@ class HostDevice(Device):
         The address of a C function (stream, function, argument) that makes a stream call the function.
         """
     def __init__(
-        self, deferred_us: typing.SupportsInt | typing.SupportsIndex = 0
+        self,
+        deferred_us: typing.SupportsInt | typing.SupportsIndex = 0,
+        shares: bool = True,
     ) -> None:
         """
-        deferred_us: each piece of work starts after a pause of up to so long.
+        deferred_us: each piece of work starts after a pause of up to so long. shares: whether other processes
+        can open its memory.
         """
     def array(self, values: numpy.ndarray, bfloat16: bool = False) -> HostDeviceArray:
         """
