@@ -171,7 +171,9 @@ def test_threads_too():
 
 
 def test_processes_whose_devices_share_nothing_stage_by_themselves():
+    how = {"op": "premul_sum", "scale": 0.3, "algorithm": "direct", "segments": 1}  # asks early
     with gpucomm.local(3, env=UNSHARED) as world:
+        assert all(world.run(ranks_do.as_on_the_host, "reduce", "float32", 60_000, 50, **how))
         assert world.run(ranks_do.every_case, "all_reduce", "direct", 50) == [[]] * 3
         assert world.run(staged_ranks.ways) == ["on a device through host memory"] * 3
 
