@@ -71,6 +71,15 @@ def memory(comm: Any) -> list[int]:
     return found
 
 
+def pace(comm: Any) -> float:
+    """Seconds of a call on a device whose work takes half a millisecond at a time."""
+    x, calls = own(1000).array(np.ones(10)), 20
+    begin = time.monotonic()
+    for _ in range(calls):
+        comm.all_reduce(x, async_op=True).synchronize()
+    return (time.monotonic() - begin) / calls
+
+
 def ways(comm: Any) -> str:
     """Which way calls go, by the words of a mismatch that only rank 0 makes, in a group of its own."""
     with comm.subset(range(comm.world)) as group:

@@ -123,6 +123,12 @@ def test_memory_does_not_grow_with_the_message(world):
         assert last - first < 40_000  # KiB: what a message of 64 MiB takes more than one of 16
 
 
+@pytest.mark.timing
+def test_who_waits_for_a_device_looks_often():
+    with gpucomm.local(2, env=TOLD) as world:
+        assert max(world.run(staged_ranks.pace)) < 0.03  # 8 ms; 70 where each look comes after 20 ms
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "text"),
     [

@@ -32,8 +32,7 @@ class StagedLinks {
   bool push();
   // Whether all that was filled is sent.
   bool all_sent() const;
-
-  // Whether all that was filled for a peer is.
+  // ... for a peer.
   bool sent_to(int peer) const { return peers_[peer].sent == peers_[peer].filled; }
 
   // Takes what has come of a parcel from the peer, by chunks as next() gives them or null; true: all of it is
