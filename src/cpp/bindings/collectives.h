@@ -175,6 +175,8 @@ class PyCommunicator {
   std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
                                                 Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
+  // Finds NCCL where that is the way.
+  DeviceWay device_way();
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
   std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,

@@ -70,6 +70,12 @@ py::object PyWork::synchronize(std::optional<double> timeout_s) {
   return result;
 }
 
+DeviceWay PyCommunicator::device_way() {
+  const DeviceWay way = core_->way();
+  if (way == DeviceWay::nccl && core_->lacks_nccl()) core_->give_nccl(find_nccl());
+  return way;
+}
+
 void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
   if (!failed.empty()) fail_on(device, *core_, " failed in earlier work: " + failed);
@@ -119,8 +125,7 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Arr
   }
   check_on_device(shape, *arrays.device);
   choose(shape);
-  shape.over_nccl = core_->over_nccl();
-  if (shape.over_nccl && core_->lacks_nccl()) core_->give_nccl(find_nccl());
+  shape.over_nccl = device_way() == DeviceWay::nccl;
   core_->check_wish(shape);
   if (shape.codec && shape.codec->traits().needs_maximum) {
     shape.codec = agreed_on_device(shape, arrays, where, limit);

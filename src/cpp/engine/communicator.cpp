@@ -161,13 +161,18 @@ bool Communicator::under_way(Work& work, bool& moved) {
   return !work.execution.done() || !transport_->flush(kEverybody);
 }
 
-bool Communicator::over_nccl() {
+DeviceWay Communicator::way() {
   std::lock_guard lock(mutex_);
   if (!way_) way_ = device_way(*transport_, transport_name_, rank_, world_);
-  return way_ == DeviceWay::nccl;
+  return *way_;
 }
 
 void Communicator::check_enqueued(bool done, std::optional<Seconds> expired) {
+  check_calls(done, expired);
+  messages_.check_enqueued(done, expired);
+}
+
+void Communicator::check_calls(bool done, std::optional<Seconds> expired) {
   std::lock_guard lock(mutex_);
   if (!on_device_ || !on_device_->watched()) return;
   if (fate_.failed()) throw fate_.closed_error();

@@ -69,12 +69,17 @@ class Communicator : public Drivable {
   void check_alive(const std::string& waiting);
   PointToPoint& messages() { return messages_; }
 
-  // Whether calls on device arrays go over NCCL. Throws where they cannot go at all.
-  bool over_nccl();
+  // How calls and messages of device arrays go. Throws where they cannot go at all.
+  DeviceWay way();
+  bool over_nccl() { return way() == DeviceWay::nccl; }
   // NCCL is asked for once, by who first makes such a call.
   bool lacks_nccl() const {
     std::lock_guard lock(mutex_);
     return !nccl_.library && nccl_.missing.empty();
+  }
+  NcclSource nccl() const {
+    std::lock_guard lock(mutex_);
+    return nccl_;
   }
   void give_nccl(NcclSource source) {
     std::lock_guard lock(mutex_);
@@ -146,6 +151,7 @@ class Communicator : public Drivable {
   void begin(Work& work);
   void begin_on_device(Work& work);
   bool under_way(Work& work, bool& moved);
+  void check_calls(bool done, std::optional<Seconds> expired);
   void learn(Work& work);
   void count(const Work& work);
   bool advance_front();

@@ -40,7 +40,7 @@ DeviceWay device_way(Transport& transport, const std::string& name, int rank, in
     fail(ErrorKind::invalid_argument, "GPUCOMM_DEVICE_TRANSPORT must be auto, arena or nccl, got '", asked,
          "' (rank ", rank, " of ", world, ")");
   if (transport.emulates())
-    fail(ErrorKind::unavailable, "collectives on device arrays take no emulated links; transport '", name,
+    fail(ErrorKind::unavailable, "calls on device arrays take no emulated links; transport '", name,
          "' makes some (rank ", rank, " of ", world, ")");
   const bool threads = transport.common(), shares = threads || transport.device_words();
   if (asked == "nccl" || (asked == "auto" && !shares)) return DeviceWay::nccl;
