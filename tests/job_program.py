@@ -16,6 +16,7 @@ from pathlib import Path
 
 import device_ranks
 import nccl_library
+import nccl_message_ranks
 import numpy as np
 from conftest import pairs
 from jobs import leave
@@ -162,6 +163,16 @@ def on_devices(comm):
     for collective, algorithm in [*pairs("all_reduce"), ("broadcast", "direct"), ("all_gather", "native")]:
         wrong += device_ranks.every_case(comm, collective, algorithm, 50)
     return wrong + ([] if device_ranks.uneven(comm) else ["uneven"])
+
+
+def messages_on_devices(comm):
+    """The same, of messages: around a ring, and across one another."""
+    nccl_library.own()
+    wrong = [n for n, right in enumerate(device_ranks.messages(comm, 50)) if not right]
+    wrong += nccl_message_ranks.storm(comm, 1)
+    wrong += [] if nccl_message_ranks.behind_a_large_one(comm) == (2, 1, 3)[comm.rank] else ["behind"]
+    kind, text, _ = device_ranks.in_a_group(comm, nccl_message_ranks.unequal)
+    return wrong + ([] if kind == "MismatchError" and "receives 4" in text else [text])
 
 
 def refused_on_devices(comm):
