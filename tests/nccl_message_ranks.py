@@ -147,6 +147,7 @@ def hanging(comm: Any) -> None:
         library.fake_hang(0)
     try:
         around(comm, 3, timeout=0.5)[0].wait()
+        comm.barrier()
     finally:
         library.fake_reset()
 

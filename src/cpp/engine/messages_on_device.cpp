@@ -51,8 +51,11 @@ void PointToPoint::leave() {
 void PointToPoint::check_enqueued(bool done, std::optional<Seconds> expired) {
   std::lock_guard lock(mutex_);
   if (!on_device_ || !on_device_->watched()) return;
+  if (fate_.failed()) {  // by a collective, it may be
+    drop(fate_.closed_error());
+    throw fate_.closed_error();
+  }
   try {
-    fate_.check_open();
     if (!done) fate_.check_poison();
     on_device_->check(done, expired ? std::optional(expired->count()) : std::nullopt);
   } catch (const Error& error) {

@@ -91,7 +91,7 @@ bool NcclMessages::settled(Pair& pair, int peer) {
 std::vector<int> NcclMessages::open_peers() const {
   std::vector<int> peers;
   for (const auto& [place, pair] : pairs_)
-    if (pair.communicator && !pair.communicator->closed()) peers.push_back(place.first);
+    if (pair.communicator) peers.push_back(place.first);
   return peers;
 }
 
@@ -128,7 +128,7 @@ void NcclMessages::settle() {
   if (ended_ || !watched()) return;
   share_->mark_end();
   if (!soon(kNcclFarewell, [this] { return share_->ended(); })) return fault();
-  ended_ = true;
+  ended_ = closed_ = true;
   for (const Deadline deadline :
        {Deadline::none(), Deadline(std::chrono::duration<double>(kNcclFarewell).count())})
     for (auto& [place, pair] : pairs_) try {

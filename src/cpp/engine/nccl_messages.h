@@ -38,7 +38,7 @@ class NcclMessages : public DeviceMessages {
   void leave() override;
   void fault() override;
   void settle() override;
-  bool watched() const override { return !open_peers().empty(); }
+  bool watched() const override { return !open_peers().empty() && !closed_; }
   void check(bool done, std::optional<double> waited_s) override;
 
  private:
@@ -58,7 +58,7 @@ class NcclMessages : public DeviceMessages {
   void open(Pair& pair, const Message& message);
   bool give(Message& message, Stream stream);
   bool settled(Pair& pair, int peer);
-  std::vector<int> open_peers() const;
+  std::vector<int> open_peers() const;  // with which NCCL was opened
 
   std::shared_ptr<Transport> transport_;
   NcclSource source_;
@@ -66,7 +66,7 @@ class NcclMessages : public DeviceMessages {
   int rank_, world_;
   Pairs pairs_;
   std::unique_ptr<DeviceShare> share_;  // from the first message on
-  bool withdrawn_ = false, ended_ = false;
+  bool withdrawn_ = false, ended_ = false, closed_ = false;  // closed: ended well
 };
 
 }  // namespace gpucomm
