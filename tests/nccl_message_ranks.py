@@ -96,6 +96,32 @@ def early(comm: Any) -> bool:
     return before and bool((gpu.host(x) == 0).all())
 
 
+def closed(comm: Any) -> list[str]:
+    """What NCCL is called for by the end of a group whose messages are through; in any order of its pairs."""
+    library = nccl_library.own()
+    library.fake_finalize_together()
+    with comm.subset(range(comm.world)) as group:
+        for peer in range(comm.world):
+            if peer != comm.rank:
+                x, out = (own(50).array(np.zeros(5)) for _ in range(2))
+                group.sendrecv(x, peer, out, peer, async_op=True).synchronize()
+        library.fake_reset()
+    return calls()
+
+
+def closed_under_way(comm: Any) -> None:
+    """With a message that nobody sends; what is enqueued is not waited for."""
+    gpu = HostKit(SLOW_US if comm.rank == 0 else 0)
+    slow_works(comm, gpu)
+    if comm.rank == 1:
+        comm.recv(gpu.array(np.ones(3)), 0, async_op=True)
+        nccl_library.own().fake_reset()
+        begin = time.monotonic()
+        comm.close()
+        assert time.monotonic() - begin < 1.5 and "ncclCommAbort" in calls()
+    comm.barrier()
+
+
 def empty_ones(comm: Any) -> list[str]:
     """What NCCL is called for: nothing, where nothing is moved."""
     nccl_library.own().fake_reset()
@@ -181,9 +207,9 @@ def found_at_the_next_message(comm: Any) -> None:
         library.fake_reset()
 
 
-def slow_works(comm: Any) -> list[Any]:
+def slow_works(comm: Any, gpu: HostKit | None = None) -> list[Any]:
     """Enqueued messages that take long: one rank's device is slow."""
-    gpu = HostKit(SLOW_US if comm.rank == 0 else 0)
+    gpu = gpu or HostKit(SLOW_US if comm.rank == 0 else 0)
     works = [around(comm, 3, gpu)[0] for _ in range(8)]  # the first pauses may be short
     for work in works:
         work.wait()

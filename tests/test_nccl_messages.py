@@ -91,6 +91,11 @@ def test_nccl_gets_each_end_once(world):
         assert sorted(calls) == ["ncclGroupEnd", "ncclGroupEnd", "ncclRecv", "ncclSend"]
 
 
+def test_what_is_through_is_finalized(world):
+    for calls in world.run(ranks_do.closed):
+        assert calls == ["ncclCommFinalize"] * 2 * (world.ranks - 1)
+
+
 def test_empty_messages_need_no_nccl(world):
     assert world.run(ranks_do.empty_ones) == [[]] * world.ranks
 
@@ -114,6 +119,11 @@ def test_empty_messages_need_no_nccl(world):
 )
 def test_faults(world, fault, kind, text):
     device_ranks.check_fault(world, fault, kind, text)
+
+
+def test_who_closes_with_messages_under_way_does_not_wait_for_others(world):
+    for rank, (name, text, _) in enumerate(world.run(device_ranks.in_a_group, ranks_do.closed_under_way)):
+        assert name == ("ClosedError" if rank == 1 else "PeerLostError") and "closed" in text
 
 
 def test_a_missing_library_is_told_on_every_rank(told):
@@ -195,6 +205,33 @@ def test_a_rank_that_is_killed_after_all_is_enqueued(ranks, told):
     kind, text, closed = told_at_the_end(ranks[0])
     assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
     assert "waits for what NCCL has enqueued" in text
+
+
+COMPLETED = (
+    START
+    + """
+kit = HostKit(0)
+ranks_do.around(comm, 3, kit)[0].synchronize()
+if comm.rank == 0:
+    nccl_library.own().fake_hang(0)
+    try:
+        comm.send(kit.array(np.ones(3)), 1, timeout=60)
+    except gpucomm.errors.Error as error:
+        print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+else:
+    comm.recv(kit.array(np.ones(3)), 0)
+    print("completed", flush=True)
+    sys.stdin.read()
+"""
+)
+
+
+def test_a_rank_that_is_killed_before_the_other_end_is_enqueued(ranks, told):
+    ranks += rank_processes.start(COMPLETED, [told] * 2)
+    assert ranks[1].stdout.readline() == "completed\n"
+    ranks[1].send_signal(signal.SIGKILL)
+    kind, text, closed = told_at_the_end(ranks[0])
+    assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
 
 
 LAST_WORDS = (
