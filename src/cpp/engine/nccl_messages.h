@@ -65,7 +65,7 @@ class NcclMessages : public DeviceMessages {
   NcclWatch watch_;
   int rank_, world_;
   Pairs pairs_;
-  std::unique_ptr<DeviceShare> share_;  // from the first message on
+  std::unique_ptr<DeviceShare> share_;                       // from the first message on
   bool withdrawn_ = false, ended_ = false, closed_ = false;  // closed: ended well
 };
 
