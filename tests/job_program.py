@@ -16,6 +16,7 @@ from pathlib import Path
 
 import device_ranks
 import nccl_library
+import nccl_message_ranks
 import numpy as np
 import staged_ranks
 from conftest import pairs
@@ -179,6 +180,16 @@ def staged_on_devices(comm):
 
 def wrong_on_devices(comm):
     return device_ranks.met(lambda: device_ranks.wrong_count(comm))
+
+
+def messages_on_devices(comm):
+    """The same, of messages: around a ring, and across one another."""
+    nccl_library.own()
+    wrong = [n for n, right in enumerate(device_ranks.messages(comm, 50)) if not right]
+    wrong += nccl_message_ranks.storm(comm, 1)
+    wrong += [] if nccl_message_ranks.behind_a_large_one(comm) == (2, 1, 3)[comm.rank] else ["behind"]
+    kind, text, _ = device_ranks.in_a_group(comm, nccl_message_ranks.unequal)
+    return wrong + ([] if kind == "MismatchError" and "receives 4" in text else [text])
 
 
 def refused_on_devices(comm):

@@ -1203,7 +1203,7 @@ class Communicator:
 
         Raises:
             InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
-            UnavailableError: x is on a device, and the ranks share no memory.
+            UnavailableError: x is on a device, the ranks share no memory, and there is no NCCL.
             MismatchError: the receiver expects another dtype or count. A sender whose message had left already
                 learns it from its next call.
             CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.

@@ -175,7 +175,9 @@ class PyCommunicator {
   std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
                                                 Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
+  // Settles with all ranks how their calls go. How messages go; finds NCCL where that is the way.
   void find_way(Shape& shape, Device& device, Seconds limit);
+  DeviceWay message_way();
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
   std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,

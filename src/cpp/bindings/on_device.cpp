@@ -70,6 +70,13 @@ py::object PyWork::synchronize(std::optional<double> timeout_s) {
   return result;
 }
 
+// Two ranks cannot settle for all what a third one needs.
+DeviceWay PyCommunicator::message_way() {
+  const DeviceWay way = core_->device_wish().way;
+  if (way == DeviceWay::nccl && core_->lacks_nccl()) core_->give_nccl(find_nccl());
+  return way;
+}
+
 void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
   if (!failed.empty()) fail_on(device, *core_, " failed in earlier work: " + failed);
@@ -84,11 +91,9 @@ void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
 void PyCommunicator::find_way(Shape& shape, Device& device, Seconds limit) {
   std::optional<DeviceWay> way = core_->device_way();
   if (!way) {
-    const DeviceWish wish = core_->device_wish();
-    way = wish.way;
-    if (way == DeviceWay::nccl && core_->lacks_nccl()) core_->give_nccl(find_nccl());
-    if (wish.else_staged && core_->world() > 1) {
-      double lacks = way == DeviceWay::nccl ? !core_->has_nccl() : !device.shares().empty();
+    way = message_way();
+    if (core_->device_wish().else_staged && core_->world() > 1) {
+      double lacks = way == DeviceWay::nccl ? !core_->nccl().library : !device.shares().empty();
       agree_on_largest(&lacks, 1, limit, Purpose::way);
       if (lacks) way = DeviceWay::staged;
     }

@@ -167,6 +167,11 @@ DeviceWish Communicator::device_wish() const {
 }
 
 void Communicator::check_enqueued(bool done, std::optional<Seconds> expired) {
+  check_calls(done, expired);
+  messages_.check_enqueued(done, expired);
+}
+
+void Communicator::check_calls(bool done, std::optional<Seconds> expired) {
   std::lock_guard lock(mutex_);
   if (!on_device_ || !on_device_->watched()) return;
   if (fate_.failed()) throw fate_.closed_error();

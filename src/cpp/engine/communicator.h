@@ -84,9 +84,9 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     return !nccl_.library && nccl_.missing.empty();
   }
-  bool has_nccl() const {
+  NcclSource nccl() const {
     std::lock_guard lock(mutex_);
-    return nccl_.library != nullptr;
+    return nccl_;
   }
   void give_nccl(NcclSource source) {
     std::lock_guard lock(mutex_);
@@ -158,6 +158,7 @@ class Communicator : public Drivable {
   void begin(Work& work);
   void begin_on_device(Work& work);
   bool under_way(Work& work, bool& moved);
+  void check_calls(bool done, std::optional<Seconds> expired);
   void learn(Work& work);
   void count(const Work& work);
   bool advance_front();

@@ -42,7 +42,7 @@ DeviceWish device_wish(Transport& transport, const std::string& name, int rank, 
     fail(ErrorKind::invalid_argument, "GPUCOMM_DEVICE_TRANSPORT must be auto, arena, nccl or staged, got '",
          asked, "' (rank ", rank, " of ", world, ")");
   if (transport.emulates())
-    fail(ErrorKind::unavailable, "collectives on device arrays take no emulated links; transport '", name,
+    fail(ErrorKind::unavailable, "calls on device arrays take no emulated links; transport '", name,
          "' makes some (rank ", rank, " of ", world, ")");
   const bool threads = transport.common(), shares = threads || transport.device_words();
   if (asked == "staged") return {DeviceWay::staged, false};
