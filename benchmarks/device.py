@@ -159,10 +159,11 @@ class Bench:
         return Row(name, traffic, seconds * 1e6, rate * 1e-9, rate / ceiling)
 
     def kernels(self) -> Iterator[Row]:
-        """Folds and codings, one by one."""
+        """Folds, sums of squares and codings, one by one."""
         for dtype, width in (("float32", 4), ("bfloat16", 2)):
             for k in (2, 4, 8):
                 yield self._fold(dtype, width, k)
+        yield from self._squares()
         for spec, width in CODECS.items():
             yield from self._codings(spec, 4 * self.count, int(self.count * width))
 
@@ -173,6 +174,18 @@ class Bench:
             self.place.device.reduce(dtype, "sum", [at[_RESULT]], at[:k], count)
 
         return self.row(f"reduce {k} x {dtype}", (k + 1) * 4 * self.count, work)
+
+    def _squares(self) -> Iterator[Row]:
+        device, n, blocks = self.place.device, self.count, 1 + 4 + 128  # those of the codecs
+
+        def norms(at: list[int]) -> None:
+            device.add_squares("float32", at[0], n, at[_SLOT], blocks)
+
+        def losses(at: list[int]) -> None:
+            device.add_squares("float32", at[0], n, at[_SLOT], became=at[1])
+
+        yield self.row("norms of float32", 4 * n, norms)
+        yield self.row("losses of float32", 2 * 4 * n, losses)
 
     def _codings(self, spec: str, dense: int, coded: int) -> Iterator[Row]:
         device, n = self.place.device, self.count

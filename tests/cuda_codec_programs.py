@@ -13,7 +13,18 @@ from codec_samples import Array, storage
 
 from gpucomm import _core
 
-__all__ = ["DTYPES", "GUARD", "HEADER", "Programs", "build", "compiler", "placed", "slot_of"]
+__all__ = [
+    "DTYPES",
+    "GUARD",
+    "HEADER",
+    "ROOT",
+    "Programs",
+    "build",
+    "compiler",
+    "guards_hold",
+    "placed",
+    "slot_of",
+]
 
 ROOT = Path(__file__).parent.parent
 HEADER = 8

@@ -49,6 +49,23 @@ def as_on_the_host(
     return bool(np.array_equal(found, host))
 
 
+def bounded(comm: Any, most: float, count: int, op: str, deferred_us: int) -> tuple[Any, ...]:
+    """What max_rel_err reports, and whether it is kept and the same on all ranks."""
+    gpu = own(deferred_us)
+    x = np.random.default_rng(comm.rank).standard_normal(count).astype(np.float32)
+    with stream_of(gpu) as stream:
+        racing = Racing(gpu, stream)
+        report = comm.all_reduce(racing.array(x), op, max_rel_err=most, stream=stream)
+        found = racing.found(racing.read(report.result))
+    all_found, given = (comm.all_gather(y).reshape(comm.world, -1).astype(np.float64) for y in (found, x))
+    exact, norms = given.sum(0), np.linalg.norm(given, axis=1).sum()
+    if op == "mean":
+        exact, norms = exact / comm.world, norms / comm.world
+    error = np.linalg.norm(found - exact)
+    kept = error <= report.error * norms + 2.0**-22 * norms and report.error <= report.bound <= most
+    return report.codec, report.bound, report.error, bool(kept and (all_found == found).all())
+
+
 def lists(comm: Any, deferred_us: int) -> list[bool]:
     """Whether lists of arrays give what they give in host memory; they share scratch with other calls."""
     gpu, right = own(deferred_us), []

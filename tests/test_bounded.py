@@ -137,18 +137,18 @@ def test_what_is_not_finite_travels_as_it_is() -> None:
         assert one.result[7] == np.inf
 
 
-@pytest.mark.parametrize(
-    ("sentence", "how"),
-    [
-        ("above 0, got 0", {"max_rel_err": 0}),
-        ("above 0, got nan", {"max_rel_err": float("nan")}),
-        ("for op sum, mean, premul_sum, got 'max'", {"op": "max"}),
-        ("async_op does not go with", {"async_op": True}),
-        ("algorithm does not go with", {"algorithm": "ring"}),
-        ("error does not go with", {"error": np.zeros(10, np.float32)}),
-        ("unknown codec 'gzip'", {"codec": "gzip"}),
-    ],
-)
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("above 0, got 0", {"max_rel_err": 0}),
+    ("above 0, got nan", {"max_rel_err": float("nan")}),
+    ("for op sum, mean, premul_sum, got 'max'", {"op": "max"}),
+    ("async_op does not go with", {"async_op": True}),
+    ("algorithm does not go with", {"algorithm": "ring"}),
+    ("error does not go with", {"error": np.zeros(10, np.float32)}),
+    ("unknown codec 'gzip'", {"codec": "gzip"}),
+]
+
+
+@pytest.mark.parametrize(("sentence", "how"), REFUSED)
 def test_what_does_not_fit_is_refused(sentence: str, how: dict[str, Any]) -> None:
     def body(comm: Communicator) -> None:
         with pytest.raises(InvalidArgumentError, match=sentence):

@@ -278,6 +278,32 @@ def test_what_is_lost_is_told(collective: str, algorithm: str, spec: str, op: st
     np.testing.assert_allclose(total.astype(np.float64) * times + lost, given, atol=3e-6)
 
 
+@pytest.mark.parametrize(("collective", "algorithm"), TELLING)
+@pytest.mark.parametrize("spec", ["int4", "bf16", "zfp:8", "mpc"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("world", [3, 4])
+def test_the_bits_are_the_same_whether_errors_are_told(
+    collective: str, algorithm: str, spec: str, dtype: Any, world: int
+) -> None:
+    """Partial sums are decoded, added and encoded in one pass where none are, one after the other else."""
+    if not _core.Codec(spec).takes(np.dtype(dtype).name):
+        pytest.skip(f"{spec} does not take it")
+
+    def body(comm: Communicator) -> Any:
+        how = {"codec": spec, "algorithm": algorithm, "segments": 3}
+        size = 5000 * (comm.world if collective == "reduce_scatter" else 1)
+        x = contribution(comm.rank, size).astype(dtype)
+        given = x.copy()
+        one_pass = getattr(comm, collective)(x, out=np.zeros(5000, dtype), **how)
+        assert x.tobytes() == given.tobytes()
+        told = getattr(comm, collective)(x, out=np.zeros(5000, dtype), error=np.zeros(size, dtype), **how)
+        stats = comm.stats()
+        assert stats["encodes"] % 2 == stats["decodes"] % 2 == 0
+        return one_pass.tobytes() == told.tobytes()
+
+    assert run_ranks(world, body) == [True] * world
+
+
 def test_added_to_the_next_contribution_nothing_is_lost_for_good() -> None:
     calls = 20
 

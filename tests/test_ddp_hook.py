@@ -11,8 +11,9 @@ import pytest
 import rank_processes
 import torch
 import torch.distributed as dist
+import training
 from torch.nn.parallel import DistributedDataParallel
-from training import MLP, SGD, assert_same, loss_of, on_ranks, train, weights
+from training import MLP, SGD, assert_same, here, loss_of, on_ranks, train, weights
 
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Dense
@@ -28,7 +29,10 @@ def wrap(model, comm, store, **options):
     """DDP over a Gloo group of its own, for ranks that are threads."""
     group = dist.ProcessGroup(comm.rank, comm.world)
     gloo = dist.ProcessGroupGloo(store, comm.rank, comm.world, datetime.timedelta(seconds=20))
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+    for device in {"cpu", training.DEVICE}:
+        group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
+    # Autograd has one thread for a GPU, in which the ranks' threads would wait for each other.
+    torch.autograd.set_multithreading_enabled(training.DEVICE == "cpu")
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     GROUPS.append(group)
     return DistributedDataParallel(model, process_group=group, **options)
@@ -39,7 +43,7 @@ def on_ddp_ranks(world, fn):
 
 
 def ddp_train(comm, store, ddp_options=None, steps=4, **options):
-    model = wrap(copy.deepcopy(MLP), comm, store, **(ddp_options or {}))
+    model = wrap(here(MLP), comm, store, **(ddp_options or {}))
     hook = ddp.use(model, comm, **options)
     opt = SGD(model.parameters())
     for step in range(steps):
@@ -85,14 +89,14 @@ def test_residuals_follow_their_parameters_and_resume_to_the_bit():
                 loss_of(model, comm, step).backward()
                 opt.step()
 
-        model, hook, opt = begin("first", copy.deepcopy(MLP))
+        model, hook, opt = begin("first", here(MLP))
         go_on(model, hook, opt, range(3))
         saved = copy.deepcopy([model.module.state_dict(), opt.state_dict(), hook.state_dict()])
         assert saved[2]["residuals"].keys() == dict(MLP.named_parameters()).keys()
         go_on(model, hook, opt, range(3, 6))
         results = []
         for keep in (True, False):
-            again = copy.deepcopy(MLP)
+            again = here(MLP)
             again.load_state_dict(saved[0])
             other, hook, opt = begin(f"again {keep}", again)
             opt.load_state_dict(copy.deepcopy(saved[1]))
@@ -108,7 +112,7 @@ def test_residuals_follow_their_parameters_and_resume_to_the_bit():
 @pytest.mark.parametrize("exchange", ["dense", "int8"])
 def test_no_sync_sends_nothing(exchange):
     def body(comm, store):
-        model = wrap(copy.deepcopy(MLP), comm, store)
+        model = wrap(here(MLP), comm, store)
         hook = ddp.use(model, comm, exchange=exchange)
         calls = comm.stats()["calls"]
         with model.no_sync():
@@ -124,9 +128,9 @@ def test_no_sync_sends_nothing(exchange):
 
 def test_an_overflow_on_one_rank_makes_all_skip():
     def body(comm, store):
-        model = wrap(copy.deepcopy(MLP), comm, store)
+        model = wrap(here(MLP), comm, store)
         ddp.use(model, comm, exchange="int8", algorithm=CODED)
-        opt, scaler = SGD(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
+        opt, scaler = SGD(model.parameters()), torch.amp.GradScaler(training.DEVICE, init_scale=8.0)
         scales = []
         for step in range(3):
             opt.zero_grad()
@@ -145,7 +149,7 @@ def test_an_overflow_on_one_rank_makes_all_skip():
 
 def test_an_overflow_in_one_bucket_leaves_all_residuals_alone():
     def body(comm, store):
-        model = wrap(copy.deepcopy(MLP), comm, store, bucket_cap_mb=1e-4)
+        model = wrap(here(MLP), comm, store, bucket_cap_mb=1e-4)
         hook = ddp.use(model, comm, exchange="int4", algorithm=CODED)
         states = []
         for step in range(4):
@@ -165,7 +169,7 @@ def test_an_overflow_in_one_bucket_leaves_all_residuals_alone():
 
 def test_a_closed_communicator_is_an_error_in_backward():
     def body(comm, store):
-        model = wrap(copy.deepcopy(MLP), comm, store)
+        model = wrap(here(MLP), comm, store)
         ddp.use(model, comm, exchange="int8")
         comm.abort()
         with pytest.raises(Exception, match="abort"):
@@ -182,7 +186,7 @@ def test_what_settling_raises_arrives_too(monkeypatch):
     monkeypatch.setattr(Dense, "start", lambda self, buffer, parts: Broken())
 
     def body(comm, store):
-        model = wrap(copy.deepcopy(MLP), comm, store)
+        model = wrap(here(MLP), comm, store)
         ddp.use(model, comm)
         with pytest.raises(RuntimeError, match="a fault of ours"):
             loss_of(model, comm, 0).backward()
@@ -192,7 +196,7 @@ def test_what_settling_raises_arrives_too(monkeypatch):
 
 def test_arguments():
     def body(comm, store):
-        model = wrap(copy.deepcopy(MLP), comm, store)
+        model = wrap(here(MLP), comm, store)
         with pytest.raises(InvalidArgumentError, match=r"DistributedDataParallel, got Sequential \(rank"):
             ddp.use(MLP, comm)
         with pytest.raises(InvalidArgumentError, match=r"one of dense, or a codec"):

@@ -304,6 +304,26 @@ def test_a_direct_all_reduce_is_one_fold_a_rank_and_no_copy(make_kit):
     assert kit.enqueued("reduce") in (world, None) and kit.enqueued("copy") in (0, None)
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
+@pytest.mark.parametrize("tells", [False, True])
+def test_partial_sums_are_coded_again_in_one_pass(make_kit, collective, tells):
+    world, segments, kit = 4, 2, make_kit()
+
+    def body(comm):
+        count = 4096 * comm.world
+        x, error = kit.array(np.ones(count, np.float32)), kit.array(np.zeros(count, np.float32))
+        how = {"codec": "int8", "algorithm": "coded_ring", "segments": segments, "async_op": True}
+        if collective == "reduce_scatter":
+            how["out"] = kit.array(np.zeros(count // comm.world, np.float32))
+        getattr(comm, collective)(x, error=error if tells else None, **how).synchronize()
+        return float(kit.host(how.get("out", x))[0])
+
+    assert run_ranks(world, body) == [pytest.approx(world, rel=0.02)] * world
+    hops = world - 1
+    at_once = 0 if tells else world * segments * (hops - 1)  # all but the last, whose sum is wanted
+    assert kit.enqueued("decode_add_encode") in (at_once, None)
+
+
 def test_the_host_does_not_wait_for_the_device(make_kit):
     """All calls are enqueued while the first copy of each stream still holds everything up."""
     kit, calls = make_kit(60_000), 5
@@ -430,8 +450,8 @@ def test_mixed_arguments_and_ranks(make_kit):
             comm.all_reduce(x, out=other.array(np.ones(3, np.float32)))
         with pytest.raises(InvalidArgumentError, match="x and error must be on one device"):
             comm.all_reduce(x, codec="int8", error=np.ones(3, np.float32))
-        with pytest.raises(UnsupportedTypeError, match="this call takes arrays in host memory only"):
-            comm.all_reduce(x, max_rel_err=0.1)
+        with pytest.raises(InvalidArgumentError, match="x and out must be on one device"):
+            comm.all_reduce(x, out=np.ones(3, np.float32), max_rel_err=0.1)
         return comm.all_reduce(np.ones(1)).tolist()  # nothing has happened to the communicator
 
     assert run_ranks(2, arguments) == [[2.0]] * 2

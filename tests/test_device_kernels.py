@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from codec_samples import CODECS, narrow, storage, usable
+from norms import BLOCKS, PART_ROWS, lost, norm_values, squares, within
 from on_device import wait_for
 from reference import DTYPES, OPS, defined, values
 from test_reduce import sample, widen
@@ -39,6 +40,29 @@ def test_folds(make_kit, op, sources):
             finish(kit)
             for found in (out, there[0]):
                 assert kit.host(found).tobytes() == expected.tobytes(), (dtype, count)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_sums_of_squares(make_kit, dtype):
+    """Within rounding, from every alignment, and added to what is there; of what was lost too."""
+    kit = make_kit()
+    for count, shift in [(1, 0), (1000, 1), (10_003, 2), (1 << 16, 0)]:
+        x, became = norm_values(dtype, count + shift, 1), norm_values(dtype, count + shift, 2)
+        there, other = kit.array(x.copy(), dtype), kit.array(became.copy(), dtype)
+        parts, gone = (kit.array(np.zeros((_core.norm_parts, PART_ROWS))) for _ in range(2))
+        begin = x.itemsize * shift
+        for _ in range(2):
+            place = kit.address(there) + begin, count, kit.address(parts)
+            kit.device.add_squares(dtype, *place, sum(BLOCKS))
+        place = kit.address(there) + begin, count, kit.address(gone)
+        kit.device.add_squares(dtype, *place, 1, kit.address(other) + begin, 3)
+        finish(kit)
+        wide, found = widen(dtype, x)[shift:], kit.host(parts)
+        for block, total in zip(BLOCKS, found.sum(0), strict=False):
+            assert within(total, 2 * squares(wide, block), count + _core.norm_parts), block
+        assert found[:, -1].max() == np.abs(wide).max()
+        exact = lost(wide, widen(dtype, became)[shift:], 3)
+        assert within(kit.host(gone)[:, 0].sum(), exact, count + _core.norm_parts)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

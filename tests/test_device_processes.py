@@ -58,6 +58,16 @@ def test_premultiplied_sums(world, collective):
     assert all(world.run(ranks_do.as_on_the_host, collective, "float32", 60_000, 50, **options))
 
 
+@pytest.mark.parametrize("count", [5000, 1_000_003])
+@pytest.mark.parametrize(("most", "coded"), [(0.5, True), (0.02, True), (1e-9, False)])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_bounded_errors(world, most, coded, op, count):
+    """A message within the arena and one beyond it."""
+    first, *others = world.run(ranks_do.bounded, most, count, op, 50)
+    assert others == [first] * (world.ranks - 1)
+    assert first[3] and (first[0] is not None) == coded
+
+
 def test_lists_of_arrays(world):
     assert world.run(ranks_do.lists, 50) == [[True] * 12] * world.ranks
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import training
 from ranks import outcomes_of
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -17,6 +18,7 @@ from training import (
     SGD,
     Fault,
     assert_same,
+    here,
     loss_of,
     on_ranks,
     seeded,
@@ -45,10 +47,10 @@ def gradients(rank, step):
 
 def send(coded, gradient, used=(1, 1), parts=PARTS):
     """One bucket there and back; what is global of its gradients and its marks."""
-    buffer = torch.cat([gradient, torch.tensor(used, dtype=gradient.dtype)])
+    buffer = here(torch.cat([gradient, torch.tensor(used, dtype=gradient.dtype)]))
     coded.start(buffer, parts).wait()
     coded.end_round()
-    return buffer[:ELEMENTS], buffer[ELEMENTS:]
+    return buffer[:ELEMENTS].cpu(), buffer[ELEMENTS:].cpu()
 
 
 def held(coded):
@@ -227,11 +229,11 @@ def test_what_no_width_of_fixed_holds_is_an_overflow(eps, algorithm):
 @pytest.mark.parametrize("spec", ["int8", "bf16", "fixed:0.001"])
 def test_a_scaler_skips_the_step_and_training_goes_on(spec):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(
             ADAMW(model.parameters()), model, comm, merge="200B", exchange=spec, algorithm=CODED
         )
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler = torch.amp.GradScaler(training.DEVICE, init_scale=8.0)
         scales = []
         for step in range(4):
             opt.zero_grad()
@@ -252,7 +254,7 @@ def test_a_scaler_skips_the_step_and_training_goes_on(spec):
 
 def test_a_step_that_is_not_made_leaves_all_residuals_alone():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(
             SGD(model.parameters()), model, comm, merge="per_tensor", exchange="int4", algorithm=CODED
         )
@@ -288,7 +290,7 @@ def test_a_parameter_that_nobody_uses_gets_no_gradient_and_keeps_its_residual():
     template = seeded(lambda: nn.ModuleDict({"a": nn.Linear(6, 3), "b": nn.Linear(6, 3)}))
 
     def body(comm):
-        model = copy.deepcopy(template)
+        model = here(template)
         opt = DistributedOptimizer(
             SGD(model.parameters()), model, comm, merge="one", exchange="int4", algorithm=CODED
         )
@@ -318,7 +320,7 @@ def test_a_parameter_that_nobody_uses_gets_no_gradient_and_keeps_its_residual():
 
 def test_residuals_stay_with_their_parameters_when_buckets_change():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         model[2].requires_grad_(False)
         opt = DistributedOptimizer(
             SGD(model.parameters()), model, comm, merge="one", exchange="int4", algorithm=CODED
@@ -354,12 +356,12 @@ def go_on(model, opt, comm, steps):
 def test_training_resumes_to_the_bit(world, merge):
     def body(comm):
         options = {"exchange": "int4", "merge": merge, "algorithm": CODED}
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(ADAMW(model.parameters()), model, comm, **options)
         go_on(model, opt, comm, range(3))
         saved = copy.deepcopy([model.state_dict(), opt.state_dict()])
         go_on(model, opt, comm, range(3, 6))
-        again = copy.deepcopy(MLP)
+        again = here(MLP)
         again.load_state_dict(saved[0])
         opt = DistributedOptimizer(ADAMW(again.parameters()), again, comm, **options)
         opt.load_state_dict(saved[1])
@@ -429,7 +431,7 @@ def test_reshard_takes_every_rank_once():
 
 def test_states_of_other_exchanges():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opts = {
             name: DistributedOptimizer(ADAMW(model.parameters()), model, comm, exchange=name)
             for name in ("int4", "int8", "mpc", "dense")

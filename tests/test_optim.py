@@ -1,6 +1,5 @@
 """DistributedOptimizer: several ranks train as one process would with the whole batch, bit for bit alike."""
 
-import copy
 from functools import partial
 
 import numpy as np
@@ -14,6 +13,7 @@ from training import (
     SGD,
     TARGETS,
     assert_same,
+    here,
     loss_of,
     on_ranks,
     seeded,
@@ -83,7 +83,7 @@ def test_buckets_follow_the_merge_policy_per_dtype():
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_accumulation(quiet, set_to_none):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = wrap(SGD(model.parameters()), model, comm, merge="200B")
         for step in range(0, 6, 3):
             opt.zero_grad(set_to_none)
@@ -106,7 +106,7 @@ def test_accumulation(quiet, set_to_none):
 @pytest.mark.parametrize("world", [1, 2])
 def test_step_refuses_gradients_that_are_local(world):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
         with opt.no_sync():
             loss_of(model, comm, 0).backward()
@@ -121,7 +121,7 @@ def test_step_refuses_gradients_that_are_local(world):
 
 def test_a_rank_without_a_batch_takes_part_by_synchronize():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
         if comm.rank == 0:
             (2 * loss_of(model, None, 0)).backward()
@@ -148,15 +148,15 @@ def test_unused_parameters(merge, set_to_none):
     template = seeded(Branches)
 
     def body(comm):
-        model = copy.deepcopy(template)
+        model = here(template)
         opt = wrap(ADAMW(model.parameters(), weight_decay=0.5), model, comm, merge=merge)
         for step in range(3):
             opt.zero_grad(set_to_none)
             for rank in (
                 range(3) if comm is None else [comm.rank]
             ):  # only rank 1 uses the branch, and not at first
-                output = model(INPUTS[step].chunk(3)[rank], some=rank == 1 and step > 0)
-                loss = (output - TARGETS[step].chunk(3)[rank]).square().mean()
+                output = model(here(INPUTS[step].chunk(3)[rank]), some=rank == 1 and step > 0)
+                loss = (output - here(TARGETS[step].chunk(3)[rank])).square().mean()
                 (loss / 3 if comm is None else loss).backward()
             assert model.never.weight.grad is None
             assert (model.some.weight.grad is None) == (step == 0)
@@ -175,7 +175,7 @@ def test_tied_and_frozen_parameters():
 
 def test_unfreezing_needs_zero_grad():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         model[0].requires_grad_(False)
         opt = wrap(SGD(model.parameters()), model, comm)
         for step in range(3):
@@ -198,7 +198,7 @@ def test_unfreezing_needs_zero_grad():
 
 def test_parameters_of_the_optimizer_alone_and_of_the_model_alone():
     def body(comm):
-        model, scale = copy.deepcopy(MLP), nn.Parameter(torch.ones(()))
+        model, scale = here(MLP), nn.Parameter(here(torch.ones(())))
         opt = wrap(SGD([*model[:3].parameters(), scale]), model, comm)
         for step in range(3):
             opt.zero_grad()
@@ -206,14 +206,14 @@ def test_parameters_of_the_optimizer_alone_and_of_the_model_alone():
             (scale * loss_of(model, comm, step)).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             opt.step()
-        return torch.cat([weights(model), scale.detach().double().reshape(1)])
+        return torch.cat([weights(model), scale.detach().double().reshape(1).cpu()])
 
     assert_same(on_ranks(2, body), body(None))
 
 
 def test_several_optimizers_of_one_model():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         first = wrap(SGD([p for p in model.parameters() if p.ndim == 2]), model, comm)
         second = wrap(ADAMW([p for p in model.parameters() if p.ndim == 1]), model, comm)
         for step in range(3):
@@ -231,7 +231,7 @@ def test_several_optimizers_of_one_model():
 
 def test_wrapping_again_retires_the_older_wrapper():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         old, new = (DistributedOptimizer(SGD(model.parameters()), model, comm) for _ in range(2))
         loss_of(model, comm, 0).backward()
         with pytest.raises(InvalidArgumentError, match="use the newer"):
@@ -253,7 +253,7 @@ def test_gradients_keep_the_strides_of_their_parameters():
     template[1].bias = nn.Parameter(torch.linspace(0, 1, 8)[::2])  # strides with gaps
 
     def body(comm):
-        model = copy.deepcopy(template)
+        model = here(template)
         model[1].bias = nn.Parameter(torch.linspace(0, 1, 8)[::2])
         opt = wrap(SGD(model.parameters()), model, comm)
         for step in range(3):

@@ -1,12 +1,11 @@
 """LayerwiseBSP: one rank updates, and all train as one process would with the whole batch."""
 
-import copy
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
-from training import ADAMW, MLP, SGD, assert_same, loss_of, on_ranks, seeded, train, weights
+from training import ADAMW, MLP, SGD, assert_same, here, loss_of, on_ranks, seeded, train, weights
 
 import gpucomm
 from gpucomm.errors import InvalidArgumentError, MismatchError, RankFailedError
@@ -14,7 +13,7 @@ from gpucomm.optim import LayerwiseBSP
 
 
 def train_layerwise(comm, template=MLP, make=SGD, steps=4, **options):
-    model = copy.deepcopy(template)
+    model = here(template)
     opt = LayerwiseBSP(make(model.parameters()), model, comm, **options)
     for step in range(steps):
         opt.zero_grad()
@@ -33,7 +32,7 @@ def test_trains_as_one_process_does(world, algorithm):
 
 def test_only_the_root_has_optimizer_state():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = LayerwiseBSP(ADAMW(model.parameters()), model, comm, root=1)
         schedule = torch.optim.lr_scheduler.StepLR(opt, 1, 0.5)
         for step in range(3):
@@ -88,7 +87,7 @@ def test_weights_that_are_read_outside_their_own_forward():
 
 def test_state_dict_waits_for_the_weights():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
         loss_of(model, comm, 0).backward()
         opt.step()
@@ -100,7 +99,7 @@ def test_state_dict_waits_for_the_weights():
 
 def test_a_discarded_optimizer_leaves_the_model_alone():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         LayerwiseBSP(SGD(model.parameters()), model, comm)
         before = comm.stats()["calls"]
         loss_of(model, comm, 0).backward()
@@ -135,7 +134,7 @@ def test_the_ranks_must_wrap_alike():
 
 def test_what_step_refuses():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         model[0].bias.requires_grad_(False)
         opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
         with pytest.raises(InvalidArgumentError, match=rf"takes no closure \(rank {comm.rank} of 2\)"):
@@ -149,7 +148,7 @@ def test_what_step_refuses():
 
 def test_gradients_of_several_backwards_do_not_add_up():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
         for _ in range(2):
             loss_of(model, comm, 0).backward()

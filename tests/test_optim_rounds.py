@@ -13,6 +13,7 @@ from training import (
     SGD,
     Fault,
     assert_same,
+    here,
     loss_of,
     on_ranks,
     share,
@@ -58,7 +59,7 @@ def spy(monkeypatch):
 
 def test_gradients_leave_while_backward_still_runs(spy):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="per_tensor", exchange="spy")
         log = opt._exchange.log
         model[0].weight.register_hook(lambda _: log.append("the last gradient"))
@@ -73,7 +74,7 @@ def test_gradients_leave_while_backward_still_runs(spy):
 
 def test_the_state_of_an_exchange_is_saved_and_loaded(spy):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         one, other, dense = (
             DistributedOptimizer(SGD(model.parameters()), model, comm, exchange=name)
             for name in ("spy", "spy", "dense")
@@ -91,7 +92,7 @@ def test_the_state_of_an_exchange_is_saved_and_loaded(spy):
 
 def test_stats_count_what_was_sent():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="one", algorithm="ring")
         for step in range(3):
             opt.zero_grad()
@@ -113,7 +114,7 @@ def test_stats_count_what_was_sent():
 
 def test_training_goes_on_after_a_backward_that_failed_half_way():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="per_tensor")
         with pytest.raises(ZeroDivisionError):
             model[4](Fault.apply(model[:4](share(comm, INPUTS[0])))).sum().backward()
@@ -131,7 +132,7 @@ def test_training_goes_on_after_a_backward_that_failed_half_way():
 
 def test_zero_grad_waits_for_what_a_failed_backward_has_sent(spy):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="per_tensor", exchange="spy")
         with pytest.raises(ZeroDivisionError):
             model[4](Fault.apply(model[:4](share(comm, INPUTS[0])))).sum().backward()
@@ -144,7 +145,7 @@ def test_zero_grad_waits_for_what_a_failed_backward_has_sent(spy):
 
 def test_a_failed_backward_that_had_sent_nothing_needs_no_care():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="one")
         with pytest.raises(ZeroDivisionError):
             model[4](Fault.apply(model[:4](share(comm, INPUTS[0])))).sum().backward()
@@ -158,7 +159,7 @@ def test_a_failed_backward_that_had_sent_nothing_needs_no_care():
 
 def test_a_fault_of_a_collective_surfaces_from_backward():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm, merge="per_tensor")
         with pytest.raises(Error) as error:
             if comm.rank == 1:
@@ -175,7 +176,7 @@ def test_a_fault_of_a_collective_surfaces_from_backward():
 
 def test_a_rank_that_fails_does_not_leave_the_others_waiting():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         DistributedOptimizer(SGD(model.parameters()), model, comm)
         if comm.rank == 1:
             raise KeyError("no batch")
@@ -194,6 +195,7 @@ def test_a_rank_that_fails_does_not_leave_the_others_waiting():
         ),
         (lambda: nn.Linear(6, 3).double(), "rank 2 differs"),
         (lambda: nn.Linear(6, 3).requires_grad_(False), "0 buckets"),
+        (lambda: nn.Linear(6, 3, device="meta"), "kind of device"),
     ],
 )
 def test_different_models_are_found_at_wrapping(odd, text):
@@ -207,7 +209,7 @@ def test_different_models_are_found_at_wrapping(odd, text):
 
 def test_different_settings_are_found_at_wrapping():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         with pytest.raises(MismatchError, match="rank 1 differs"):
             DistributedOptimizer(
                 SGD(model.parameters()), model, comm, algorithm=["ring", "direct"][comm.rank]
@@ -229,7 +231,7 @@ def test_different_settings_are_found_at_wrapping():
 @pytest.mark.parametrize("world", [1, 2])
 def test_bad_arguments_are_refused_at_wrapping(world, change, text):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         arguments = {"optimizer": SGD(model.parameters()), "model": model, "comm": comm} | change
         with pytest.raises(InvalidArgumentError, match=text):
             DistributedOptimizer(**arguments)
@@ -244,7 +246,7 @@ def test_gradients_that_cannot_be_exchanged_are_refused():
         opt = DistributedOptimizer(SGD(embedding.parameters()), embedding, comm)
         with pytest.raises(UnsupportedTypeError, match=r"'weight'.*sparse=False"):
             embedding(torch.tensor([1])).sum().backward()
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
         with pytest.raises(InvalidArgumentError, match="carries a graph"):
             loss_of(model, comm, 0).backward(create_graph=True)

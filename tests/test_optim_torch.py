@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+import training
 from torch import nn
 from training import (
     ADAMW,
@@ -15,6 +16,7 @@ from training import (
     SGD,
     TARGETS,
     assert_same,
+    here,
     loss_of,
     on_ranks,
     seeded,
@@ -40,7 +42,7 @@ from gpucomm.optim import DistributedOptimizer
 )
 def test_schedulers(make_scheduler):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = wrap(SGD(model.parameters()), model, comm)
         scheduler = make_scheduler(opt)
         rates = []
@@ -58,7 +60,7 @@ def test_schedulers(make_scheduler):
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 def test_lbfgs_decides_by_the_global_loss(search):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = wrap(torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn=search), model, comm)
 
         def closure():
@@ -68,14 +70,14 @@ def test_lbfgs_decides_by_the_global_loss(search):
             return loss
 
         losses = [opt.step(closure).detach().double() for _ in range(2)]
-        return torch.cat([weights(model), torch.stack(losses)])
+        return torch.cat([weights(model), torch.stack(losses).cpu()])
 
     assert_same(on_ranks(4, body), body(None), atol=1e-4)
 
 
 def test_a_closure_must_make_global_gradients():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
 
         def closure():
@@ -92,10 +94,10 @@ def test_a_closure_must_make_global_gradients():
 @pytest.mark.parametrize("clip", [False, True])
 def test_an_overflow_on_one_rank_makes_all_skip(fused, clip):
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = wrap(torch.optim.AdamW(model.parameters(), 0.01, fused=fused), model, comm, merge="200B")
         assert getattr(opt, "_step_supports_amp_scaling", False) == fused
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler = torch.amp.GradScaler(training.DEVICE, init_scale=8.0)
         scales = []
         for step in range(4):
             opt.zero_grad()
@@ -116,7 +118,7 @@ def test_an_overflow_on_one_rank_makes_all_skip(fused, clip):
 
 def test_clipping_sees_the_global_gradient():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = wrap(SGD(model.parameters()), model, comm, merge="per_tensor")
         norms = []
         for step in range(3):
@@ -124,7 +126,7 @@ def test_clipping_sees_the_global_gradient():
             loss_of(model, comm, step).backward()
             norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).double())
             opt.step()
-        return torch.cat([weights(model), torch.stack(norms)])
+        return torch.cat([weights(model), torch.stack(norms).cpu()])
 
     assert_same(on_ranks(3, body), body(None))
 
@@ -137,7 +139,7 @@ def test_checkpoints_are_exchangeable_with_a_plain_optimizer():
             opt.step()
 
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = wrap(ADAMW(model.parameters()), model, comm)
         go_on(comm, model, opt, range(2))
         saved = copy.deepcopy([model.state_dict(), opt.state_dict()])
@@ -150,7 +152,7 @@ def test_checkpoints_are_exchangeable_with_a_plain_optimizer():
             go_on(comm, model, opt, range(2, 4))
             results.append(weights(model))
         assert torch.equal(*results)
-        plain = ADAMW(copy.deepcopy(MLP).parameters())
+        plain = ADAMW(here(MLP).parameters())
         plain.load_state_dict(saved[1])
         assert plain.state_dict()["state"][0]["step"] == 2
         return results[0]
@@ -162,11 +164,11 @@ def test_add_param_group_takes_the_new_parameters_from_rank_0():
     template = seeded(lambda: nn.Linear(3, 3), 5)
 
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = wrap(SGD(model.parameters()), model, comm)
         for step in range(4):
             if step == 2:
-                model.append(copy.deepcopy(template))
+                model.append(here(template))
                 with torch.no_grad():
                     model[5].weight += 0 if comm is None else comm.rank
                 before = 0 if comm is None else comm.stats()["bytes_sent"]
@@ -208,7 +210,7 @@ def test_checkpointed_activations(reentrant):
 
 def test_models_are_copied_and_saved_as_ever_but_the_wrapper_is_not():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
         loss_of(model, comm, 0).backward()
         file = io.BytesIO()
@@ -229,7 +231,7 @@ def test_models_are_copied_and_saved_as_ever_but_the_wrapper_is_not():
 
 def test_a_discarded_wrapper_leaves_the_model_alone():
     def body(comm):
-        model = copy.deepcopy(MLP)
+        model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
         hooks = model[0].weight._post_accumulate_grad_hooks
         assert len(hooks) == 1

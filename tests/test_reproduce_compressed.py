@@ -24,7 +24,15 @@ from gpucomm.reproduce.compressed_collectives.measuring import (
     Measured,
     Way,
 )
-from gpucomm.reproduce.compressed_collectives.points import MIB, Point, points
+from gpucomm.reproduce.compressed_collectives.points import (
+    HEADLINE_C,
+    MIB,
+    Point,
+    headline,
+    headline_rate,
+    points,
+    trial,
+)
 from gpucomm.reproduce.hosts import Found
 from gpucomm.reproduce.papers import find
 from gpucomm.reproduce.run import Cell, Run
@@ -102,15 +110,23 @@ def test_dense_is_the_fastest_dense():
     assert {str(found.ours), "direct", "ring", "ring_per_hop"} <= set(row.samples)
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_points_are_what_is_asked_for(collective):
-    full = points(Run(), collective)
+def test_points_are_what_is_asked_for():
+    full = [headline(Run(), 200.0), *points(Run())]
     assert {point.ranks for point in full} == {4, 8}
     assert {point.cell.nbytes // MIB for point in full} == {1, 4, 16, 64}
     assert [point.headline for point in full] == [True] + [False] * (len(full) - 1)
     for point in full:
         assert point.cell.model.kind == "switch"
         assert point.part_bytes / point.coded_bytes == pytest.approx(8, rel=0.04)
+
+
+@pytest.mark.parametrize("coding_s", [1e-3, 5e-3, 2e-2])
+def test_the_headlines_links_follow_from_what_a_hop_takes(coding_s):
+    """As fast as makes c what is wanted, whatever the machine."""
+    rate = headline_rate(coding_s / trial(Run()).wire_s)
+    low, high = HEADLINE_C
+    assert low < coding_s / headline(Run(), rate).wire_s < high
+    assert headline_rate(0.0) == 1000 and headline_rate(1e6) == 10
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -155,9 +171,17 @@ def test_what_is_hidden_of_dense_messages_is_hidden_of_coded_ones():
     assert training._model_row(Run(), found._replace(times=times)).ours == pytest.approx(0, abs=0.1)
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.72])
+def test_the_links_follow_from_the_share_that_is_wanted(share):
+    found = stepped(100, 0.5)
+    there = stepped(found.rate_for(share, 100), 0.5)
+    assert there.share == pytest.approx(share, abs=0.01)
+
+
 @pytest.mark.processes
-def test_fsdp_of_a_small_run():
-    run = Run(quick=True, hurry=8)
+def test_fsdp_of_a_small_run(monkeypatch):
+    monkeypatch.setattr(training, "SHARES", [0.72])
+    run = Run(hurry=8)
     claims = [claim for claim in find("compressed-collectives").claims if claim.name.startswith("fsdp")]
     rows = [row.as_json("source") for claim in claims for row in claim.work(run).rows]
     check(rows)

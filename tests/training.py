@@ -11,6 +11,7 @@ from gpucomm.optim import DistributedOptimizer
 
 torch.set_num_threads(1)  # the ranks are threads already
 
+DEVICE = "cpu"  # tests/gpu train the same on a GPU
 BATCH = 24  # divisible by 2, 3 and 4
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 ADAMW = partial(torch.optim.AdamW, lr=0.01)
@@ -31,13 +32,18 @@ INPUTS = torch.randn(8, BATCH, 6, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.randn(8, BATCH, 3, generator=torch.Generator().manual_seed(2))
 
 
+def here(x):
+    """A tensor, or a copy of a module, where these tests train."""
+    return x.to(DEVICE) if isinstance(x, torch.Tensor) else copy.deepcopy(x).to(DEVICE)
+
+
 def on_ranks(world, fn, *args):
     with gpucomm.local(world, threads=True, timeout=20) as ranks:
         return ranks.run(fn, *args)
 
 
 def share(comm, tensor):
-    return tensor if comm is None else tensor.chunk(comm.world)[comm.rank]
+    return here(tensor if comm is None else tensor.chunk(comm.world)[comm.rank])
 
 
 def loss_of(model, comm, step):
@@ -49,12 +55,12 @@ def wrap(optimizer, model, comm, **options):
 
 
 def weights(model):
-    return torch.cat([param.detach().reshape(-1).double() for param in model.parameters()])
+    return torch.cat([param.detach().reshape(-1).double() for param in model.parameters()]).cpu()
 
 
 def train(comm, template=MLP, make=SGD, steps=4, loss=loss_of, **options):
     """Trains a copy of the template; comm None is the single process, with the whole batch."""
-    model = copy.deepcopy(template)
+    model = here(template)
     opt = wrap(make(model.parameters()), model, comm, **options)
     for step in range(steps):
         opt.zero_grad()

@@ -43,7 +43,7 @@ __all__: list[str] = [
     "grouped",
     "hasten",
     "mpi_wire",
-    "norms",
+    "norm_parts",
     "place_steps",
     "read_process",
     "reduce",
@@ -436,6 +436,20 @@ class Device:
     """
     Memory and streams of work, on CUDA or on the host.
     """
+    def add_squares(
+        self,
+        dtype: str,
+        x: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        parts: typing.SupportsInt | typing.SupportsIndex,
+        blocks: typing.SupportsInt | typing.SupportsIndex = 1,
+        became: typing.SupportsInt | typing.SupportsIndex = 0,
+        times: typing.SupportsInt | typing.SupportsIndex = 1,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues sums of squares of x, for block sizes that are bits of `blocks`, or of times (became - x).
+        """
     def copy(
         self,
         to: typing.SupportsInt | typing.SupportsIndex,
@@ -784,9 +798,21 @@ class Communicator:
         segments: typing.SupportsInt | typing.SupportsIndex,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None,
         codec: str,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> float:
         """
         all_reduce that returns the sum of squares of what this rank's encodings lost.
+        """
+    def _norms(
+        self,
+        x: typing.Any,
+        blocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        stream: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> list:
+        """
+        The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of two up to 1024)
+        the norm of an array that holds at every element the largest magnitude of its block.
         """
     def _packed(
         self,
@@ -824,7 +850,8 @@ class Communicator:
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
     ) -> list:
         """
-        What an all_reduce of x would choose from: (algorithm, segments, predicted seconds), the same on all ranks.
+        What an all_reduce of x would choose from: (algorithm, segments, predicted seconds or, on a device, bytes), the
+        same on all ranks.
         """
     def _survivors(
         self,
@@ -915,7 +942,8 @@ class Communicator:
 
             max_rel_err: the result may differ from the exact sum by at most so many times the sum of the norms of the
                 ranks' x: gpucomm picks the cheapest codec that keeps to it, or none. Then the call blocks, takes no
-                algorithm, segments, async_op or error, and returns a gpucomm.bounded.Bounded.
+                algorithm, segments, async_op or error, and returns a gpucomm.bounded.Bounded. On a device the cheapest
+                is what makes the fewest bytes of x.
 
         Returns:
             x or out; a Work if async_op.
@@ -1429,15 +1457,6 @@ def mpi_wire(
     and MPI_BYTE.
     """
 
-def norms(
-    x: typing.Any,
-    blocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
-) -> list:
-    """
-    The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of two up to 1024) the norm of an array that
-    holds at every element the largest magnitude of its block.
-    """
-
 def place_steps(
     plans: collections.abc.Sequence[Plan], agreed: collections.abc.Sequence[Plan] = []
 ) -> list[list[int]]:
@@ -1541,4 +1560,5 @@ def verify(plans: collections.abc.Sequence[Plan]) -> Verified:
     Executes the plans of all ranks symbolically; raises MismatchError on any fault.
     """
 
+norm_parts: int = 2048
 version: str

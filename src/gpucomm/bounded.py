@@ -51,7 +51,7 @@ class Bounded:
 
 
 class _Choice(NamedTuple):
-    cost_s: float
+    cost: float  # seconds by the model of the links, or bytes of x as it travels
     codec: str | None
     algorithm: str
     segments: int
@@ -66,7 +66,8 @@ class _Sizes:
     dtype: str
     norm: float
     largest: float
-    blocks: dict[int, float]  # as _core.norms, by block size
+    blocks: dict[int, float]  # as of Communicator._norms, by block size
+    rounding: float  # of a quotient of two of these sums
 
 
 def all_reduce(
@@ -79,12 +80,17 @@ def all_reduce(
     scale: float | None = None,
     codec: str | None = None,
     timeout: float | None = None,
+    stream: int | None = None,
     **others: Any,
 ) -> Bounded:
     """Reduces x over all ranks with an error of at most `max_rel_err`; see `Communicator.all_reduce`.
 
     Before anything is sent the ranks agree on their norms, in one small all-reduce; from these and the
     codecs' bounds follows what each would lose at most. The exact result is never needed.
+
+    On a device, whose links are not measured, the cheapest is what makes the fewest bytes of x. The host
+    waits for x's norms and, where something was coded, for what was lost; else for the result only the
+    stream waits.
 
     Args:
         comm: the ranks.
@@ -95,6 +101,7 @@ def all_reduce(
         scale: as in `Communicator.all_reduce`.
         codec: the only one to consider; None: several.
         timeout: seconds for each call.
+        stream: as in `Communicator.all_reduce`.
         others: must be left at their defaults.
 
     Raises:
@@ -104,18 +111,20 @@ def all_reduce(
     _check(comm, max_rel_err, op, others)
     before = comm.stats()["bytes_sent"]
     specs = _SPECS if codec is None else (_core.Codec(codec).spec,)
-    sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, timeout)
+    how: dict[str, Any] = {"timeout": timeout, "stream": stream}
+    sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, how)
     codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
     choices = _choices(comm, x, max_rel_err, codecs, sizes, timeout)
-    choice = min(choices, key=lambda choice: choice.cost_s)
+    choice = min(choices, key=lambda choice: choice.cost)
     result = x if out is None else out
     lost = 0.0
     if choice.codec is None:
-        comm.all_reduce(x, op, out=out, scale=scale, timeout=timeout)
+        comm.all_reduce(x, op, out=out, scale=scale, **how)
     else:
-        how = op, out, scale, choice.algorithm, choice.segments, timeout, choice.codec
-        mine = np.array([math.sqrt(comm._lossy_all_reduce(x, *how))])
-        lost = float(_summed(comm, mine, timeout)[0]) / sizes.norm
+        what = op, out, scale, choice.algorithm, choice.segments, timeout, choice.codec, stream
+        mine = np.array([math.sqrt(comm._lossy_all_reduce(x, *what))])
+        lost = float(_summed(comm, mine, timeout)[0]) / sizes.norm * (1 + sizes.rounding)
+        lost = min(lost, choice.bound)  # both are bounds
     sent = comm.stats()["bytes_sent"] - before
     return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, sent)
 
@@ -136,11 +145,13 @@ def _summed(comm: Communicator, values: Any, timeout: float | None) -> Any:
     return comm.all_reduce(values, algorithm="one_shot", segments=1, timeout=timeout)
 
 
-def _agree(comm: Communicator, x: Any, scale: float, specs: tuple[str, ...], timeout: float | None) -> _Sizes:
+def _agree(comm: Communicator, x: Any, scale: float, specs: tuple[str, ...], how: dict[str, Any]) -> _Sizes:
     blocks = sorted({1, *(int(_core.Codec(spec).traits["block"]) for spec in specs)})
-    dtype, count, *found = _core.norms(x, blocks)
-    norm, largest, *of_blocks = _summed(comm, np.array(found) * scale, timeout).tolist()
-    return _Sizes(count, dtype, norm, largest, dict(zip(blocks, of_blocks, strict=True)))
+    dtype, count, *found = comm._norms(x, blocks, **how)
+    norm, largest, *of_blocks = _summed(comm, np.array(found) * scale, how["timeout"]).tolist()
+    # A sum of n positive terms is off by at most n 2^-53 of it, in whatever order; its root by half of that.
+    rounding = (count + 2 * comm.world + 16) * 2.0**-52
+    return _Sizes(count, dtype, norm, largest, dict(zip(blocks, of_blocks, strict=True)), rounding)
 
 
 def _codecs(
@@ -171,31 +182,32 @@ def _choices(
 ) -> Iterator[_Choice]:
     """What keeps to the bound, the same on every rank: sending elements as they are always does."""
     dense = comm._predict(x, None, timeout) if codecs else []
-    yield _Choice(min((cost_s for *_, cost_s in dense), default=0.0), None, "auto", 0, 0.0)
+    yield _Choice(min((cost for *_, cost in dense), default=0.0), None, "auto", 0, 0.0)
     for codec in codecs:
-        for algorithm, segments, cost_s in comm._predict(x, codec.spec, timeout):
+        for algorithm, segments, cost in comm._predict(x, codec.spec, timeout):
             about = _core.algorithms()[algorithm]
             if about["coded"] and not about["repeats"]:
                 bound = _bound(codec, algorithm, comm.world, sizes)
                 if bound <= most:
-                    yield _Choice(cost_s, codec.spec, algorithm, segments, bound)
+                    yield _Choice(cost, codec.spec, algorithm, segments, bound)
 
 
 def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> float:
     """What the error is at most, relative to the sum of norms.
 
     A coding of a partial sum loses at most `share` of the sum of its contributions' largest magnitudes, block
-    by block; by Minkowski's inequality the norms of these add up.
+    by block; by Minkowski's inequality the norms of these add up. Rounded up: the norms are sums of floats.
     """
+    up = 1 + sizes.rounding
     found = _passes(algorithm, world, codec.traits["additive"])
-    least = found * codec.bound(0.0, sizes.dtype) * world * math.sqrt(sizes.count) / sizes.norm
+    least = up * found * codec.bound(0.0, sizes.dtype) * world * math.sqrt(sizes.count) / sizes.norm
     if codec.traits["bound"] == "absolute":
         return least
     share = max(codec.bound(m, sizes.dtype) / m for m in _MANTISSAS)
-    grown = (1 + share) ** found
-    if not math.isfinite(codec.bound(sizes.largest * grown, sizes.dtype)):
+    growth = math.expm1(found * math.log1p(share))  # (1 + share)^found - 1
+    if not math.isfinite(codec.bound(sizes.largest * (1 + growth), sizes.dtype)):
         return math.inf
-    return (grown - 1) * sizes.blocks[codec.traits["block"]] / sizes.norm + least
+    return up * growth * sizes.blocks[codec.traits["block"]] / sizes.norm + least
 
 
 @lru_cache

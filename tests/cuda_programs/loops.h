@@ -42,6 +42,11 @@ class LoopsOver {
     return most;
   }
 
+  template <class T>
+  T other(const Lanes<T>& values, unsigned lane, unsigned step) const {
+    return values[lane ^ step];
+  }
+
   void or_into(uint32_t& word, uint32_t bits) const { word |= bits; }
   void report(Status* status, Status fault) const { *status = std::max(*status, fault); }
 

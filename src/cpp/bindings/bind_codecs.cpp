@@ -2,16 +2,12 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <optional>
 
 #include "bindings/array.h"
 #include "bindings/bind.h"
 #include "bindings/names.h"
 #include "codecs/codec.h"
-#include "codecs/floats.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -105,41 +101,6 @@ py::dict traits(const PyCodec& self) {
                   "keeps_nan"_a = traits.keeps_nan, "keeps_infinity"_a = traits.keeps_infinity);
 }
 
-// The dtype and count of x, its norm, its largest magnitude, and of each size of blocks the norm of an array
-// that holds at every element the largest magnitude of its block.
-py::list norms(py::handle object, const std::vector<size_t>& blocks) {
-  const Array x(object, "x");
-  if (!is_float_up_to_32(x.dtype()))
-    fail(ErrorKind::unsupported_type, "max_rel_err is for float32, float16 and bfloat16 arrays, got ",
-         name_of(x.dtype()));
-  for (const size_t block : blocks)
-    if (!std::has_single_bit(block) || block > 1024)
-      fail(ErrorKind::invalid_argument, "blocks must be powers of two up to 1024, got ", block);
-  std::vector<double> found(2 + blocks.size());
-  std::optional<py::gil_scoped_release> released(std::in_place);
-  constexpr size_t kRun = 1024;
-  float values[kRun];
-  for (size_t begin = 0; begin < x.count(); begin += kRun) {
-    const size_t n = std::min(kRun, x.count() - begin);
-    widen(x.dtype(), x.data() + begin * size_of(x.dtype()), n, values);
-    for (size_t i = 0; i < n; ++i)
-      values[i] = std::fabs(values[i]), found[0] += double{values[i]} * values[i];
-    for (size_t b = 0; b < blocks.size(); ++b)
-      for (size_t first = 0; first < n; first += blocks[b]) {
-        const size_t end = std::min(n, first + blocks[b]);
-        const double most = *std::max_element(values + first, values + end);
-        found[1] = std::max(found[1], most), found[2 + b] += most * most * (end - first);
-      }
-  }
-  for (size_t i = 0; i < found.size(); ++i)
-    if (i != 1) found[i] = std::sqrt(found[i]);
-  released.reset();
-  py::list all;
-  all.append(name_of(x.dtype())), all.append(x.count());
-  for (const double norm : found) all.append(norm);
-  return all;
-}
-
 py::dict registered() {
   py::dict codecs;
   for (const auto& [name, entry] : Registry<CodecEntry>::all())
@@ -152,9 +113,6 @@ py::dict registered() {
 
 void bind_codecs(py::module_& m) {
   m.def("codecs", &registered, "Every codec: summary, usage, examples.");
-  m.def("norms", &norms, "x"_a, "blocks"_a,
-        "The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of two "
-        "up to 1024) the norm of an array that\nholds at every element the largest magnitude of its block.");
   py::class_<PyCodec>(m, "Codec", "Elements to bytes and back.")
       .def(py::init([](const std::string& spec) { return PyCodec{parse_codec(spec)}; }), "spec"_a)
       .def_property_readonly("spec", [](const PyCodec& c) { return c.codec->spec(); })

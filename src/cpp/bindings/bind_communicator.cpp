@@ -49,7 +49,8 @@ Args:
 
     max_rel_err: the result may differ from the exact sum by at most so many times the sum of the norms of the
         ranks' x: gpucomm picks the cheapest codec that keeps to it, or none. Then the call blocks, takes no
-        algorithm, segments, async_op or error, and returns a gpucomm.bounded.Bounded.
+        algorithm, segments, async_op or error, and returns a gpucomm.bounded.Bounded. On a device the cheapest
+        is what makes the fewest bytes of x.
 
 Returns:
     x or out; a Work if async_op.
@@ -189,19 +190,30 @@ void bind_communicator(py::module_& m) {
             });
           },
           "x"_a, "codec"_a = py::none(), "timeout"_a = py::none(),
-          "What an all_reduce of x would choose from: (algorithm, segments, predicted seconds), the same on "
-          "all ranks.")
+          "What an all_reduce of x would choose from: (algorithm, segments, predicted seconds or, on a "
+          "device, "
+          "bytes), the\nsame on all ranks.")
+      .def(
+          "_norms",
+          [](PyCommunicator& c, Object x, const std::vector<size_t>& blocks, Maybe timeout, Handle stream) {
+            return c.located([&] { return c.norms(x, blocks, with_stream(stream, {"auto", {}, timeout})); });
+          },
+          "x"_a, "blocks"_a, "timeout"_a = py::none(), "stream"_a = py::none(),
+          "The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of "
+          "two up to 1024)\nthe norm of an array that holds at every element the largest magnitude of its "
+          "block.")
       .def(
           "_lossy_all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm, int segments,
-             Maybe timeout, const std::string& codec) {
+             Maybe timeout, const std::string& codec, Handle stream) {
             double lost_sq = 0;
-            Options options{algorithm, segments, timeout};
+            Options options = with_stream(stream, {algorithm, segments, timeout});
             options.codec = codec, options.lost_sq = &lost_sq;
             c.located([&] { return c.all_reduce(x, op, out, scale, options); });
             return lost_sq;
           },
           "x"_a, "op"_a, "out"_a, "scale"_a, "algorithm"_a, "segments"_a, "timeout"_a, "codec"_a,
+          "stream"_a = py::none(),
           "all_reduce that returns the sum of squares of what this rank's encodings lost.");
   type.def(py::init([](Text transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
@@ -228,7 +240,8 @@ void bind_communicator(py::module_& m) {
             if (max_rel_err)
               return bounded(c, x, *max_rel_err, "op"_a = op, "out"_a = out, "scale"_a = scale,
                              "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                             "async_op"_a = async_op, "codec"_a = codec, "error"_a = error);
+                             "async_op"_a = async_op, "stream"_a = stream, "codec"_a = codec,
+                             "error"_a = error);
             if (several(x))
               return coalesced(c, "all_reduce", x, "op"_a = op, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,

@@ -158,6 +158,17 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           "dtype"_a, "dense"_a, "error"_a, "times"_a, "count"_a, "stream"_a = 0,
           "Enqueues error = times (dense - error), as codings tell what they lose.")
       .def(
+          "add_squares",
+          [](Device& d, Text dtype, Address x, size_t count, Address parts, unsigned blocks, Address became,
+             int times, Address s) {
+            d.add_squares({parse_dtype(dtype), pointer(x), count, blocks, pointer(became), times},
+                          pointer(parts), handle(s));
+          },
+          "dtype"_a, "x"_a, "count"_a, "parts"_a, "blocks"_a = 1, "became"_a = 0, "times"_a = 1,
+          "stream"_a = 0,
+          "Enqueues sums of squares of x, for block sizes that are bits of `blocks`, or of times (became - "
+          "x).")
+      .def(
           "encode",
           [](Device& d, Text codec, Text dtype, Address dense, size_t count, Address slot, Address s) {
             d.encode({parse_codec(codec), parse_dtype(dtype), count}, pointer(dense), pointer(slot),
@@ -204,6 +215,7 @@ void bind_devices(py::module_& m) {
   py::class_<Device, std::shared_ptr<Device>> device(m, "Device",
                                                      "Memory and streams of work, on CUDA or on the host.");
   bind_work_of_devices(device);
+  m.attr("norm_parts") = kNormParts;
   m.def("add_gpu", &add_gpu, "index"_a, "capsule"_a,
         "Makes a device of gpucomm._cuda the one of this index.");
   py::class_<HostDevice, Device, std::shared_ptr<HostDevice>>(

@@ -102,13 +102,4 @@ void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
   core_->set_coding(spec, {1, seconds[0], seconds[1]});
 }
 
-std::vector<Choice> PyCommunicator::predict(py::object x, const std::optional<std::string>& codec,
-                                            Maybe timeout_s) {
-  const Seconds limit = timeout(timeout_s);
-  Shape call = shape(Collective::all_reduce, Array(x, "x"), {"auto"});
-  if (core_->world() > 1 && !core_->links_known()) measure_links(limit);
-  if (codec) call.codec = known_codec(*codec).codec, measure_coding(call, limit);
-  return core_->candidates(call);
-}
-
 }  // namespace gpucomm

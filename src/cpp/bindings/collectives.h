@@ -56,10 +56,15 @@ struct Emulation {
   uint64_t began_ns = 0;  // as in EmulatedLinks
 };
 
+class DeviceNorms;
 class PyCommunicator;
 
 // The stream of a call on an array that a device holds.
 Stream stream_of(const Options& options, const Array& array);
+// What "auto" takes on devices.
+void choose_on_device(Shape& shape);
+// The host waits for an event, looks after the other ranks meanwhile, and throws what went wrong.
+void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s);
 // Whether a call has ended, on a device too.
 bool ended(const Pending& call);
 // Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for
@@ -128,7 +133,11 @@ class PyCommunicator {
   // result is a list: xs, or of all_gather new arrays.
   pybind11::object packed_on_device(Collective collective, const pybind11::list& xs, const std::string& op,
                                     int root, Factor scale, const Options& options);
-  // What "auto" would choose from for an all_reduce of x, as on all ranks, with the model's times.
+  // The dtype and count of x, its norm, its largest magnitude, and of each size of blocks the norm of an
+  // array that holds at every element the largest magnitude of its block.
+  pybind11::list norms(pybind11::object x, const std::vector<size_t>& blocks, const Options& options);
+  // What "auto" would choose from for an all_reduce of x, as on all ranks, with the model's times; on a
+  // device with bytes instead.
   std::vector<Choice> predict(pybind11::object x, const std::optional<std::string>& codec, Maybe timeout_s);
   void barrier(std::optional<double> timeout_s);
   void abort();
@@ -182,6 +191,10 @@ class PyCommunicator {
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
   std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,
                                          size_t count, Seconds limit);
+  NormSums norms_on_device(Squared of, const Array& x, const Options& options);
+  static std::unique_ptr<DeviceNorms> begin_norms(std::shared_ptr<Device> device, Stream stream);
+  NormSums total_of(std::unique_ptr<DeviceNorms> norms, Stream stream, Seconds limit) const;
+  std::vector<Choice> predict_on_device(Shape call, Device& device) const;
   void agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose = Purpose::call);
   void measure_coding(const Shape& call, Seconds limit);
   void check_root(int root) const;

@@ -5,18 +5,13 @@
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
 #include "engine/device_largest.h"
+#include "engine/device_norms.h"
 #include "engine/staging.h"
 
 namespace py = pybind11;
 
 namespace gpucomm {
 namespace {
-
-// Without a GPU's links measured: one pass over all ranks' memory, or the ring where messages are coded.
-void choose(Shape& shape) {
-  if (shape.algorithm == "auto") shape.algorithm = shape.codec ? "coded_ring" : "direct";
-  if (!shape.segments) shape.segments = 1;
-}
 
 // Which rank a lost process was, the communicator knows.
 [[noreturn]] void fail_on(Device& device, Communicator& communicator, const std::string& failure) {
@@ -34,6 +29,14 @@ NcclSource find_nccl() {
   }
 }
 
+}  // namespace
+
+// Without a GPU's links measured: one pass over all ranks' memory, or the ring where messages are coded.
+void choose_on_device(Shape& shape) {
+  if (shape.algorithm == "auto") shape.algorithm = shape.codec ? "coded_ring" : "direct";
+  if (!shape.segments) shape.segments = 1;
+}
+
 void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s) {
   constexpr auto kLongest = std::chrono::microseconds(500);
   for (auto nap = std::chrono::microseconds(1); !event.device()->done(event.get());
@@ -49,8 +52,6 @@ void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point d
   const std::string failure = event.device()->failure();
   if (!failure.empty()) fail_on(*event.device(), communicator, ": " + failure);
 }
-
-}  // namespace
 
 Stream stream_of(const Options& options, const Array& array) {
   return options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
@@ -134,20 +135,25 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Arr
   arrays.stream = stream_of(options, where);
   arrays.stream_waits = !options.async_op;
   arrays.error = error_for(options);
-  shape.tells_error = arrays.error;
+  shape.tells_error = arrays.error || options.lost_sq;
   if (options.codec) {
     shape.codec = known_codec(*options.codec).codec;
     check_codec(shape);
   }
   check_on_device(shape, *arrays.device);
-  choose(shape);
+  choose_on_device(shape);
   find_way(shape, *arrays.device, limit);
   core_->check_wish(shape);
   if (shape.codec && shape.codec->traits().needs_maximum) {
     shape.codec = agreed_on_device(shape, arrays, where, limit);
     check_on_device(shape, *arrays.device);
   }
-  return begin(shape, arrays, std::move(x), std::move(result), options, limit);
+  if (!options.lost_sq) return begin(shape, arrays, std::move(x), std::move(result), options, limit);
+  auto lost = begin_norms(arrays.device, arrays.stream);
+  arrays.lost_parts = lost->parts();
+  result = begin(shape, arrays, std::move(x), std::move(result), options, limit);
+  *options.lost_sq = total_of(std::move(lost), arrays.stream, limit).squares[0];
+  return result;
 }
 
 }  // namespace gpucomm

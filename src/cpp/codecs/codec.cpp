@@ -2,6 +2,10 @@
 
 namespace gpucomm {
 
+bool Codec::decode_add_encode(const std::byte*, size_t, const std::byte*, size_t, Dtype, std::byte*) const {
+  return false;
+}
+
 void Codec::add(const std::byte*, size_t, std::byte*) const {
   fail(ErrorKind::invalid_argument, "codec ", spec(),
        " is not additive: what it coded must be decoded to be added");

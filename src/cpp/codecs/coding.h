@@ -33,6 +33,14 @@ struct PieceCoding {
     (codec.*(adds ? &Codec::decode_add : &Codec::decode))(slot + kCodedHeader, checked(slot), count, dtype,
                                                           dense);
   }
+  // In one pass, where the codec has one: `to` = coded (own + what `from` decodes to).
+  bool recode(const std::byte* from, const std::byte* own, std::byte* to) const {
+    const uint64_t size = codec.max_bytes(count, dtype);
+    if (!codec.decode_add_encode(from + kCodedHeader, checked(from), own, count, dtype, to + kCodedHeader))
+      return false;
+    std::memcpy(to, &size, sizeof size);
+    return true;
+  }
   void add(const std::byte* from, std::byte* into) const {
     codec.add(from + kCodedHeader, checked(from), into + kCodedHeader);
   }

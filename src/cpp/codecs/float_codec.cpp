@@ -104,6 +104,25 @@ void FloatCodec::decode_add(const std::byte* in, size_t bytes, size_t count, Dty
   }
 }
 
+bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std::byte* own, size_t count,
+                                   Dtype dtype, std::byte* out) const {
+  check(dtype);
+  check_size(bytes, count);
+  const size_t item = size_of(dtype);
+  float values[kRun];
+  std::byte sums[kRun * sizeof(float)];
+  for (size_t begin = 0; begin < count; begin += kRun) {
+    const Run run = {begin, std::min(kRun, count - begin), count};
+    decode_checked(in, run, values);
+    std::memcpy(sums, own + begin * item, run.count * item);
+    add_floats(dtype, values, run.count, sums);
+    widen(dtype, sums, run.count, values);
+    const size_t done = encode_run(values, run, out);
+    if (done < run.count) refuse(values + done, begin + done, run.count - done);
+  }
+  return true;
+}
+
 double FloatCodec::bound(double block_max, Dtype dtype) const {
   const double in_float32 = lost(block_max);
   return in_float32 + rounding(dtype, block_max + in_float32);

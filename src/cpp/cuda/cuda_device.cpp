@@ -179,6 +179,11 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     cuda::difference(dtype, dense, error, times, count, as_stream(stream));
   }
 
+  void add_squares(const Squared& of, std::byte* parts, Stream stream) override {
+    const Context::Scope scope(context_);
+    cuda::add_squares(of, parts, as_stream(stream));
+  }
+
   std::string refuses(const Codec& codec, Dtype dtype) const override { return cuda::refuses(codec, dtype); }
 
   void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) override {

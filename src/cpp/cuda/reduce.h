@@ -17,4 +17,7 @@ void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, doub
 void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
                 cudaStream_t stream);
 
+// As Device::add_squares; on the current device.
+void add_squares(const Squared& of, std::byte* parts, cudaStream_t stream);
+
 }  // namespace gpucomm::cuda

@@ -38,6 +38,12 @@ class WarpExec {
 #endif
   }
 
+  // What a lane this many further, or before, had in an earlier phase: every lane must ask.
+  template <class T>
+  __device__ __forceinline__ T other(const Lanes<T>& values, unsigned, unsigned step) const {
+    return __shfl_xor_sync(~0u, values.own, step);
+  }
+
   __device__ void or_into(uint32_t& word, uint32_t bits) const { atomicOr(&word, bits); }
   __device__ void report(Status* status, Status fault) const { atomicMax(status, fault); }
 };

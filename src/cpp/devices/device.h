@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "codecs/codec.h"
+#include "codecs/norms.h"
 
 namespace gpucomm {
 
@@ -17,7 +18,8 @@ namespace gpucomm {
 using Stream = void*;
 using Event = void*;
 
-inline constexpr int kMaxSources = 64;  // of a fold: as many as a communicator has ranks
+inline constexpr int kMaxSources = 64;      // of a fold: as many as a communicator has ranks
+inline constexpr size_t kNormParts = 2048;  // of sums of squares, which work side by side
 
 // As reduce() of reduce/reduce.h, into one or more destinations, each of which may be one of the sources. All
 // memory is the device's, or what it can reach.
@@ -75,6 +77,8 @@ class Device {
   // As difference() of codecs/coding.h.
   virtual void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
                           Stream stream) = 0;
+  // As add_squares() of codecs/norms.h, into kNormParts of NormSums, whose total counts.
+  virtual void add_squares(const Squared& of, std::byte* parts, Stream stream) = 0;
   // Why it cannot code these elements; empty: it can.
   virtual std::string refuses(const Codec& codec, Dtype dtype) const = 0;
   virtual void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) = 0;

@@ -184,6 +184,10 @@ void HostDevice::difference(Dtype dtype, const std::byte* dense, std::byte* erro
   enqueue("difference", stream, [=] { gpucomm::difference(dtype, dense, error, times, count); });
 }
 
+void HostDevice::add_squares(const Squared& of, std::byte* parts, Stream stream) {
+  enqueue("add_squares", stream, [=] { gpucomm::add_squares(of, *reinterpret_cast<NormSums*>(parts)); });
+}
+
 void HostDevice::encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {
   enqueue("encode", stream, [=] { coding_of(piece).encode(dense, slot); });
 }
@@ -199,6 +203,7 @@ void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byt
 void HostDevice::decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
                                    std::byte* to, Stream stream) {
   enqueue("decode_add_encode", stream, [=] {
+    if (coding_of(piece).recode(from, own, to)) return;
     std::vector<std::byte> sum(own, own + piece.count * size_of(piece.dtype));
     coding_of(piece).decode(from, sum.data(), true);
     coding_of(piece).encode(sum.data(), to);

@@ -44,6 +44,7 @@ class HostDevice : public Device {
              Stream stream) override;
   void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
                   Stream stream) override;
+  void add_squares(const Squared& of, std::byte* parts, Stream stream) override;
   std::string refuses(const Codec&, Dtype) const override { return ""; }
   void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) override;
   void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,

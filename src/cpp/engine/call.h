@@ -69,7 +69,8 @@ struct Arrays {
   std::byte* output = nullptr;  // null where this rank gets no result
   // As long as the whole message, or null: what this rank's encodings lose. Zeros where it encodes nothing.
   std::byte* error = nullptr;
-  double* lost_sq = nullptr;  // the same, as a sum of squares to add to
+  double* lost_sq = nullptr;        // the same, as a sum of squares to add to
+  std::byte* lost_parts = nullptr;  // of a device: where Device::add_squares adds it
   // Null: host memory. Else who calls may reuse or read the arrays behind what `stream` holds after the call.
   std::shared_ptr<Device> device;
   Stream stream = nullptr;

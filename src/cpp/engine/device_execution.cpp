@@ -184,7 +184,8 @@ void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
 
 // One attempt to enqueue the rest of a step; true: all of it is.
 bool DeviceExecution::run(const Instruction& in, Lane& lane, Stream stream) {
-  const DeviceCall call{program(), spaces_, *share_->held.device, stream, call_.arrays.error};
+  const Lost lost = lost_of(program(), call_.arrays, share_->held.scratch.get());
+  const DeviceCall call{program(), spaces_, *share_->held.device, stream, call_.arrays.error, lost};
   if (in.kind == StepKind::send) return send(in, lane, call);
   if (receives(in.kind)) return receive(in, lane, call);
   enqueue_local(call, in);

@@ -11,12 +11,19 @@ namespace gpucomm {
 // Bytes of a piece's message. How long a coded one is only the device knows: it travels in its whole slot.
 size_t message_bytes(const Program& program, const Instruction& in);
 
+// Where what encodings lose is squared and added up, as Device::add_squares does, and room for the largest
+// piece as it is decoded.
+struct Lost {
+  std::byte *parts = nullptr, *became = nullptr;
+};
+
 struct DeviceCall {
   const Program& program;
   Spaces spaces;
   Device& device;
   Stream stream;
   std::byte* error = nullptr;  // as of Arrays
+  Lost lost = {};
 
   std::byte* source(const Instruction& in) const {
     return spaces[static_cast<size_t>(in.source.space)] + in.source_offset;

@@ -79,6 +79,7 @@ std::byte* Execution::at(const Place& place, size_t offset) const {
 }
 
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
+  if (in.spared) return Outcome::finished;
   if (receives(in.kind)) post(in, lane.progress);
   if (in.kind == StepKind::recv) return in.coded ? receive_coded(in, lane) : receive(in, lane);
   if (in.kind == StepKind::recv_reduce) return receive_and_reduce(in, lane);
@@ -162,6 +163,7 @@ void Execution::code(const Instruction& in) {
   const std::byte* source = at(in.source, in.source_offset);
   std::byte* target = at(in.target, in.target_offset);
   if (in.kind == StepKind::encode) return encode(in, coding);
+  if (in.encodes >= 0) return recode(in, coding);
   if (in.kind == StepKind::reduce)
     coding.add(source, target);
   else
@@ -169,6 +171,24 @@ void Execution::code(const Instruction& in) {
   if (!in.final || shape.op != Op::mean || target == nullptr) return;
   const void* sums[] = {target};
   reduce(shape.dtype, Op::sum, target, sums, 1, coding.count, program_->world);
+}
+
+// One step after the other where it must be told what is lost.
+void Execution::recode(const Instruction& in, const PieceCoding& coding) {
+  const Instruction& after = program_->instructions[in.encodes];
+  const std::byte* from = at(in.source, in.source_offset);
+  std::byte* sum = at(in.target, in.target_offset);
+  const std::byte* own = sum;
+  if (in.operand >= 0) {
+    const Instruction& copy = program_->instructions[in.operand];
+    own = at(copy.source, copy.source_offset);
+  }
+  ++decodes_;
+  if (!lost_sq_ && !error_ && coding.recode(from, own, at(after.target, after.target_offset)))
+    return void(++encodes_);
+  if (own != sum) std::memcpy(sum, own, in.bytes);
+  coding.decode(from, sum, true);
+  encode(after, coding);
 }
 
 // What a mean's sum loses once it is divided is the world's share of what the contributions lose.

@@ -45,6 +45,7 @@ class Execution {
   Outcome receive_coded(const Instruction& in, LaneState& lane);
   void code(const Instruction& in);
   void encode(const Instruction& in, const PieceCoding& coding);
+  void recode(const Instruction& in, const PieceCoding& coding);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes,
             std::byte* twin = nullptr);

@@ -95,6 +95,7 @@ class Arranger {
     const int step = head(rank, lane);
     if (step < 0 || !ready(rank, step)) return false;
     const Instruction& in = at(rank, step);
+    if (in.spared) return finish(rank, step, lane.last), true;
     if (in.kind == StepKind::send) return send(rank, step, lane);
     if (receives(in.kind)) return receive(rank, step, lane);
     std::vector<int> before;

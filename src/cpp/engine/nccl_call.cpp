@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/recoding.h"
 #include "plans/rounds.h"
 
 namespace gpucomm {
@@ -96,7 +97,11 @@ Grouped compile_grouped(Shape shape, const std::vector<int>& nodes, int rank) {
     if (grows && neediest(shape, plans, rounds) > kMaxScratchBytes) continue;
     const Plan own = build_plan(shape.algorithm, request_of(grouped.program, nodes, shape.in_place));
     grouped.landing.resize(own.steps.size());
-    sort(grouped, place_steps(own, rounds[rank]));
+    const std::vector<int> placed = place_steps(own, rounds[rank]);
+    for (Instruction& in : grouped.program.instructions)
+      if (in.encodes >= 0 && placed[in.encodes] != placed[in.encodes - 1])
+        part_recoding(grouped.program, in);  // the encode's slot is not free before its own round
+    sort(grouped, placed);
     return grouped;
   }
 }

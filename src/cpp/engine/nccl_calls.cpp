@@ -130,7 +130,10 @@ void NcclCalls::start_running() {
   const Arrays& arrays = call_.arrays;
   std::byte* const scratch = share_->held.grow_scratch(scratch_of(program, arrays));
   const Spaces spaces = staged_spaces(program, arrays, scratch);
-  if (!native()) running_.emplace(grouped(), DeviceCall{program, spaces, device, hub, arrays.error}, scratch);
+  if (!native()) {
+    const Lost lost = lost_of(program, arrays, scratch);
+    running_.emplace(grouped(), DeviceCall{program, spaces, device, hub, arrays.error, lost}, scratch);
+  }
   device.record(share_->came.get(), arrays.stream);
   device.wait(hub, share_->came.get());
   if (staged(arrays)) stage_in(program, arrays, scratch, hub);

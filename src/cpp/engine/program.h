@@ -31,6 +31,10 @@ struct Instruction {
   bool plain = false;   // send: its receiver only stores it, and this rank has not folded it
   bool coded = false;   // send, recv, reduce: of a coded piece
   uint32_t number = 0;  // send: of this message among ours to that peer
+  // decode_reduce whose sum only the encode after it wants, and the copy before it, whose source then is the
+  // own operand; -1: none. These two are spared. (See recoding.h.)
+  int encodes = -1, operand = -1;
+  bool spared = false;
 };
 
 struct Program {

@@ -1,23 +1,50 @@
 #include "engine/staging.h"
 
+#include <algorithm>
+
 namespace gpucomm {
 namespace {
 
-// Behind the program's scratch, aligned as a device allocates.
-size_t begin_of(const Program& program) {
+// As a device allocates.
+size_t aligned(size_t bytes) {
   constexpr size_t kUnit = 256;
-  return (program.scratch_bytes + kUnit - 1) / kUnit * kUnit;
+  return (bytes + kUnit - 1) / kUnit * kUnit;
 }
+
+// Behind the program's scratch.
+size_t begin_of(const Program& program) { return aligned(program.scratch_bytes); }
+
+size_t end_of(const Program& program, const Arrays& arrays) {
+  return arrays.staging ? begin_of(program) + arrays.staging->bytes : program.scratch_bytes;
+}
+
+// All are on one lane: what measures one of them is done with before the next.
+size_t largest_encoding(const Program& program) {
+  size_t most = 0;
+  int lane = -1;
+  for (const Instruction& in : program.instructions) {
+    if (in.kind != StepKind::encode) continue;
+    GPUCOMM_CHECK(lane < 0 || lane == in.lane);
+    lane = in.lane, most = std::max(most, in.bytes);
+  }
+  return most;
+}
+
+}  // namespace
 
 // x xor x, whatever the bits.
 void clear(Device& device, std::byte* memory, size_t bytes, Stream stream) {
   if (bytes) device.reduce({Dtype::uint8, Op::bxor, 1, {memory}, {memory, memory}, bytes}, stream);
 }
 
-}  // namespace
-
 size_t scratch_of(const Program& program, const Arrays& arrays) {
-  return arrays.staging ? begin_of(program) + arrays.staging->bytes : program.scratch_bytes;
+  const size_t end = end_of(program, arrays);
+  return arrays.lost_parts ? aligned(end) + largest_encoding(program) : end;
+}
+
+Lost lost_of(const Program& program, const Arrays& arrays, std::byte* scratch) {
+  if (!arrays.lost_parts) return {};
+  return {arrays.lost_parts, scratch + aligned(end_of(program, arrays))};
 }
 
 Arrays staged_arrays(const Program& program, const Arrays& arrays, std::byte* scratch) {

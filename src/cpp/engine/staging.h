@@ -1,10 +1,11 @@
 // What a device does around a call with arrays that do not travel as they are: contributions times a factor,
-// and several arrays in one message. Both lie behind the program's scratch, which the communicator keeps.
+// and several arrays in one message. Both lie behind the program's scratch, which the communicator keeps; and
+// behind them what a piece became, where it is measured what its encoding loses.
 #pragma once
 #include <optional>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/device_steps.h"
 
 namespace gpucomm {
 
@@ -23,12 +24,16 @@ struct Staging {
 
 // Whether there is anything to do.
 inline bool staged(const Arrays& arrays) { return arrays.staging || arrays.error; }
-// Bytes of scratch, both the program's and that of what is staged.
+// Bytes of scratch, both the program's and that of what is staged or measured.
 size_t scratch_of(const Program& program, const Arrays& arrays);
 // The arrays that the call itself works on.
 Arrays staged_arrays(const Program& program, const Arrays& arrays, std::byte* scratch);
 // As spaces_of().
 Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* scratch);
+// What the call's encodings lose, where arrays want to know.
+Lost lost_of(const Program& program, const Arrays& arrays, std::byte* scratch);
+// Enqueues zeros, whatever was there.
+void clear(Device& device, std::byte* memory, size_t bytes, Stream stream);
 // Enqueued before the call, and after it. Before: the error is zeros.
 void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream);
 void stage_out(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream);

@@ -153,7 +153,10 @@ void StreamGroup::stage(Stage stage) {
 }
 
 DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
-  return {*parts_[rank]->program, spaces_[rank], device(rank), stream, parts_[rank]->arrays.error};
+  const Program& program = *parts_[rank]->program;
+  const Arrays& arrays = parts_[rank]->arrays;
+  const Lost lost = lost_of(program, arrays, ranks_[rank].scratch.get());
+  return {program, spaces_[rank], device(rank), stream, arrays.error, lost};
 }
 
 // Straight out of the senders' memory.

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpucomm import _core
 
-__all__ = ["LARGEST", "Coding"]
+__all__ = ["LARGEST", "Coding", "magnitude"]
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -49,3 +49,14 @@ class Coding:
             # Sums are whole steps in 32 bits; the last hundredth is for residuals.
             largest = min(largest, 0.99 * 2**31 * 2 * self._codec.bound(0.0, "float32") / world)
         return largest
+
+
+def magnitude(x: Any) -> float:
+    """Returns the largest magnitude of a floating tensor's elements: NaN if one is NaN, 0 if there are none.
+
+    A norm of order infinity is the same, at a thirtieth of the speed on CPUs (torch 2.13).
+    """
+    if not x.numel():
+        return 0.0
+    low, high = (extreme.item() for extreme in x.aminmax())
+    return float(max(-low, high))

@@ -106,8 +106,8 @@ class Residuals:
         return {**held, **self._loaded}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns copies of all residuals, by parameter, and whose they are."""
-        residuals = {name: residual.clone() for name, residual in self._all().items()}
+        """Returns copies of all residuals in host memory, by parameter, and whose they are."""
+        residuals = {name: residual.to("cpu", copy=True) for name, residual in self._all().items()}
         return {"rank": self._rank, "world": self._world, "residuals": residuals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -178,7 +178,7 @@ def reshard(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, A
     names = residuals[0].keys()
     if any(one.keys() != names for one in residuals):
         raise InvalidArgumentError("[reshard] states must hold the same parameters on all ranks")
-    means = {name: sum(one[name].double() for one in residuals) / len(ranks) for name in names}
+    means = {name: sum(one[name].cpu().double() for one in residuals) / len(ranks) for name in names}
     return [
         {
             **states[0],

@@ -22,7 +22,7 @@ _DIGEST_BYTES = 32
 
 def _record(members: Sequence[Member], buckets: Sequence[Sequence[Member]], settings: str) -> bytes:
     rows = [
-        (name, str(param.dtype), tuple(param.shape), param.stride(), param.requires_grad)
+        (name, str(param.dtype), tuple(param.shape), param.stride(), param.requires_grad, param.device.type)
         for name, param in members
     ]
     layout = [[member.name for member in bucket] for bucket in buckets]
@@ -59,8 +59,8 @@ def require_same_layout(
         # most_common keeps the order of first sight, so that of two equal parties rank 0's is the measure.
         pair = [_in_words(odd[0], records[odd[0]]), _in_words(records.index(common), common)]
         raise MismatchError(
-            "[optim] all ranks must wrap the same parameters (names, shapes, dtypes, strides, frozen or not) "
-            "with the same merge, exchange, algorithm and segments, but "
+            "[optim] all ranks must wrap the same parameters (names, shapes, dtypes, strides, frozen or not, "
+            "kind of device) with the same merge, exchange, algorithm and segments, but "
             f"rank {', '.join(map(str, odd))} differs: {' and '.join(pair)}, "
             f"wrapping with {settings} here (rank {comm.rank} of {comm.world})"
         )

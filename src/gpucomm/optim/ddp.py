@@ -13,6 +13,7 @@ import torch
 from gpucomm import exchange as exchanges
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Handle, Part
+from gpucomm.optim.streams import Beside
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -85,6 +86,7 @@ class BucketHook:
         # Futures run what hangs on them where they are completed, so never in the thread that moves messages.
         # One thread is enough: calls end in their order.
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="gpucomm-ddp")
+        self._beside = Beside()  # one stream for all buckets: what the exchange keeps of a round is theirs
         weakref.finalize(self, self._waiter.shutdown, wait=False)
         self._bytes_before = 0
         self._bytes_sent = 0
@@ -104,11 +106,14 @@ class BucketHook:
         if bucket.index() == 0:
             self._bytes_before = self._comm.stats()["bytes_sent"]
         buffer = bucket.buffer()
-        work = self._exchange.start(buffer, self._parts(bucket))
-        mean: Any = torch.futures.Future()
+        with self._beside.behind(buffer):
+            work = self._exchange.start(buffer, self._parts(bucket))
+        # One with devices makes the stream that waits for it wait for those that were current at set_result.
+        mean: Any = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
+        faults: list[Exception] = []
         # An exception set on a future would end the process in DDP; one raised by what hangs on it does not.
-        checked = mean.then(_value_or_error)
-        self._waiter.submit(self._finish, work, buffer, mean, bucket.index() == 0, bucket.is_last())
+        checked = mean.then(lambda future: _value_or_error(future, faults))
+        self._waiter.submit(self._finish, work, mean, faults, bucket.index() == 0, bucket.is_last(), buffer)
         self._hooks_s += perf_counter() - begin
         return checked
 
@@ -119,18 +124,20 @@ class BucketHook:
             for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
 
-    def _finish(self, work: Handle, buffer: Any, mean: Any, first: bool, last: bool) -> None:
-        try:
-            if first:
-                self._exchange.end_round(used=False)  # what a failed backward has left
-            work.wait()
-            if last:
-                self._exchange.end_round()
-                self._rounds += 1
-                self._bytes_sent += self._comm.stats()["bytes_sent"] - self._bytes_before
-        except Exception as error:  # whatever it is: DDP waits for the future
-            mean.set_result(error)
-        else:
+    def _finish(
+        self, work: Handle, mean: Any, faults: list[Exception], first: bool, last: bool, buffer: Any
+    ) -> None:
+        with self._beside.inside():
+            try:
+                if first:
+                    self._exchange.end_round(used=False)  # what a failed backward has left
+                work.wait()
+                if last:
+                    self._exchange.end_round()
+                    self._rounds += 1
+                    self._bytes_sent += self._comm.stats()["bytes_sent"] - self._bytes_before
+            except Exception as error:  # whatever it is: DDP waits for the future
+                faults.append(error)
             mean.set_result(buffer)
 
     def stats(self) -> dict[str, float]:
@@ -160,8 +167,7 @@ class BucketHook:
         self._exchange.load_state_dict(state)
 
 
-def _value_or_error(future: Any) -> Any:
-    value = future.value()
-    if isinstance(value, Exception):
-        raise value
-    return value
+def _value_or_error(future: Any, faults: list[Exception]) -> Any:
+    if faults:
+        raise faults[0]
+    return future.value()

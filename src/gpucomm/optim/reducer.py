@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -13,6 +14,7 @@ from gpucomm.errors import Error, InvalidArgumentError
 from gpucomm.exchange import Exchange
 from gpucomm.optim.buckets import Bucket
 from gpucomm.optim.members import Member
+from gpucomm.optim.streams import Beside, used_here
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -39,7 +41,9 @@ class Reducer:
     """One round per backward: hooks fill and send buckets, a callback at its end completes it.
 
     Buckets are sent strictly in their order, so that every rank issues the same calls whatever its graph is.
-    All of it runs in the thread that called backward().
+    All of it runs in the thread that runs backward: the caller's, for tensors of a GPU autograd's own. The
+    streams that are current there order it: messages come after the gradients, and what comes after
+    backward() on the caller's stream after the messages.
 
     Args:
         comm: the ranks; alone, nothing is copied or sent.
@@ -51,6 +55,8 @@ class Reducer:
         self._exchange = exchange
         self._buckets: list[Bucket] = []
         self._handles: list[Any] = []
+        self._beside = Beside()
+        self._hooked = threading.Lock()  # autograd has a thread for each GPU
         self._tasks: set[int] = set()  # autograd tasks at whose end this round is completed
         self._sent = 0  # how many buckets of this round are under way
         self._bytes_before = 0
@@ -67,10 +73,19 @@ class Reducer:
         self.reset()
         _remove(self._handles)
         self._buckets = [Bucket(members, self._comm) for members in buckets] if self._comm.world > 1 else []
+        for bucket in self._buckets:
+            self._beside.open(bucket.buffer)
+        self._keep_backward_apart()
         me = weakref.ref(self)
         for index, members in enumerate(buckets):
             for slot, (_, param) in enumerate(members):
                 self._handles.append(param.register_post_accumulate_grad_hook(_make_hook(me, index, slot)))
+
+    def _keep_backward_apart(self) -> None:
+        # Autograd has one thread for a GPU. Where ranks are threads, the end of one rank's backward would
+        # wait there for gradients of another's, which stands behind it; so each runs in its own thread.
+        if self._comm.transport == "local" and any(bucket.buffer.is_cuda for bucket in self._buckets):
+            torch.autograd.set_multithreading_enabled(False)
 
     @property
     def shared_buckets(self) -> int:
@@ -89,9 +104,11 @@ class Reducer:
             return
         begin = perf_counter()
         try:
-            self._join_task()
-            self._buckets[bucket].take(slot)
-            self._send(filling=False)
+            with self._hooked:
+                self._join_task()
+                self._buckets[bucket].take(slot)
+                self._beside.note(self._buckets[bucket].buffer)
+                self._send(filling=False)
         except Error as error:
             raise self._explain(error) from None
         self.hooks_s += perf_counter() - begin
@@ -109,12 +126,15 @@ class Reducer:
     def reset(self) -> None:
         """Gives up a round that an exception has cut short, once nothing writes into its buckets any more."""
         try:
-            for bucket in self._buckets:
-                if bucket.work is not None and not self._comm.closed:
-                    bucket.work.wait()
+            with self._beside.inside():
+                for bucket in self._buckets:
+                    if bucket.work is not None and not self._comm.closed:
+                        bucket.work.wait()
         except Error as error:
             raise self._explain(error) from None
-        self._exchange.end_round(used=False)
+        with self._beside.inside():
+            self._exchange.end_round(used=False)
+        self._beside.join()
         self._clear()
         self.has_local = False
 
@@ -143,19 +163,23 @@ class Reducer:
             if not bucket.complete:
                 break
             bucket.mark()
-            bucket.work = self._exchange.start(bucket.buffer, bucket.parts)
+            with self._beside.behind(bucket.buffer):
+                bucket.work = self._exchange.start(bucket.buffer, bucket.parts)
             self._sent += 1
 
     def _complete(self) -> None:
         begin = perf_counter()
         self._send(filling=True)
         waiting = perf_counter()
-        for bucket in self._buckets:
-            if bucket.work is not None:
-                bucket.work.wait()
-        self._exchange.end_round()
+        with self._beside.inside():
+            for bucket in self._buckets:
+                if bucket.work is not None:
+                    bucket.work.wait()
+            self._exchange.end_round()
+        self._beside.join()
         done = perf_counter()
         for bucket in self._buckets:
+            used_here(bucket.buffer)
             bucket.settle_unused()
         self._clear()
         self.rounds += 1

@@ -16,11 +16,11 @@ _MESSAGE_BYTES = 64 * 2**20
 
 
 def _messages(tensors: Iterable[Any]) -> Iterator[list[Any]]:
-    """Cuts a list of tensors into messages of bounded size, so that a large model is never held twice."""
+    """Cuts a list of tensors into messages of one device and bounded size: no large model is held twice."""
     message: list[Any] = []
     size = 0
     for tensor in tensors:
-        if message and size + tensor.nbytes > _MESSAGE_BYTES:
+        if message and (tensor.device != message[0].device or size + tensor.nbytes > _MESSAGE_BYTES):
             yield message
             message, size = [], 0
         message.append(tensor)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpucomm.optim.members import Member
+from gpucomm.optim.streams import Beside, used_here
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -57,24 +58,30 @@ class _Layer:
             part.view(param.shape) for part, param in zip(self._flat.split(sizes), self._params, strict=True)
         ]
         self._work: Any = None
+        self._beside = Beside()
         self.called = False  # a forward pass has gone through its module
 
     def start(self, broadcast: _Start, gives: bool) -> None:
         """Sends the weights of the rank that gives them."""
         if gives:
+            self._beside.join()  # the last message, which has been read
             self._copy(self._parts, self._params)
-        self._work = broadcast(self._flat)
+        with self._beside.behind(self._flat):
+            self._work = broadcast(self._flat)
 
     def wait(self, gives: bool) -> None:
         """Returns when the weights are there; at once where they are."""
         work, self._work = self._work, None
         if work is None:
             return
-        work.wait()
+        with self._beside.inside():
+            work.wait()
         if not gives:
+            self._beside.join()
             self._copy(self._params, self._parts)
 
     def _copy(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        used_here(self._flat)
         with torch.no_grad():
             for target, source in zip(targets, sources, strict=True):
                 target.copy_(source)

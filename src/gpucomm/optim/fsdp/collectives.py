@@ -17,6 +17,7 @@ from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.optim.fsdp.residual import Residual, add_residual
 from gpucomm.optim.fsdp.rounds import Round
 from gpucomm.optim.fsdp.route import Route, sums_can_be_coded
+from gpucomm.optim.streams import current, follow
 
 __all__ = ["AllGather", "Lane", "ReduceScatter", "Replicas"]
 
@@ -41,15 +42,19 @@ class _Allocating:
 
 
 class _Pending(dist.Work):  # type: ignore[misc]
-    """What FSDP2 waits for before it copies the parameters out."""
+    """What FSDP2 waits for before it copies the parameters out.
 
-    def __init__(self, meter: Meter, work: communicators.Work) -> None:
+    FSDP2 issues an all-gather on a stream of its own, which `work` makes wait, and waits on that of forward.
+    """
+
+    def __init__(self, meter: Meter, work: communicators.Work, stream: Any = None) -> None:
         super().__init__()
-        self._meter, self._work = meter, work
+        self._meter, self._work, self._stream = meter, work, stream
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         self._meter.settle(self._work)
         self._work.wait()  # its error too, where it has been settled before
+        follow(self._stream)
         return True
 
     def is_completed(self) -> bool:
@@ -72,7 +77,8 @@ class AllGather(_Allocating):
         def issue() -> Any:
             return lane.comm.all_gather(input_tensor, out=output_tensor, async_op=True, **how)
 
-        return _Pending(lane.meter, lane.meter.start("all_gather", issue, coded=coded))
+        work = lane.meter.start("all_gather", issue, coded=coded)
+        return _Pending(lane.meter, work, current(output_tensor))
 
 
 class ReduceScatter(_Allocating):
@@ -93,7 +99,10 @@ class ReduceScatter(_Allocating):
     def __call__(
         self, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False
     ) -> None:
-        """Reduces and scatters; the result is there when it returns, as FSDP2 uses it at once."""
+        """Reduces and scatters; the result is there when it returns, as FSDP2 uses it at once.
+
+        On a GPU it is there for what FSDP2's stream gets next; the host waits for the other ranks to come.
+        """
         comm, route, x = self._lane.comm, self._lane.route, input_tensor
         with self._lane.meter.blocking("reduce_scatter") as account:
             name = _scaled(op, x)

@@ -27,6 +27,7 @@ class Group:
         self._inner = inner
         self.module = module
         self.world = inner.mesh_info.shard_process_group.size()
+        self.device = inner.device
         self._params = {
             name_of(p._module_info.module, p._module_info.param_name): p for p in inner.fsdp_params
         }
@@ -69,10 +70,10 @@ class Group:
             InvalidArgumentError: they do not.
         """
         inner = self._inner
-        if inner.device.type != "cpu":
+        if inner.device.type not in ("cpu", "cuda"):
             raise InvalidArgumentError(
-                f"[fsdp] gpucomm moves arrays in host memory, but {self} is on {inner.device}: "
-                "shard over a mesh of cpu"
+                f"[fsdp] gpucomm moves arrays in host memory and on CUDA's GPUs, but {self} is on "
+                f"{inner.device}: shard over a mesh of cpu or cuda"
             )
         if inner._use_post_forward_mesh:
             raise InvalidArgumentError(

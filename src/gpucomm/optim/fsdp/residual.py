@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from gpucomm.optim.fsdp.slots import Slot
+from gpucomm.optim.streams import used_here
 
 __all__ = ["Residual", "add_residual"]
 
@@ -16,14 +17,18 @@ class Residual:
 
     Args:
         world: how many ranks the gradients are scattered to.
+        device: where the gradients are.
     """
 
-    def __init__(self, world: int) -> None:
-        self._world = world
+    def __init__(self, world: int, device: Any = None) -> None:
+        self._world, self._device = world, device
         self._held: dict[str, Any] = {}  # by name: [world, columns], most of them views of the window
         self._before: dict[str, Any] = {}  # as _held, at the beginning of the backward that runs
         self._slots: tuple[Slot, ...] = ()  # in the window
-        self._window = torch.zeros(0)
+        self._window = self._zeros(0)
+
+    def _zeros(self, *shape: int) -> Any:
+        return torch.zeros(shape, device=self._device)
 
     def window(self, slots: tuple[Slot, ...]) -> Any:
         """Returns the residuals of some parameters, flat and laid out as their message, to read and write.
@@ -38,13 +43,14 @@ class Residual:
         left = {slot.name for slot in self._slots} - {slot.name for slot in slots}
         for name in left:
             self._held[name] = self._held[name].clone()
-        grid = torch.zeros(self._world, sum(slot.columns for slot in slots))
+        grid = self._zeros(self._world, sum(slot.columns for slot in slots))
         begin = 0
         for slot in slots:
             view = grid[:, begin : begin + slot.columns]
             begin += slot.columns
             if slot.name in self._held:
                 view.copy_(self._held[slot.name])
+                used_here(self._held[slot.name])
             self._held[slot.name] = view
         self._slots, self._window = slots, grid.view(-1)
 
@@ -58,6 +64,7 @@ class Residual:
         """Goes on with what was written since :meth:`keep`, or, if that is not used, with what was held."""
         for name, held in self._before.items() if not used else ():
             self._held[name].copy_(held)
+            used_here(held)
         self._before = {}
 
     def clear_padding(self) -> None:
@@ -67,21 +74,22 @@ class Residual:
                 self._held[slot.name][rank, begin:].zero_()
 
     def get(self, slot: Slot) -> Any:
-        """Returns a copy of a parameter's residual, in the shape of its gradient; None: there is none yet."""
+        """Returns a copy of a parameter's residual on the host, shaped as its gradient; None: none yet."""
         held = self._before.get(slot.name, self._held.get(slot.name))
         if held is None:
             return None
+        held = held.to("cpu", copy=True)
         if slot.dim == 0:
-            return held.reshape(-1, *slot.shape[1:])[: slot.shape[0]].clone()
+            return held.reshape(-1, *slot.shape[1:])[: slot.shape[0]]
         piece = list(slot.shape)
         piece[slot.dim] //= self._world
         return torch.cat([row.reshape(piece) for row in held], dim=slot.dim)
 
     def put(self, slot: Slot, residual: Any) -> None:
         """Takes a parameter's residual, in the shape of its gradient, in place of the present one."""
-        held = torch.zeros(self._world, slot.columns)
+        held = self._zeros(self._world, slot.columns)
         if slot.dim == 0:
-            held.view(-1)[: residual.numel()] = residual.reshape(-1)
+            held.view(-1)[: residual.numel()].copy_(residual.reshape(-1))
         else:
             for row, piece in zip(held, residual.chunk(self._world, slot.dim), strict=True):
                 row.copy_(piece.reshape(-1))
@@ -92,7 +100,7 @@ class Residual:
 
     def drop(self) -> None:
         """Forgets all residuals."""
-        self._held, self._before, self._slots, self._window = {}, {}, (), torch.zeros(0)
+        self._held, self._before, self._slots, self._window = {}, {}, (), self._zeros(0)
 
 
 def add_residual(x: Any, window: Any) -> None:

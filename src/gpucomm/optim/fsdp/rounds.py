@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from gpucomm.exchange.coding import magnitude
 from gpucomm.optim.fsdp.residual import Residual
+from gpucomm.optim.streams import current, follow
 
 if TYPE_CHECKING:
     from gpucomm.optim.fsdp.collectives import Lane
@@ -29,7 +32,7 @@ class Round:
     def __init__(self, lanes: Sequence[tuple[str, Lane]]) -> None:
         self._lanes = lanes
         self._residuals: list[Residual] = []
-        self._finite = True
+        self._seen: list[tuple[Any, Any]] = []  # whether a result is finite, and the stream that finds it out
 
     def join(self, residual: Residual) -> None:
         """Takes in a residual that is about to change; on all ranks alike, during backward."""
@@ -39,8 +42,9 @@ class Round:
         self._residuals.append(residual)
 
     def look(self, result: Any) -> None:
-        """Sees a result of this rank."""
-        self._finite = self._finite and bool(result.isfinite().all())
+        """Sees a result of this rank; on a GPU in its stream's time: the host does not wait."""
+        finite = result.isfinite().all() if result.is_cuda else math.isfinite(magnitude(result))
+        self._seen.append((finite, current(result)))
 
     def before_forward(self) -> None:
         """Takes back what a failed backward has changed."""
@@ -48,14 +52,21 @@ class Round:
             self._settle(False)
 
     def _end(self) -> None:
-        finite = np.array([self._finite], np.uint8)
+        self._catch_up()
+        finite = np.array([all(bool(one) for one, _ in self._seen)], np.uint8)
         for kind, lane in self._lanes:
             with lane.meter.blocking(kind, calls=0):
                 lane.comm.all_reduce(finite, "min")
         self._settle(bool(finite[0]))
 
+    def _catch_up(self) -> None:
+        """Reductions have streams of FSDP2's own; the current one comes after what they have seen."""
+        for _, stream in self._seen:
+            follow(stream)
+
     def _settle(self, used: bool) -> None:
+        self._catch_up()
         for residual in self._residuals:
             residual.settle(used)
         self._residuals.clear()
-        self._finite = True
+        self._seen.clear()

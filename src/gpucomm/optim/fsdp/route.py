@@ -9,7 +9,7 @@ import torch
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.exchange import Coding
+from gpucomm.exchange.coding import Coding, magnitude
 
 __all__ = ["Route", "sums_can_be_coded"]
 
@@ -41,7 +41,6 @@ def sums_can_be_coded(comm: Communicator, x: Any, coding: Coding) -> bool:
         x: a floating tensor, alike on all ranks.
         coding: the codec.
     """
-    largest = torch.linalg.vector_norm(x, torch.inf, dtype=torch.float32).item()
-    total = comm.all_reduce(np.array([largest], np.float32))
+    total = comm.all_reduce(np.array([magnitude(x)], np.float32))
     # Half of what the dtype holds: codecs' errors and residuals come on top.
     return bool(total[0] < min(torch.finfo(x.dtype).max / 2, coding.largest(comm.world)))

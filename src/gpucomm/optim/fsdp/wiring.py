@@ -38,7 +38,7 @@ def use(
     message whose sum on some rank would not be finite (so a GradScaler sees its infinities).
 
     Args:
-        model: holds modules that `fully_shard` has sharded over a mesh of cpu.
+        model: holds modules that `fully_shard` has sharded over a mesh of cpu or cuda.
         comm: the ranks of the mesh, in its order.
         all_gather: the codec in which parameters are gathered; None or "dense": none. The sharded parameters
             themselves stay exact.
@@ -82,7 +82,7 @@ def use(
 
 
 def _set(group: Group, lanes: Sequence[Lane], backward: Round | None) -> Residual | None:
-    residual = Residual(group.world) if backward is not None else None
+    residual = Residual(group.world, group.device) if backward is not None else None
     if backward is not None:
         group.watch()
         group.module.register_forward_pre_hook(lambda *_: backward.before_forward())

@@ -12,6 +12,7 @@ from gpucomm.comm import Communicator
 from gpucomm.optim.process_group.calls import is_async, keywords, reduction
 from gpucomm.optim.process_group.packing import Copies, counts, joined, source, splits, spread, target
 from gpucomm.optim.process_group.work import Done, Work, place
+from gpucomm.optim.streams import Beside
 
 __all__ = ["Collectives"]
 
@@ -188,7 +189,12 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
                 call(*args, **how)
             place(copies)
             return Done(result)
-        work = Work([call(*args, async_op=True, **how) for args, how in calls], result, copies)
+        beside, pending = Beside(), []
+        for args, how in calls:
+            x = args[0][0] if isinstance(args[0], list) else args[0]
+            with beside.behind(x):
+                pending.append(call(*args, async_op=True, **how))
+        work = Work(pending, result, copies, beside)
         if self._together is not None:
             self._together.append(work)
         return work

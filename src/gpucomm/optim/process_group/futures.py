@@ -1,13 +1,29 @@
-"""Threads that complete the futures of collectives."""
+"""The futures of collectives, and threads that complete them."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
-__all__ = ["pool"]
+import torch
+
+__all__ = ["future_of", "pool"]
+
+
+def future_of(result: Any) -> Any:
+    """A future that makes streams wait for the tensors of a result, where these are on GPUs."""
+    return torch.futures.Future(devices=sorted({x.device for x in _leaves(result) if x.is_cuda}, key=str))
+
+
+def _leaves(result: Any) -> Iterator[Any]:
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif result is not None:
+        for each in result:
+            yield from _leaves(each)
 
 
 class _Pool:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
-from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
+from gpucomm.errors import Error, InvalidArgumentError, UnavailableError, UnsupportedTypeError
 from gpucomm.optim.process_group.collectives import Collectives
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.meeting import Seat, communicator_of, own_store
@@ -32,8 +32,8 @@ class ProcessGroup(Collectives):
 
     torch.distributed makes it: `init_process_group("gpucomm")`, `new_group`, `init_device_mesh`. Its own are
     all_reduce, broadcast, all_gather, reduce_scatter, all_to_all and barrier in all their forms; reduce,
-    gather, scatter, send, recv and sparse tensors go by a Gloo group inside. After a fault it is closed for
-    good, on every rank.
+    gather, scatter, send, recv and sparse tensors go by a Gloo group inside, which sends and receives host
+    memory only. After a fault it is closed for good, on every rank.
     """
 
     def __init__(self, seat: Seat, store: Any, options: Options) -> None:
@@ -55,7 +55,8 @@ class ProcessGroup(Collectives):
         patience = timedelta(seconds=seat.timeout_s)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), seat.rank, seat.world, patience)
         self._set_default_backend(inner)
-        self._register_backend(torch.device("cpu"), inner, gloo)
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            self._register_backend(torch.device(device), inner, gloo)
         _open.add(self)
 
     @property
@@ -68,6 +69,29 @@ class ProcessGroup(Collectives):
         return _NAME
 
     name = getBackendName
+
+    def send(self, tensors: Any, to: int, tag: int) -> Any:
+        """Sends by Gloo."""
+        self._require_host("send", tensors)
+        return super().send(tensors, to, tag)
+
+    def recv(self, tensors: Any, source: int, tag: int) -> Any:
+        """Receives by Gloo."""
+        self._require_host("recv", tensors)
+        return super().recv(tensors, source, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int) -> Any:
+        """Receives by Gloo."""
+        self._require_host("recv", tensors)
+        return super().recv_anysource(tensors, tag)
+
+    def _require_host(self, what: str, tensors: Any) -> None:
+        # Gloo would take the device's address for the host's.
+        if any(x.is_cuda for x in tensors):
+            raise UnsupportedTypeError(
+                f"{what} goes by Gloo, which takes host memory only, got a tensor on {tensors[0].device}:"
+                f" use communicator.{what} of the group (rank {self._comm.rank} of {self._comm.world})"
+            )
 
     def shutdown(self) -> None:
         """Closes the communicator; `destroy_process_group` calls it. Calls under way fail on every rank."""
@@ -91,13 +115,13 @@ class ProcessGroup(Collectives):
 
 
 def register() -> None:
-    """Makes "gpucomm" a backend of torch.distributed, for tensors in host memory.
+    """Makes "gpucomm" a backend of torch.distributed, for tensors in host memory and on CUDA's GPUs.
 
     Raises:
         UnavailableError: torch.distributed is set to take its backends from torchcomms.
     """
     _refuse_torchcomms()
-    dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
     atexit.register(_leave)
 
 

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from gpucomm.errors import Error
-from gpucomm.optim.process_group.futures import pool
+from gpucomm.optim.process_group.futures import future_of, pool
+from gpucomm.optim.streams import Beside, used_here
 
 __all__ = ["Done", "Together", "Work", "place"]
 
@@ -29,6 +30,7 @@ def place(copies: Copies) -> None:
         with torch.no_grad():
             for to, origin in copies:
                 to.copy_(origin)
+                used_here(origin)
 
 
 class Done(dist.Work):  # type: ignore[misc]
@@ -67,23 +69,27 @@ class Done(dist.Work):  # type: ignore[misc]
 
     def get_future(self) -> Any:
         """A torch future of the tensors, completed on a thread of its own."""
-        future = torch.futures.Future()
+        future = future_of(self._result)
         future.set_result(self._result)
         return future
 
 
 class Work(Done):
-    """A collective under way."""
+    """A collective under way; on a GPU one whose streams are waited for, by streams."""
 
-    def __init__(self, pending: Sequence[Any], result: Any, copies: Copies = ()) -> None:
+    def __init__(
+        self, pending: Sequence[Any], result: Any, copies: Copies = (), beside: Beside | None = None
+    ) -> None:
         """Takes over calls.
 
         Args:
             pending: the communicator's handles.
             result: the tensors of the call.
             copies: pairs of tensors; at the end each first one gets what the second one holds.
+            beside: the streams of tensors on GPUs, on which the calls were issued.
         """
         super().__init__(result)
+        self._beside = beside or Beside()
         self._pending, self._copies = pending, copies
         self._error: Exception | None = None
         self._settled = False
@@ -92,6 +98,8 @@ class Work(Done):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits for the end; raises the call's error.
+
+        For tensors on a GPU the current stream waits; the host only until all ranks have come.
 
         Args:
             timeout: until the call, and with it the group, fails on every rank; 0: the group's.
@@ -107,7 +115,11 @@ class Work(Done):
             self._settle(seconds if seconds > 0 else None)
         if self._error is not None:
             raise self._error
+        self._join()
         return True
+
+    def _join(self) -> None:
+        self._beside.join()
 
     def _settle(self, timeout_s: float | None) -> None:
         """Waits for the calls and puts the results in place; of several threads one does."""
@@ -127,8 +139,9 @@ class Work(Done):
 
     def _finish(self, timeout_s: float | None) -> None:
         try:
-            self._wait(timeout_s)
-            place(self._copies)
+            with self._beside.inside():
+                self._wait(timeout_s)
+                place(self._copies)
         except Exception as error:
             self._error = error
         self._pending = self._copies = ()
@@ -138,7 +151,10 @@ class Work(Done):
         """See `Done`."""
         if not self._settled and all(call.done() for call in self._pending):
             self._settle(None)
-        return self._settled
+        return self._settled and self._idle()
+
+    def _idle(self) -> bool:
+        return self._beside.idle()
 
     def exception(self) -> Exception | None:
         """See `Done`."""
@@ -149,7 +165,7 @@ class Work(Done):
         with self._lock:
             if self._future is None:
                 # A child made by then() carries a real C++ error; set_exception would store it as a value.
-                base = torch.futures.Future()
+                base = future_of(self._result)
                 self._future = base.then(self._deliver)
                 if self._settled:
                     base.set_result(None)
@@ -164,6 +180,7 @@ class Work(Done):
     def _deliver(self, _: Any) -> Any:
         if self._error is not None:
             raise self._error
+        self._join()  # the stream of the callback, for which those of who waits will wait
         return self._result
 
 
@@ -173,6 +190,14 @@ class Together(Work):
     def __init__(self, works: Sequence[Work]) -> None:
         """Takes them over."""
         super().__init__([_Part(work) for work in works], [work.result() for work in works])
+        self._works = works
+
+    def _join(self) -> None:
+        for work in self._works:
+            work._join()
+
+    def _idle(self) -> bool:
+        return all(work._idle() for work in self._works)
 
 
 class _Part:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from gpucomm.reproduce.claims import Outcome, Row
 from gpucomm.reproduce.compressed_collectives import between_hosts
-from gpucomm.reproduce.compressed_collectives.measuring import PER_HOP, TWO_SHOT, Measured, Way, measured
-from gpucomm.reproduce.compressed_collectives.points import HEADLINE_C, points
+from gpucomm.reproduce.compressed_collectives.measuring import PER_HOP, TWO_SHOT, Measured, Way, all_measured
+from gpucomm.reproduce.compressed_collectives.points import HEADLINE_C
 from gpucomm.reproduce.pictures import Curve, Picture
 from gpucomm.reproduce.run import Run, ratio
 
@@ -57,7 +57,7 @@ def rs_vs_per_hop(run: Run) -> Outcome:
 
 
 def _outcome(run: Run, what: _Comparison) -> Outcome:
-    found = [measured(run, point, what.collective) for point in points(run, what.collective)]
+    found = all_measured(run, what.collective)
     rows = [_headline_row(run, what, some) for some in found if some.point.headline]
     rows += [_model_row(run, what, some) for some in found]
     if what.dense:

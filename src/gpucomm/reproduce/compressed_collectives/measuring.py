@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpucomm import _core, cost
 from gpucomm.bench.auto_cell import fixed
 from gpucomm.comm import Communicator
-from gpucomm.reproduce.compressed_collectives.points import Point
+from gpucomm.reproduce.compressed_collectives.points import Point, headline, headline_rate, points, trial
 from gpucomm.reproduce.run import Run, Span, last_ends, start_together
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "TWO_SHOT",
     "Measured",
     "Way",
+    "all_measured",
     "coded_ring",
     "measure",
-    "measured",
     "seconds",
 ]
 
@@ -104,29 +104,38 @@ class Measured(NamedTuple):
         )
 
 
-def measured(run: Run, point: Point, collective: str) -> Measured:
-    """All times at a point, measured once a run; twice where ours is off the model, as on a busy machine."""
-    return run.once(f"{collective} {point}", lambda: _measured(run, point, collective))  # type: ignore[no-any-return]
+def all_measured(run: Run, collective: str) -> list[Measured]:
+    """All times at the points of a collective, the headline first, measured once a run."""
+    return run.once(collective, lambda: _all_measured(run, collective))  # type: ignore[no-any-return]
+
+
+def _all_measured(run: Run, collective: str) -> list[Measured]:
+    run.tell(f"{collective}: what a hop takes")
+    first = _once(run, trial(run), collective, [PER_HOP], False)
+    where = [headline(run, headline_rate(first.c)), *points(run)]
+    return [_measured(run, point, collective) for point in where]
 
 
 def _measured(run: Run, point: Point, collective: str) -> Measured:
+    """Twice where ours is off the model, as on a busy machine."""
     under = f"{point.ranks} ranks, {point.codec}, {point.cell.nbytes / 2**20:g} MiB"
     run.tell(f"{collective}: {under}")
-    found = _once(run, point, collective)
+    coded = [coded_ring(point.part_bytes), PER_HOP, TWO_SHOT]
+    found = _once(run, point, collective, coded)
     ours = found.ours
     suspect = median(found.ways[ours]) > _SUSPECT * found.model_s(ours)
     if suspect and run.may_again(sum(map(sum, found.ways.values()))):
-        more = _once(run, point, collective)
+        more = _once(run, point, collective, coded)
         found.coding.extend(more.coding)
         for way in found.ways.keys() & more.ways.keys():
             found.ways[way].extend(more.ways[way])
     return found
 
 
-def _once(run: Run, point: Point, collective: str) -> Measured:
-    cell, repeats = point.cell, run.repeats(point.cell)
-    coded = [coded_ring(point.part_bytes), PER_HOP, TWO_SHOT]
-    found = run.on_ranks(cell, point.ranks, measure, collective, cell.nbytes, point.codec, coded, repeats)
+def _once(run: Run, point: Point, collective: str, coded: Sequence[Way], with_dense: bool = True) -> Measured:
+    cell = point.cell
+    what = (collective, cell.nbytes, point.codec, coded, run.repeats(cell), with_dense)
+    found = run.on_ranks(cell, point.ranks, measure, *what)
     return Measured(point, collective, *seconds(found))
 
 
@@ -140,9 +149,15 @@ def seconds(found: Sequence[Sequence[Any]]) -> tuple[list[float], dict[Way, list
 
 
 def measure(
-    comm: Communicator, collective: str, nbytes: int, codec: str, coded: Sequence[Way], repeats: int
+    comm: Communicator,
+    collective: str,
+    nbytes: int,
+    codec: str,
+    coded: Sequence[Way],
+    repeats: int,
+    with_dense: bool = True,
 ) -> tuple[list[list[Any]], list[list[Span]]]:
-    """Measures the codec, these coded ways, and of the dense choices the ring and the fastest.
+    """Measures the codec, these coded ways, and of the dense choices, if wanted, the ring and the fastest.
 
     These are found by trying all once. What is returned is plain, so that JSON can carry it.
 
@@ -157,7 +172,9 @@ def measure(
     own = np.random.default_rng(comm.rank).standard_normal(nbytes // 4 // comm.world, np.float32)
     x = np.tile(own, comm.world)
     call_of = _calls(comm, collective, x, codec)
-    ways = [*(Way(*way) for way in coded), *_dense(comm, collective, nbytes, call_of)]
+    ways = [Way(*way) for way in coded]
+    if with_dense:
+        ways += _dense(comm, collective, nbytes, call_of)
     works = [_coding(collective, codec, x, comm.world), *map(call_of, ways)]
     spans: list[list[Span]] = [[] for _ in works]
     for _ in range(repeats):

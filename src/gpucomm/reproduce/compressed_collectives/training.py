@@ -33,13 +33,14 @@ def fsdp_vs_dense(run: Run) -> Outcome:
     found = _all(run)
     rows = [_headline_row(run, "fsdp_vs_dense", found[_HEADLINE], found[_HEADLINE].dense, 31.7)]
     rows += [_model_row(run, some) for some in found.values()]
-    rows += [_auto_row(run, some) for some in found.values()]
+    rows += [_auto_row(run, some) for some in found.values() if AUTO in some.times]
     xs = [some.share for some in found.values()]
     curves = [
         Curve("emulated", xs, [some.saved(CODED, some.dense) for some in found.values()]),
         Curve("the model", xs, [some.model_saved() for some in found.values()], model=True, like=0),
-        Curve('"auto"', xs, [some.saved(AUTO, some.dense) for some in found.values()]),
     ]
+    if not run.quick:
+        curves.append(Curve('"auto"', xs, [some.saved(AUTO, some.dense) for some in found.values()]))
     title = "FSDP2 with coded messages: how much less time a step takes than a dense one"
     picture = Picture(title, "share of communication in a dense step", "% less time than dense", curves)
     return Outcome(rows, picture)

@@ -1,0 +1,34 @@
+// Sums of squares of what a device holds, for the host: the device leaves them in parts, which are copied to
+// the host when all is added, and the host adds these up.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "devices/handles.h"
+
+namespace gpucomm {
+
+class DeviceNorms {
+ public:
+  // Enqueues that they are zeros, behind what the stream holds.
+  DeviceNorms(std::shared_ptr<Device> device, Stream stream);
+  // Memory that the device may still write, where nobody has waited for its end, is given up for good.
+  ~DeviceNorms();
+  DeviceNorms(const DeviceNorms&) = delete;
+
+  // Where Device::add_squares adds, behind the zeros.
+  std::byte* parts() const { return parts_; }
+  // Enqueues the copy. The host waits for finished() before it asks for the total.
+  void read(Stream stream);
+  const OwnEvent& finished() const { return finished_; }
+  NormSums total();
+
+ private:
+  std::shared_ptr<Device> device_;
+  OwnEvent finished_;
+  std::unique_ptr<std::vector<NormSums>> found_;
+  std::byte* parts_;
+  bool ended_ = false;
+};
+
+}  // namespace gpucomm
