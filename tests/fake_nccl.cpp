@@ -20,6 +20,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #ifndef VERSION
@@ -51,6 +52,8 @@ struct Comm {
   std::atomic<int> fault{kSuccess};
   std::map<std::string, int> numbers = {};    // of messages to and from each peer, of collectives
   std::function<bool()> waits_for = nullptr;  // what is under way ends when this says so
+  Job job = nullptr;                          // ... and this is enqueued then
+  Stream stream = nullptr;
 };
 struct Message {
   Comm* comm;
@@ -64,6 +67,7 @@ struct Message {
 std::mutex mutex;  // guards all below
 std::map<int, int> failing, failing_later;
 std::set<int> hanging;
+bool finalizes_together = false;
 std::string calls;
 void (*enqueue)(Stream, void (*)(void*), void*) = nullptr;
 thread_local int depth = 0;
@@ -93,14 +97,20 @@ bool until(const Comm& comm, Condition holds) {
   return true;
 }
 
-void give(Stream stream, Job job) {
+void give(Comm& comm) {
   enqueue(
-      stream,
+      comm.stream,
       [](void* argument) {
         (*static_cast<Job*>(argument))();
         delete static_cast<Job*>(argument);
       },
-      new Job(std::move(job)));
+      new Job(std::exchange(comm.job, nullptr)));
+}
+
+// Enqueued by threads of NCCL's own, a little later.
+int begin(Comm& comm, Stream stream, Job job) {
+  comm.turns = kTurns, comm.stream = stream, comm.job = std::move(job);
+  return kInProgress;
 }
 
 std::string number(Comm& comm, const std::string& kind) {
@@ -175,13 +185,11 @@ using Finish = std::function<void(const std::vector<std::string>&)>;
 int together(const char* name, Comm* comm, const void* in, size_t bytes, Stream stream, Finish finish) {
   std::lock_guard lock(mutex);
   if (const int wrong = usable(comm, name)) return wrong;
-  comm->turns = kTurns;
-  give(stream, [=, path = number(*comm, "all")] {
+  return begin(*comm, stream, [=, path = number(*comm, "all")] {
     std::vector<std::string> all;
-    const char* const begin = static_cast<const char*>(in);
-    if (gather(*comm, path, {begin, begin + bytes}, all)) finish(all);
+    const char* const own = static_cast<const char*>(in);
+    if (gather(*comm, path, {own, own + bytes}, all)) finish(all);
   });
-  return kInProgress;
 }
 
 int message(const char* name, Message m) {
@@ -197,13 +205,14 @@ int state(Comm& comm) {
   if (hanging.count(comm.rank) || comm.turns) return comm.turns -= comm.turns > 0, kInProgress;
   if (comm.waits_for && !comm.waits_for()) return kInProgress;
   comm.waits_for = nullptr;
+  if (comm.job) give(comm);
   if (comm.fault) return comm.fault;
   if (failing_later.count(comm.rank)) failing[comm.rank] = failing_later[comm.rank];
   return kSuccess;
 }
 
-void come(Comm* comm) {
-  const std::string path = comm->folder + "/came.";
+void meet(Comm* comm, const char* name) {
+  const std::string path = comm->folder + "/" + name;
   if (!hanging.count(comm->rank)) put(path + std::to_string(comm->rank), "", 0);
   comm->turns = kTurns;
   comm->waits_for = [=] {
@@ -250,6 +259,8 @@ API fake_hang(int rank) {
   std::lock_guard lock(mutex);
   return hanging.insert(rank), 0;
 }
+// From here on who finalizes waits for all ranks.
+API fake_finalize_together() { return finalizes_together = true, 0; }
 API fake_reset() {
   std::lock_guard lock(mutex);
   return failing.clear(), failing_later.clear(), hanging.clear(), calls.clear(), 0;
@@ -270,7 +281,7 @@ API ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, Config*
   std::lock_guard lock(mutex);
   if (config->magic != 0xcafebeef || config->blocking != 0) return kInvalidUsage;
   const char* const begin = std::find_if(id.internal, id.internal + 127, [](char c) { return c != 0; });
-  come(*comm = new Comm{begin, rank, size});
+  meet(*comm = new Comm{begin, rank, size}, "came.");
   return kInProgress;
 }
 API ncclCommGetAsyncError(Comm* comm, int* code) {
@@ -280,6 +291,7 @@ API ncclCommGetAsyncError(Comm* comm, int* code) {
 API ncclCommFinalize(Comm* comm) {
   std::lock_guard lock(mutex);
   if (const int wrong = usable(comm, "ncclCommFinalize")) return wrong;
+  if (finalizes_together) return meet(comm, "left."), kInProgress;
   return comm->turns = kTurns, kInProgress;
 }
 API ncclCommDestroy(Comm* comm) { return comm->ended = true, 0; }
@@ -308,9 +320,7 @@ API ncclGroupEnd() {
     messages.push_back({m, number(*m.comm, std::to_string(from) + "-" + std::to_string(to))});
   }
   grouped.clear();
-  messages[0].message.comm->turns = kTurns;
-  give(messages[0].message.stream, [messages] { exchange(messages); });
-  return kInProgress;
+  return begin(*messages[0].message.comm, messages[0].message.stream, [messages] { exchange(messages); });
 }
 #ifndef NO_SEND
 API ncclSend(const void* in, size_t n, int type, int peer, Comm* c, Stream stream) {

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import device_ranks
 import nccl_library
+import nccl_message_ranks
 import numpy as np
+import staged_ranks
 from conftest import pairs
 from jobs import leave
 from reference import close
@@ -162,6 +164,32 @@ def on_devices(comm):
     for collective, algorithm in [*pairs("all_reduce"), ("broadcast", "direct"), ("all_gather", "native")]:
         wrong += device_ranks.every_case(comm, collective, algorithm, 50)
     return wrong + ([] if device_ranks.uneven(comm) else ["uneven"])
+
+
+def staged_on_devices(comm):
+    """Between nodes through host memory, in all that each kind of plan needs."""
+    wrong = []
+    for collective, algorithm in [*pairs("all_reduce"), ("broadcast", "direct"), ("all_to_all", "direct")]:
+        wrong += device_ranks.every_case(comm, collective, algorithm, 50)
+    coded = {"algorithm": "coded_ring", "codec": "mpc", "segments": 2}
+    same = device_ranks.as_on_the_host(comm, "all_reduce", "float32", 60_000, 50, **coded)
+    way = staged_ranks.ways(comm)
+    wrong += [] if way == "on a device through host memory" else [way]
+    return wrong + ([] if same else ["coded"]) + ([] if device_ranks.uneven(comm) else ["uneven"])
+
+
+def wrong_on_devices(comm):
+    return device_ranks.met(lambda: device_ranks.wrong_count(comm))
+
+
+def messages_on_devices(comm):
+    """The same, of messages: around a ring, and across one another."""
+    nccl_library.own()
+    wrong = [n for n, right in enumerate(device_ranks.messages(comm, 50)) if not right]
+    wrong += nccl_message_ranks.storm(comm, 1)
+    wrong += [] if nccl_message_ranks.behind_a_large_one(comm) == (2, 1, 3)[comm.rank] else ["behind"]
+    kind, text, _ = device_ranks.in_a_group(comm, nccl_message_ranks.unequal)
+    return wrong + ([] if kind == "MismatchError" and "receives 4" in text else [text])
 
 
 def refused_on_devices(comm):

@@ -6,6 +6,7 @@ The same tests run on the host device and, in tests/gpu, on CUDA, whose arrays a
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +17,13 @@ from gpucomm import _core
 
 
 class HostKit:
-    """A host device; `deferred_us`: each piece of work starts after a pause of up to so long."""
+    """A host device; `deferred_us`: each piece of work starts after a pause of up to so long.
+
+    Where the environment has UNSHARED_DEVICE no other process can open its memory.
+    """
 
     def __init__(self, deferred_us: int = 0) -> None:
-        self.device = _core.HostDevice(deferred_us)
+        self.device = _core.HostDevice(deferred_us, shares="UNSHARED_DEVICE" not in os.environ)
 
     def array(self, values: np.ndarray, dtype: str = "") -> Any:
         """Values as an array of this device; `dtype`: "bfloat16" where they are its bits."""

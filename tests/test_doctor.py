@@ -86,15 +86,40 @@ def test_a_refused_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("asked", "on", "words"),
     [
-        ("", True, "auto: through memory that a node's processes share, between nodes over NCCL"),
-        ("nccl", True, "nccl: over NCCL (GPUCOMM_DEVICE_TRANSPORT: auto, arena, nccl)"),
-        ("mpi", False, "GPUCOMM_DEVICE_TRANSPORT must be one of auto, arena, nccl, got 'mpi'"),
+        ("nccl", True, "nccl: over NCCL (GPUCOMM_DEVICE_TRANSPORT: auto, arena, nccl, staged)"),
+        ("staged", True, "staged: through page-locked memory of the hosts"),
+        ("mpi", False, "GPUCOMM_DEVICE_TRANSPORT must be one of auto, arena, nccl, staged, got 'mpi'"),
     ],
 )
 def test_how_device_arrays_travel(monkeypatch: pytest.MonkeyPatch, asked: str, on: bool, words: str) -> None:
     monkeypatch.setenv("GPUCOMM_DEVICE_TRANSPORT", asked)
     (finding,) = doctor._LOOKS["device arrays"]("device arrays")
     assert finding.on is on and finding.why.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("unshared", "lacks", "words"),
+    [
+        ("", 0, "inside a node through memory that its processes share; between nodes over NCCL ("),
+        ("", 1, "processes share; between nodes through host memory, as NCCL is off ("),
+        ("cuda:0 shares no memory", 0, "inside a node through host memory, as cuda:0 shares no memory; "),
+    ],
+)
+def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, unshared: str, lacks: int, words: str) -> None:
+    answers = {doctor._ABOUT_SHARING: (unshared, 0), doctor._ABOUT_NCCL: ("", lacks)}
+    monkeypatch.delenv("GPUCOMM_DEVICE_TRANSPORT", raising=False)
+    monkeypatch.setattr(
+        doctor, "_ask", lambda code: subprocess.CompletedProcess([], answers[code][1], answers[code][0])
+    )
+    (finding,) = doctor._LOOKS["device arrays"]("device arrays")
+    assert finding.on and finding.why.startswith("auto: ") and words in finding.why
+
+
+@pytest.mark.processes
+def test_the_questions_are_answered() -> None:
+    """Without a GPU there is nothing to say of one."""
+    done = doctor._ask(doctor._ABOUT_SHARING)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.processes

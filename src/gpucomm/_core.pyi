@@ -572,6 +572,10 @@ class Device:
         """
         Enqueues a multiplication of floats.
         """
+    def shares(self) -> str:
+        """
+        Why other processes cannot open its memory, or nothing.
+        """
     def wait(
         self,
         stream: typing.SupportsInt | typing.SupportsIndex,
@@ -591,10 +595,13 @@ class HostDevice(Device):
         The address of a C function (stream, function, argument) that makes a stream call the function.
         """
     def __init__(
-        self, deferred_us: typing.SupportsInt | typing.SupportsIndex = 0
+        self,
+        deferred_us: typing.SupportsInt | typing.SupportsIndex = 0,
+        shares: bool = True,
     ) -> None:
         """
-        deferred_us: each piece of work starts after a pause of up to so long.
+        deferred_us: each piece of work starts after a pause of up to so long. shares: whether other processes
+        can open its memory.
         """
     def array(self, values: numpy.ndarray, bfloat16: bool = False) -> HostDeviceArray:
         """
@@ -1224,7 +1231,7 @@ class Communicator:
 
         Raises:
             InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
-            UnavailableError: x is on a device, and the ranks share no memory.
+            UnavailableError: x is on a device, the ranks share no memory, and there is no NCCL.
             MismatchError: the receiver expects another dtype or count. A sender whose message had left already
                 learns it from its next call.
             CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.

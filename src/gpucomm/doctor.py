@@ -186,17 +186,38 @@ raise SystemExit(bool(why_not))
 """
 
 
+# Opens the first GPU, if there is one.
+_ABOUT_SHARING = """
+from gpucomm import cuda
+print("" if cuda.why_not() else cuda.device(0).shares())
+"""
+
+
+def _ask(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
 def _nccl(name: str) -> Iterator[Finding]:
-    done = subprocess.run([sys.executable, "-c", _ABOUT_NCCL], capture_output=True, text=True, timeout=60)
+    done = _ask(_ABOUT_NCCL)
     what = ((done.stdout or done.stderr).strip() or "no reason given").splitlines()[-1]
     use = "" if done.returncode else "; carries arrays on GPUs between nodes"
     yield Finding(name, done.returncode == 0, what + use)
 
 
+def _chosen() -> str:
+    asked = _ask(_ABOUT_SHARING)
+    unshared = ((asked.stderr if asked.returncode else asked.stdout).strip().splitlines() or [""])[-1]
+    inside = f"through host memory, as {unshared}" if unshared else "through memory that its processes share"
+    lacks = _ask(_ABOUT_NCCL).returncode
+    between = "through host memory, as NCCL is off" if lacks else "over NCCL"
+    return f"inside a node {inside}; between nodes {between}"
+
+
 _DEVICE_TRANSPORTS = {
-    "auto": "through memory that a node's processes share, between nodes over NCCL",
+    "auto": "",
     "arena": "through memory that the processes of one node share",
     "nccl": "over NCCL",
+    "staged": "through page-locked memory of the hosts and their own transports",
 }
 
 
@@ -205,7 +226,7 @@ def _device_transport(name: str) -> Iterator[Finding]:
     known = ", ".join(_DEVICE_TRANSPORTS)
     what = f"GPUCOMM_DEVICE_TRANSPORT must be one of {known}, got {asked!r}"
     if asked in _DEVICE_TRANSPORTS:
-        what = f"{asked}: {_DEVICE_TRANSPORTS[asked]} (GPUCOMM_DEVICE_TRANSPORT: {known})"
+        what = f"{asked}: {_DEVICE_TRANSPORTS[asked] or _chosen()} (GPUCOMM_DEVICE_TRANSPORT: {known})"
     yield Finding(name, asked in _DEVICE_TRANSPORTS, what)
 
 

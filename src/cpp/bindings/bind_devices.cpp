@@ -100,6 +100,7 @@ void* handle(Address address) { return reinterpret_cast<void*>(address); }
 // The work of a device one by one, for tests and benchmarks; memory, streams and events are addresses.
 void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
   type.def("name", &Device::name, "As error texts name it.")
+      .def("shares", &Device::shares, "Why other processes cannot open its memory, or nothing.")
       .def(
           "make_stream", [](Device& d) { return reinterpret_cast<Address>(d.make_stream()); },
           "A stream's handle.")
@@ -219,10 +220,12 @@ void bind_devices(py::module_& m) {
         "Makes a device of gpucomm._cuda the one of this index.");
   py::class_<HostDevice, Device, std::shared_ptr<HostDevice>>(
       m, "HostDevice", "A device made of threads, on which what uses devices is tested without a GPU.")
-      .def(py::init([](int deferred_us) {
-             return std::make_shared<HostDevice>(std::chrono::microseconds(deferred_us));
+      .def(py::init([](int deferred_us, bool shares) {
+             return std::make_shared<HostDevice>(std::chrono::microseconds(deferred_us), shares);
            }),
-           "deferred_us"_a = 0, "deferred_us: each piece of work starts after a pause of up to so long.")
+           "deferred_us"_a = 0, "shares"_a = true,
+           "deferred_us: each piece of work starts after a pause of up to so long. shares: whether other "
+           "processes\ncan open its memory.")
       .def(
           "array",
           [](const std::shared_ptr<HostDevice>& self, const py::array& values, bool bfloat16) {

@@ -34,7 +34,7 @@ Returns:
 
 Raises:
     InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
-    UnavailableError: x is on a device, and the ranks share no memory.
+    UnavailableError: x is on a device, the ranks share no memory, and there is no NCCL.
     MismatchError: the receiver expects another dtype or count. A sender whose message had left already
         learns it from its next call.
     CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
@@ -87,7 +87,9 @@ std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array,
   const Seconds limit = timeout(options.timeout_s);
   Residence residence;
   if (!array.on_host()) {
-    residence = {device_of(array, sending ? "x" : "out"), stream_of(options, array), !options.async_op};
+    residence = {device_of(array, sending ? "x" : "out"), stream_of(options, array), !options.async_op,
+                 message_way()};
+    residence.nccl = core_->nccl();
     check_on_device({}, *residence.device);
   }
   py::gil_scoped_release released;

@@ -19,7 +19,7 @@ void PyCommunicator::check_call(Shape call, py::handle x, py::handle out, const 
     call.codec = known_codec(*options.codec).codec;
     check_codec(call);
   }
-  call.over_nccl = call.on_device && core_->over_nccl();
+  if (call.on_device) find_way(call, *device_of(Array(x, "x", true), "x"), timeout(options.timeout_s));
   core_->check_wish(call);
   if (call.on_device) check_on_device(call, *device_of(Array(x, "x", true), "x"));
   if (!options.error.is_none()) check_error(Array(x, "x", true), Array(out, "out", true), options);
@@ -88,9 +88,9 @@ std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::st
 }
 
 // A small call of our own, waited for.
-void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limit) {
+void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose) {
   auto* bytes = reinterpret_cast<std::byte*>(values);
-  blocking(*core_, [&] { core_->run(largest_of(count), {bytes, bytes}, limit); });
+  blocking(*core_, [&] { core_->run(largest_of(count, purpose), {bytes, bytes}, limit); });
 }
 
 // Once for each codec, before its first call that leaves the choice to us.

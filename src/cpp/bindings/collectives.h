@@ -184,6 +184,9 @@ class PyCommunicator {
   std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
                                                 Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
+  // Settles with all ranks how their calls go. How messages go; finds NCCL where that is the way.
+  void find_way(Shape& shape, Device& device, Seconds limit);
+  DeviceWay message_way();
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
   std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,
@@ -192,7 +195,7 @@ class PyCommunicator {
   static std::unique_ptr<DeviceNorms> begin_norms(std::shared_ptr<Device> device, Stream stream);
   NormSums total_of(std::unique_ptr<DeviceNorms> norms, Stream stream, Seconds limit) const;
   std::vector<Choice> predict_on_device(Shape call, Device& device) const;
-  void agree_on_largest(double* values, size_t count, Seconds limit);
+  void agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose = Purpose::call);
   void measure_coding(const Shape& call, Seconds limit);
   void check_root(int root) const;
   void check_reducible(const Array& x, const std::string& name, Factor scale) const;

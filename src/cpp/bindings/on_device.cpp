@@ -71,6 +71,13 @@ py::object PyWork::synchronize(std::optional<double> timeout_s) {
   return result;
 }
 
+// Two ranks cannot settle for all what a third one needs.
+DeviceWay PyCommunicator::message_way() {
+  const DeviceWay way = core_->device_wish().way;
+  if (way == DeviceWay::nccl && core_->lacks_nccl()) core_->give_nccl(find_nccl());
+  return way;
+}
+
 void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
   if (!failed.empty()) fail_on(device, *core_, " failed in earlier work: " + failed);
@@ -79,6 +86,21 @@ void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string refusal = device.refuses(*shape.codec, shape.dtype);
   if (!refusal.empty())
     fail(ErrorKind::invalid_argument, "codec '", shape.codec->spec(), "' on ", device.name(), ": ", refusal);
+}
+
+// The first call settles it for all: where the choice is ours, in a small call of its own that is waited for.
+void PyCommunicator::find_way(Shape& shape, Device& device, Seconds limit) {
+  std::optional<DeviceWay> way = core_->device_way();
+  if (!way) {
+    way = message_way();
+    if (core_->device_wish().else_staged && core_->world() > 1) {
+      double lacks = way == DeviceWay::nccl ? !core_->nccl().library : !device.shares().empty();
+      agree_on_largest(&lacks, 1, limit, Purpose::way);
+      if (lacks) way = DeviceWay::staged;
+    }
+    core_->settle_device_way(*way);
+  }
+  shape.over_nccl = way == DeviceWay::nccl, shape.through_host = way == DeviceWay::staged;
 }
 
 // The host waits for the largest magnitude of this rank, and then for that of all.
@@ -120,8 +142,7 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Arr
   }
   check_on_device(shape, *arrays.device);
   choose_on_device(shape);
-  shape.over_nccl = core_->over_nccl();
-  if (shape.over_nccl && core_->lacks_nccl()) core_->give_nccl(find_nccl());
+  find_way(shape, *arrays.device, limit);
   core_->check_wish(shape);
   if (shape.codec && shape.codec->traits().needs_maximum) {
     shape.codec = agreed_on_device(shape, arrays, where, limit);

@@ -98,6 +98,24 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     quietly(context_, [&] { return cudaFree(memory); });
   }
 
+  // With unified addressing a kernel reads it where it is.
+  std::byte* allocate_pinned(size_t bytes) override {
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    void* memory = nullptr;
+    const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      fail(ErrorKind::unavailable, name(), ": no ", bytes, " bytes of host memory could be page-locked");
+    }
+    check(error, "cudaHostAlloc");
+    return static_cast<std::byte*>(memory);
+  }
+
+  void release_pinned(std::byte* memory) noexcept override {
+    quietly(context_, [&] { return cudaFreeHost(memory); });
+  }
+
   Stream make_stream() override {
     const Context::Scope scope(context_);
     const OutsideCapture outside;

@@ -53,6 +53,9 @@ class Device {
   // At least 256-byte aligned. The error text says how much was asked for.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory) noexcept = 0;
+  // Page-locked memory of the host, which any device's work may use as its own. Aligned alike.
+  virtual std::byte* allocate_pinned(size_t bytes) = 0;
+  virtual void release_pinned(std::byte* memory) noexcept = 0;
 
   virtual Stream make_stream() = 0;
   virtual void end_stream(Stream stream) noexcept = 0;

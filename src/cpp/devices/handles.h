@@ -34,6 +34,7 @@ class Own {
 using OwnStream = Own<Stream, &Device::end_stream>;
 using OwnEvent = Own<Event, &Device::end_event>;
 using OwnShared = Own<std::byte*, &Device::release>;          // memory that others open
+using OwnPinned = Own<std::byte*, &Device::release_pinned>;   // of the host
 using OpenedMemory = Own<std::byte*, &Device::close_memory>;  // of others
 
 // Memory remembers its size.

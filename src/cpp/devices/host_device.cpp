@@ -69,8 +69,8 @@ void divide(const CodedPiece& piece, std::byte* dense, int divisor) {
 
 }  // namespace
 
-HostDevice::HostDevice(std::chrono::microseconds deferred)
-    : deferred_(deferred), default_stream_(std::make_unique<HostStream>(deferred)) {}
+HostDevice::HostDevice(std::chrono::microseconds deferred, bool shares)
+    : deferred_(deferred), shares_(shares), default_stream_(std::make_unique<HostStream>(deferred)) {}
 HostDevice::~HostDevice() = default;
 
 void HostDevice::reach(const Device& other) {

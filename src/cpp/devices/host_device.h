@@ -19,13 +19,16 @@ class HostDevice : public Device {
  public:
   // `deferred`: each piece of work starts after a pause of up to so long, drawn anew each time, so that a
   // wait that is missing shows.
-  explicit HostDevice(std::chrono::microseconds deferred = {});
+  // Without `shares` other processes cannot open its memory, as in some containers.
+  explicit HostDevice(std::chrono::microseconds deferred = {}, bool shares = true);
   ~HostDevice() override;
 
   std::string name() const override { return "host device"; }
   void reach(const Device& other) override;
   std::byte* allocate(size_t bytes) override;
   void release(std::byte* memory) noexcept override;
+  std::byte* allocate_pinned(size_t bytes) override { return allocate(bytes); }
+  void release_pinned(std::byte* memory) noexcept override { release(memory); }
   // nullptr is a stream too, as with CUDA.
   Stream make_stream() override;
   void end_stream(Stream stream) noexcept override;  // after what it holds
@@ -47,7 +50,7 @@ class HostDevice : public Device {
   void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
               Stream stream) override;
   void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override;
-  std::string shares() override { return ""; }
+  std::string shares() override { return shares_ ? "" : Device::shares(); }
   std::byte* allocate_shared(size_t bytes) override;
   std::string export_memory(const std::byte* memory) override;
   std::byte* open_memory(const std::string& handle) override;
@@ -75,6 +78,7 @@ class HostDevice : public Device {
   void fail_with(const std::string& text);
 
   std::chrono::microseconds deferred_;
+  bool shares_;
   std::atomic<bool> lost_{false};  // a process whose work this device waited for: nothing runs any more
   mutable std::mutex mutex_;       // guards all below
   std::map<const std::byte*, SharedMemory> shared_;

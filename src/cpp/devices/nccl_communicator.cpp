@@ -12,7 +12,6 @@ namespace gpucomm {
 namespace {
 
 using std::chrono::microseconds;
-constexpr std::chrono::milliseconds kEnding{500};
 
 // What takes long takes naps that grow.
 class Patience {
@@ -33,12 +32,14 @@ bool lost(int result) { return result == nccl::kRemoteError || result == nccl::k
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device,
-                                   const nccl::UniqueId& id, int rank, int world, const Deadline& deadline)
+                                   const nccl::UniqueId& id, int rank, int world, const Deadline& deadline,
+                                   std::string who)
     : library_(std::move(library)),
       device_(std::move(device)),
       calls_(library_->calls()),
       rank_(rank),
-      world_(world) {
+      world_(world),
+      who_(std::move(who)) {
   if (world < 1 || rank < 0 || rank >= world)
     fail(ErrorKind::invalid_argument, "rank must be in [0, world), got ", rank, " of ", world);
   nccl::Config config;
@@ -66,7 +67,7 @@ int NcclCommunicator::current(Call call) const {
 }
 
 // NCCL's abort and destroy may themselves wait for what hangs: a thread of its own goes on with them then.
-void NcclCommunicator::end(int (*call)(nccl::Comm)) noexcept try {
+void NcclCommunicator::end(int (*call)(nccl::Comm), std::chrono::milliseconds patience) noexcept try {
   const auto ended = std::make_shared<std::atomic<bool>>(false);
   std::thread([=, device = device_, comm = std::exchange(comm_, nullptr)] {
     try {
@@ -75,15 +76,17 @@ void NcclCommunicator::end(int (*call)(nccl::Comm)) noexcept try {
     }
     ended->store(true);
   }).detach();
-  const auto deadline = std::chrono::steady_clock::now() + kEnding;
-  for (Patience patience; !*ended && std::chrono::steady_clock::now() < deadline;) patience.pause();
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (Patience naps; !*ended && std::chrono::steady_clock::now() < deadline;) naps.pause();
 } catch (const std::exception&) {  // no thread is to be had: the communicator is left behind
 }
 
+std::string NcclCommunicator::who() const {
+  return who_.empty() ? concat("rank ", rank_, " of ", world_) : who_;
+}
+
 void NcclCommunicator::check_open() const {
-  if (!comm_)
-    fail(ErrorKind::closed, "the NCCL communicator of rank ", rank_, " of ", world_,
-         " is closed: ", closed_because_);
+  if (!comm_) fail(ErrorKind::closed, "the NCCL communicator of ", who(), " is closed: ", closed_because_);
 }
 
 int NcclCommunicator::state() const {
@@ -119,30 +122,28 @@ bool NcclCommunicator::settled() {
 }
 
 void NcclCommunicator::broken(const char* what, int result) {
-  const std::string text =
-      concat("rank ", rank_, " of ", world_, ": ", what, " failed: ", library_->describe(result, comm_),
-             ", says NCCL ", library_->version_text());
+  const std::string text = concat(who(), ": ", what, " failed: ", library_->describe(result, comm_),
+                                  ", says NCCL ", library_->version_text());
   abort_locked(text);
   throw Error(lost(result) ? ErrorKind::peer_lost : ErrorKind::unavailable, text);
 }
 
 // NCCL does not tell which ranks are missing.
 void NcclCommunicator::late(const char* what, const Deadline& deadline) {
-  const std::string text =
-      concat("rank ", rank_, " of ", world_, " waited ", deadline.timeout_s(), " s for the others in ", what);
+  const std::string text = concat(who(), " waited ", deadline.timeout_s(), " s for the others in ", what);
   abort_locked(text);
   throw Error(ErrorKind::timeout, text);
 }
 
-void NcclCommunicator::abort_locked(const std::string& why) noexcept {
+void NcclCommunicator::abort_locked(const std::string& why, std::chrono::milliseconds patience) noexcept {
   if (!comm_) return;
   closed_because_ = why;
-  end(calls_.CommAbort);
+  end(calls_.CommAbort, patience);
 }
 
-void NcclCommunicator::abort(const std::string& why) noexcept {
+void NcclCommunicator::abort(const std::string& why, std::chrono::milliseconds patience) noexcept {
   Lock lock(mutex_);
-  abort_locked(why);
+  abort_locked(why, patience);
 }
 
 bool NcclCommunicator::closed() {
@@ -238,9 +239,12 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::split(int color, int key, co
 void NcclCommunicator::close(Deadline deadline) {
   Lock lock(mutex_);
   if (!comm_) return;
-  settle(lock, "ncclCommFinalize", current([&] { return calls_.CommFinalize(comm_); }), deadline);
+  const int result =
+      std::exchange(closing_, true) ? state() : current([&] { return calls_.CommFinalize(comm_); });
+  begun(lock, "ncclCommFinalize", result, deadline);
+  if (!deadline.waits()) return;
   closed_because_ = "by its user";
-  end(calls_.CommDestroy);
+  end(calls_.CommDestroy, kEnding);
 }
 
 }  // namespace gpucomm

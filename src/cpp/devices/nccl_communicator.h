@@ -45,10 +45,14 @@ class Deadline {
 // have done so, which on the first messages between two ranks includes that they connect. Throws timeout,
 // peer_lost or unavailable, with NCCL's words, and is closed then for good: later calls throw closed.
 class NcclCommunicator {
+  static constexpr std::chrono::milliseconds kEnding{500};
+
  public:
-  // All ranks, each on a device, with the id that one of them made, or timeout.
+  // All ranks, each on a device, with the id that one of them made, or timeout. `who`: this rank in
+  // sentences, where it has another name than its number here.
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device,
-                   const nccl::UniqueId& id, int rank, int world, const Deadline& deadline);
+                   const nccl::UniqueId& id, int rank, int world, const Deadline& deadline,
+                   std::string who = "");
   ~NcclCommunicator();  // aborts, unless closed
   NcclCommunicator(const NcclCommunicator&) = delete;
 
@@ -84,10 +88,11 @@ class NcclCommunicator {
   // where the library cannot.
   std::unique_ptr<NcclCommunicator> split(int color, int key, const Deadline& deadline);
 
-  // After what is enqueued; all ranks.
+  // After what is enqueued; all ranks. Without a wait it only begins, and the next close() goes on.
   void close(Deadline deadline);
-  // Ends what is under way; from any thread, within half a second. `why` is what later calls say.
-  void abort(const std::string& why) noexcept;
+  // Ends what is under way; from any thread. Waits for that, but no longer than `patience`. `why` is what
+  // later calls say.
+  void abort(const std::string& why, std::chrono::milliseconds patience = kEnding) noexcept;
   bool closed();
 
  private:
@@ -99,10 +104,11 @@ class NcclCommunicator {
   void begun(Lock& lock, const char* what, int result, const Deadline& deadline);
   void check_open() const;
   int state() const;
-  void abort_locked(const std::string& why) noexcept;
+  std::string who() const;
+  void abort_locked(const std::string& why, std::chrono::milliseconds patience = kEnding) noexcept;
   template <class Call>
   int current(Call call) const;
-  void end(int (*call)(nccl::Comm)) noexcept;
+  void end(int (*call)(nccl::Comm), std::chrono::milliseconds patience) noexcept;
   [[noreturn]] void broken(const char* what, int result);
   [[noreturn]] void late(const char* what, const Deadline& deadline);
 
@@ -110,9 +116,11 @@ class NcclCommunicator {
   std::shared_ptr<Device> device_;
   const nccl::Calls& calls_;
   int rank_ = 0, world_ = 1;
+  std::string who_;
   std::mutex mutex_;  // guards all below
   nccl::Comm comm_ = nullptr;
   const char* under_way_ = "";  // what was begun without a wait
+  bool closing_ = false;
   std::string closed_because_;
 };
 

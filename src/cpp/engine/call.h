@@ -13,8 +13,9 @@
 
 namespace gpucomm {
 
-// What a call is for: the application's, a barrier, or an agreement on measured times.
-enum class Purpose : uint8_t { call, barrier, agreement };
+// What a call is for: the application's, a barrier, or an agreement, on measured times or on how arrays of
+// devices travel.
+enum class Purpose : uint8_t { call, barrier, agreement, way };
 
 struct Shape {
   Collective collective = Collective::all_reduce;
@@ -33,13 +34,14 @@ struct Shape {
   bool tells_error = false;            // arrays have an `error`
   bool on_device = false;              // arrays are in a device's memory: the call is enqueued on streams
   bool over_nccl = false;              // ... and they travel over NCCL
+  bool through_host = false;           // ... or through memory of the hosts
   uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
   bool operator==(const Shape&) const = default;
 };
 
 // The largest of all ranks' `count` numbers, float64: how they agree on figures.
-inline Shape largest_of(size_t count) {
-  Shape shape{.op = Op::max, .dtype = Dtype::float64, .count = count, .segments = 1};
+inline Shape largest_of(size_t count, Purpose purpose = Purpose::call) {
+  Shape shape{.op = Op::max, .dtype = Dtype::float64, .count = count, .segments = 1, .purpose = purpose};
   shape.algorithm = "one_shot";
   return shape;
 }
@@ -53,6 +55,11 @@ inline std::string key_of_counts(const Shape& shape) {
   for (const auto* counts : {&shape.counts, &shape.out_counts})
     for (size_t n : *counts) key += ' ' + std::to_string(n);
   return key;
+}
+
+// As CallRecord says it.
+inline uint16_t place_of(const Shape& shape) {
+  return shape.on_device ? shape.over_nccl ? 2 : shape.through_host ? 3 : 1 : 0;
 }
 
 struct Staging;

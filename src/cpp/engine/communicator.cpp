@@ -155,19 +155,23 @@ bool Communicator::advance_front() {
 bool Communicator::under_way(Work& work, bool& moved) {
   if (work.arrays.device) {
     moved = on_device_->advance();
+    polls_.store(on_device_->polls(), std::memory_order_relaxed);
     return !on_device_->done();
   }
   moved = work.execution.advance();
   return !work.execution.done() || !transport_->flush(kEverybody);
 }
 
-bool Communicator::over_nccl() {
-  std::lock_guard lock(mutex_);
-  if (!way_) way_ = device_way(*transport_, transport_name_, rank_, world_);
-  return way_ == DeviceWay::nccl;
+DeviceWish Communicator::device_wish() const {
+  return gpucomm::device_wish(*transport_, transport_name_, rank_, world_);
 }
 
 void Communicator::check_enqueued(bool done, std::optional<Seconds> expired) {
+  check_calls(done, expired);
+  messages_.check_enqueued(done, expired);
+}
+
+void Communicator::check_calls(bool done, std::optional<Seconds> expired) {
   std::lock_guard lock(mutex_);
   if (!on_device_ || !on_device_->watched()) return;
   if (fate_.failed()) throw fate_.closed_error();
@@ -216,7 +220,7 @@ void Communicator::count(const Work& work) {
   }
   const Traffic traffic = traffic_of(*work.program);
   ++device_calls_, encodes_ += traffic.encodes, decodes_ += traffic.decodes;
-  device_traffic_ += traffic.counters;
+  if (way_ != DeviceWay::staged) device_traffic_ += traffic.counters;  // else the transport has counted
 }
 
 // Once for all calls, on huge pages where the kernel gives them: first touch costs more than the call.

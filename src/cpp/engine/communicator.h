@@ -69,12 +69,24 @@ class Communicator : public Drivable {
   void check_alive(const std::string& waiting);
   PointToPoint& messages() { return messages_; }
 
-  // Whether calls on device arrays go over NCCL. Throws where they cannot go at all.
-  bool over_nccl();
+  // How calls on device arrays go, once the first has settled it; what is to be settled.
+  std::optional<DeviceWay> device_way() const {
+    std::lock_guard lock(mutex_);
+    return way_;
+  }
+  DeviceWish device_wish() const;
+  void settle_device_way(DeviceWay way) {
+    std::lock_guard lock(mutex_);
+    way_ = way;
+  }
   // NCCL is asked for once, by who first makes such a call.
   bool lacks_nccl() const {
     std::lock_guard lock(mutex_);
     return !nccl_.library && nccl_.missing.empty();
+  }
+  NcclSource nccl() const {
+    std::lock_guard lock(mutex_);
+    return nccl_;
   }
   void give_nccl(NcclSource source) {
     std::lock_guard lock(mutex_);
@@ -146,6 +158,7 @@ class Communicator : public Drivable {
   void begin(Work& work);
   void begin_on_device(Work& work);
   bool under_way(Work& work, bool& moved);
+  void check_calls(bool done, std::optional<Seconds> expired);
   void learn(Work& work);
   void count(const Work& work);
   bool advance_front();

@@ -3,6 +3,7 @@
 #include "base/env.h"
 #include "engine/device_execution.h"
 #include "engine/nccl_calls.h"
+#include "engine/staged_calls.h"
 #include "engine/stream_group.h"
 
 namespace gpucomm {
@@ -34,21 +35,23 @@ class ThreadCalls : public DeviceCalls {
 
 }  // namespace
 
-DeviceWay device_way(Transport& transport, const std::string& name, int rank, int world) {
+DeviceWish device_wish(Transport& transport, const std::string& name, int rank, int world) {
   const std::string& asked = env().device_transport;
-  if (asked != "auto" && asked != "arena" && asked != "nccl")
-    fail(ErrorKind::invalid_argument, "GPUCOMM_DEVICE_TRANSPORT must be auto, arena or nccl, got '", asked,
-         "' (rank ", rank, " of ", world, ")");
+  const bool chooses = asked == "auto";
+  if (!chooses && asked != "arena" && asked != "nccl" && asked != "staged")
+    fail(ErrorKind::invalid_argument, "GPUCOMM_DEVICE_TRANSPORT must be auto, arena, nccl or staged, got '",
+         asked, "' (rank ", rank, " of ", world, ")");
   if (transport.emulates())
-    fail(ErrorKind::unavailable, "collectives on device arrays take no emulated links; transport '", name,
+    fail(ErrorKind::unavailable, "calls on device arrays take no emulated links; transport '", name,
          "' makes some (rank ", rank, " of ", world, ")");
   const bool threads = transport.common(), shares = threads || transport.device_words();
-  if (asked == "nccl" || (asked == "auto" && !shares)) return DeviceWay::nccl;
+  if (asked == "staged") return {DeviceWay::staged, false};
+  if (asked == "nccl" || (chooses && !shares)) return {DeviceWay::nccl, chooses};
   if (!shares)
     fail(ErrorKind::unavailable, "GPUCOMM_DEVICE_TRANSPORT=arena needs ranks that share memory, at most ",
          kMostDeviceRanks, " processes of one machine; transport '", name, "' has others (rank ", rank,
          " of ", world, ")");
-  return threads ? DeviceWay::threads : DeviceWay::arenas;
+  return threads ? DeviceWish{DeviceWay::threads, false} : DeviceWish{DeviceWay::arenas, chooses};
 }
 
 std::unique_ptr<DeviceCalls> open_device_calls(DeviceWay way, std::shared_ptr<Transport> transport,
@@ -57,6 +60,7 @@ std::unique_ptr<DeviceCalls> open_device_calls(DeviceWay way, std::shared_ptr<Tr
   if (way == DeviceWay::nccl)
     return std::make_unique<NcclCalls>(std::move(transport), std::move(nccl), nodes, rank);
   if (way == DeviceWay::arenas) return std::make_unique<DeviceExecution>(std::move(transport), rank, world);
+  if (way == DeviceWay::staged) return std::make_unique<StagedCalls>(std::move(transport), rank, world);
   Common* const common = transport->common();
   std::lock_guard lock(common->mutex);
   if (!common->value) common->value = std::make_shared<StreamGroup>(world);

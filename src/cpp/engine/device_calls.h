@@ -21,10 +21,16 @@ struct StreamCall {
 };
 
 // How the ranks of a communicator make such calls: as threads of one process, through arenas that processes
-// of one machine open, or over NCCL.
-enum class DeviceWay { threads, arenas, nccl };
-// By what the ranks share and what GPUCOMM_DEVICE_TRANSPORT asks for. Throws invalid_argument or unavailable.
-DeviceWay device_way(Transport& transport, const std::string& name, int rank, int world);
+// of one machine open, over NCCL, or through memory of the hosts.
+enum class DeviceWay { threads, arenas, nccl, staged };
+// What GPUCOMM_DEVICE_TRANSPORT and what the ranks share lead to. Where the ranks may choose, one that cannot
+// go that way makes all of them stage.
+struct DeviceWish {
+  DeviceWay way;
+  bool else_staged;
+};
+// Throws invalid_argument or unavailable.
+DeviceWish device_wish(Transport& transport, const std::string& name, int rank, int world);
 
 // NCCL, or why there is none.
 struct NcclSource {
@@ -47,6 +53,8 @@ class DeviceCalls {
   virtual void settle() {}
   // As leave(), after a fault: what is enqueued may wait for a rank that will never come.
   virtual void fault() { leave(); }
+  // Whether the call waits for a device that tells nobody when it is done: the host has to look for itself.
+  virtual bool polls() { return false; }
   // Whether the end of what is enqueued depends on the other ranks, so that the host has to watch them.
   virtual bool watched() const { return false; }
   // Of a host that waits for work that is enqueued, or has waited until it was done: throws what has gone

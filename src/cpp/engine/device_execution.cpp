@@ -8,7 +8,7 @@
 namespace gpucomm {
 
 DeviceExecution::DeviceExecution(std::shared_ptr<Transport> transport, int rank, int world)
-    : transport_(std::move(transport)), words_(*transport_->device_words()), rank_(rank), world_(world) {}
+    : transport_(std::move(transport)), rank_(rank), world_(world), words_(transport_->device_words()) {}
 
 DeviceExecution::~DeviceExecution() {
   if (share_) outlive(std::move(share_));
@@ -25,37 +25,55 @@ void DeviceExecution::settle() {
 
 void DeviceExecution::begin(const StreamCall& call) {
   call_ = call, phase_ = Phase::coming, ++turn_;
+  announce();
+}
+
+void DeviceExecution::announce() {
   tell_salts();
-  transport_->announce(call.record);
+  transport_->announce(call_.record);
   for (int peer = 0; peer < world_; ++peer)
     if (peer != rank_) transport_->wake(peer);
 }
 
 bool DeviceExecution::advance() {
   if (phase_ == Phase::coming) {
-    if (!all_came()) return false;
-    check_salts();
+    if (!all_agree()) return false;
     prepare();
     phase_ = Phase::meeting;
   }
   if (phase_ == Phase::meeting) {
-    if (share_->arena && !share_->arena->meet()) return false;
+    if (!connected()) return false;
     start_lanes();
     phase_ = Phase::running;
   }
-  bool moved = false;
-  for (int lane = 0; lane < program().lanes; ++lane) moved |= advance(lane);
-  if (remaining_) return moved;
-  end();
-  phase_ = Phase::done;
+  bool moved = move_host();
+  if (phase_ == Phase::running) {
+    for (int lane = 0; lane < program().lanes; ++lane) moved |= advance(lane);
+    if (remaining_) return moved;
+    end();
+    phase_ = Phase::passing, moved = true;
+  }
+  if (host_done()) phase_ = Phase::done, moved = true;
+  return moved;
+}
+
+bool DeviceExecution::all_agree() {
+  if (!all_came()) return false;
+  check_salts();
   return true;
 }
+
+void DeviceExecution::open(DeviceShare& share) {
+  if (world_ > 1) share.arena = std::make_unique<SharedArena>(share.held.device, transport_, rank_, world_);
+}
+
+bool DeviceExecution::connected() { return !share_->arena || share_->arena->meet(); }
 
 // Only the two ranks of a pair know the size of a block: the sender tells it before it announces the call.
 void DeviceExecution::tell_salts() {
   for (const Instruction& in : program().instructions)
     if (in.kind == StepKind::send && in.salt && !in.peers.empty())
-      words_.pairs[rank_][in.peers[0]].salt[turn_ % 2].store(in.salt, std::memory_order_relaxed);
+      words_->pairs[rank_][in.peers[0]].salt[turn_ % 2].store(in.salt, std::memory_order_relaxed);
 }
 
 // To this very call, which whoever waits checks (Communicator::check): nothing is enqueued before. A peer
@@ -76,7 +94,7 @@ void DeviceExecution::check_salts() const {
   for (const Instruction& in : program().instructions) {
     if (in.kind != StepKind::recv || !in.salt) continue;
     for (const int peer : in.peers)
-      if (words_.pairs[peer][rank_].salt[turn_ % 2].load(std::memory_order_relaxed) != in.salt)
+      if (words_->pairs[peer][rank_].salt[turn_ % 2].load(std::memory_order_relaxed) != in.salt)
         fail(ErrorKind::mismatch, unfitting_counts(program(), peer, call_.record));
   }
 }
@@ -86,7 +104,7 @@ void DeviceExecution::prepare() {
   const std::shared_ptr<Device>& device = call_.arrays.device;
   if (!share_) {
     auto share = std::make_unique<DeviceShare>(device);
-    if (world_ > 1) share->arena = std::make_unique<SharedArena>(device, transport_, rank_, world_);
+    open(*share);
     share_ = std::move(share);
   }
   if (share_->held.device != device)

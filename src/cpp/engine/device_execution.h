@@ -1,6 +1,6 @@
 // Calls on device arrays of ranks that are processes: this rank's program as a state machine that never
 // blocks. A step is done when it is enqueued, each lane on a stream of its own; messages pass through the
-// ranks' arenas, chunk by chunk.
+// ranks' arenas, chunk by chunk, unless a subclass has another way for them.
 #pragma once
 #include <memory>
 #include <vector>
@@ -22,12 +22,33 @@ class DeviceExecution : public DeviceCalls {
   void leave() override;
   void settle() override;
 
- private:
-  enum class Phase { coming, meeting, running, done };
+ protected:
   struct Lane {
     size_t next = 0, moved = 0;  // the step, and the bytes of its message that are enqueued
     bool begun = false;          // its stream waits for the other lanes' steps that come before
+    bool headed = false;         // the message's first chunk is enqueued
   };
+  // The first that a call does, and whether messages may be enqueued: all ranks make this very call.
+  virtual void announce();
+  virtual bool all_agree();
+  // What this rank's messages pass through, made by its first call; whether all ranks have it.
+  virtual void open(DeviceShare& share);
+  virtual bool connected();
+  // One attempt to enqueue the rest of a message; true: all of it is.
+  virtual bool send(const Instruction& in, Lane& lane, const DeviceCall& call);
+  virtual bool receive(const Instruction& in, Lane& lane, const DeviceCall& call);
+  // Moves what the host itself does; once all is enqueued: whether that is done too.
+  virtual bool move_host() { return false; }
+  virtual bool host_done() { return true; }
+  const Program& program() const { return *call_.program; }
+  DeviceShare& share() { return *share_; }
+
+  std::shared_ptr<Transport> transport_;
+  int rank_, world_;
+  StreamCall call_;
+
+ private:
+  enum class Phase { coming, meeting, running, passing, done };
   void tell_salts();
   bool all_came() const;
   void check_salts() const;
@@ -38,16 +59,10 @@ class DeviceExecution : public DeviceCalls {
   bool ready(const Instruction& in) const;
   void wait_for_lanes(const Instruction& in, int index);
   bool run(const Instruction& in, Lane& lane, Stream stream);
-  bool send(const Instruction& in, Lane& lane, const DeviceCall& call);
-  bool receive(const Instruction& in, Lane& lane, const DeviceCall& call);
   void take(const Instruction& in, size_t moved, size_t bytes, const DeviceCall& call);
-  const Program& program() const { return *call_.program; }
 
-  std::shared_ptr<Transport> transport_;
-  DeviceWords& words_;
-  int rank_, world_;
+  DeviceWords* words_;                  // of arenas
   std::unique_ptr<DeviceShare> share_;  // from the first call on
-  StreamCall call_;
   Phase phase_ = Phase::done;
   bool left_ = false;
   uint64_t turn_ = 0;  // calls

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/device_calls.h"
 #include "engine/message.h"
 
 namespace gpucomm {
@@ -13,20 +14,26 @@ class DeviceMessages {
   virtual ~DeviceMessages() = default;
   // Of its queue: messages of one pair and direction go in their order.
   virtual Stream stream_for(const Message& message) = 0;
-  // Before the header of a message leaves.
+  // Before the header of a message leaves, again until it has: may write a note that goes with it.
   virtual void offer(Message&) {}
   // One attempt to enqueue the rest of a message whose header is through; true: all of it is.
   virtual bool send(Message& message, Stream stream) = 0;
   virtual bool receive(Message& message, Stream stream) = 0;
   // A message that ends by a fault: no array of its is touched from here on, but by what is enqueued.
   virtual void withdraw(Message&) {}
+  // Whether the transport counts their bytes.
+  virtual bool counted() const { return false; }
   // As those of DeviceCalls.
+  virtual bool polls() { return false; }
   virtual void leave() {}
   virtual void settle() {}
+  virtual void fault() { leave(); }
+  virtual bool watched() const { return false; }
+  virtual void check(bool /*done*/, std::optional<double> /*waited_s*/) {}
 };
 
-// For these ranks: threads of one process, or processes that share memory. Throws unavailable for others.
-std::unique_ptr<DeviceMessages> open_device_messages(std::shared_ptr<Transport> transport, int rank,
-                                                     int world);
+// `nccl`: where that is the way.
+std::unique_ptr<DeviceMessages> open_device_messages(DeviceWay way, std::shared_ptr<Transport> transport,
+                                                     NcclSource nccl, int rank, int world);
 
 }  // namespace gpucomm

@@ -5,6 +5,7 @@
 
 #include "engine/held.h"
 #include "engine/shared_arena.h"
+#include "engine/staged_links.h"
 
 namespace gpucomm {
 
@@ -21,7 +22,8 @@ struct DeviceShare {
   Held held;
   OwnStream hub;  // between the caller's streams and those of the lanes, so that calls follow one another
   OwnEvent came, hub_event;
-  std::unique_ptr<SharedArena> arena;  // null: there are no others
+  std::unique_ptr<SharedArena> arena;  // null: there are no others, or messages pass through ...
+  std::unique_ptr<StagedLinks> links;  // ... the host
 };
 
 // Takes it over, and ends it, and those of earlier communicators, when nobody uses it any more.

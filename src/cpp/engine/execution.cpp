@@ -8,7 +8,6 @@
 
 namespace gpucomm {
 
-static constexpr auto kPatience = std::chrono::milliseconds(500);
 // Of all ranks' arrays. In smaller ones a folded chunk is still in this core's cache when it is sent, and
 // copying it then was as fast or faster.
 static constexpr size_t kLeastKept = 4 << 20;
@@ -19,13 +18,12 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   error_ = arrays.error, lost_sq_ = arrays.lost_sq;
   spaces_ = spaces_of(program, arrays, scratch);
   keeps_ = program.shape.count * size_of(program.shape.dtype) * program.world >= kLeastKept;
-  record_ = tagged(program, sequence);
+  expected_.start(program, transport, tagged(program, sequence));
   lanes_.resize(program.lanes);
   for (LaneState& lane : lanes_) lane.next = 0, lane.progress = {}, lane.loans.clear();
   done_.assign(program.instructions.size(), 0);
   taken_.assign(program.world, 0);
   answered_.assign(program.instructions.size(), 0);
-  in_doubt_since_.reset();
   remaining_ = program.instructions.size();
   encodes_ = decodes_ = 0;
 }
@@ -109,44 +107,11 @@ Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
   const size_t before = progress.moved;
   progress.answer = in.answer, progress.number = in.number, progress.plain = in.plain;
   progress.answered = answered_[&in - program_->instructions.data()];
-  const uint64_t tag = record_.tag + in.salt;
+  const uint64_t tag = expected_.tag(in);
   const std::byte* source = at(in.source, in.source_offset);
   const size_t bytes = in.coded ? kCodedHeader + coded_size(source) : in.bytes;
   if (transport_->send(in.peers[0], tag, source, bytes, progress)) return Outcome::finished;
   return progress.moved > before ? Outcome::moved : Outcome::waiting;
-}
-
-// The next chunk of this call from a peer. Another call's message is the ranks' disagreement.
-const Chunk* Execution::expect(int peer, const Instruction& in) {
-  const Chunk* chunk = transport_->peek(peer);
-  if (!chunk || chunk->tag == record_.tag + in.salt) return chunk;
-  if (in.salt && transport_->call(peer, record_.sequence).tag == record_.tag)
-    fail(ErrorKind::mismatch, unfitting_counts(*program_, peer, record_));
-  const auto [mine, theirs] = disagreement(peer, chunk->tag);
-  if (!theirs.in_use && may_be_told()) return nullptr;
-  fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ",
-       program_->world, " calls ", describe(mine), ", rank ", peer, " ",
-       theirs.in_use ? describe(theirs) : "one that it no longer remembers");
-}
-
-// Where no shared memory tells what a peer calls, it is asked while this rank waits.
-bool Execution::may_be_told() {
-  const auto now = std::chrono::steady_clock::now();
-  if (!in_doubt_since_) in_doubt_since_ = now;
-  return now - *in_doubt_since_ < kPatience;
-}
-
-// The calls in which this rank and a peer, whose message carries `tag`, first differ: that may be an earlier
-// one, which neither had reason to wait in.
-std::pair<CallRecord, CallRecord> Execution::disagreement(int peer, uint64_t tag) const {
-  CallRecord theirs;
-  const uint64_t first = record_.sequence > 7 ? record_.sequence - 7 : 1;
-  for (uint64_t s = first; s <= record_.sequence + 8; ++s) {
-    const CallRecord record = transport_->call(peer, s), own = transport_->call(program_->rank, s);
-    if (record.in_use && own.in_use && record.tag != own.tag) return {own, record};
-    if (record.in_use && record.tag == tag) theirs = record;
-  }
-  return {record_, theirs};
 }
 
 Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
@@ -154,7 +119,7 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   SendProgress& progress = lane.progress;
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < in.bytes) {
-    const Chunk* chunk = expect(in.peers[0], in);
+    const Chunk* chunk = expected_.next(in.peers[0], in);
     if (!chunk) return outcome;
     if (chunk->remote && !transport_->fetch(in.peers[0], at(in.target, in.target_offset) + progress.moved))
       return outcome;
@@ -174,13 +139,13 @@ Execution::Outcome Execution::receive_coded(const Instruction& in, LaneState& la
   std::byte* const slot = at(in.target, in.target_offset);
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < kCodedHeader + coded_size(slot)) {
-    const Chunk* chunk = expect(in.peers[0], in);
+    const Chunk* chunk = expected_.next(in.peers[0], in);
     if (!chunk) return outcome;
     if (chunk->bytes > program_->coded_slot_bytes - progress.moved ||
         (!progress.begun && chunk->bytes < kCodedHeader))
       fail(ErrorKind::mismatch, "a coded message of rank ", in.peers[0], " is damaged: ", chunk->bytes,
            " bytes more where ", program_->coded_slot_bytes - progress.moved, " can be, in ",
-           describe(record_));
+           describe(record()));
     if (chunk->remote && !transport_->fetch(in.peers[0], slot + progress.moved)) return outcome;
     if (chunk->data) std::memcpy(slot + progress.moved, chunk->data, chunk->bytes);
     progress.moved += chunk->bytes, progress.begun = true;
@@ -247,7 +212,7 @@ Execution::Outcome Execution::receive_and_reduce(const Instruction& in, LaneStat
     size_t bytes = in.bytes - progress.moved;
     for (size_t i = 0; i < in.peers.size(); ++i) {
       const int peer = in.peers[i], answer = in.answers[i];
-      const Chunk* chunk = expect(peer, in);
+      const Chunk* chunk = expected_.next(peer, in);
       if (!chunk) return outcome;
       const bool lent = answer >= 0 && chunk->answer == program_->instructions[answer].number;
       if (lent) answered_[answer] = 1;
@@ -271,7 +236,7 @@ void Execution::take(int peer, int answer, size_t moved, size_t bytes) {
   taken_[peer] = 0;
   if (answer < 0 || !chunk.owned) return transport_->consume(peer);
   const Instruction& back = program_->instructions[answer];
-  transport_->keep(peer, {record_.tag + back.salt, back.number, moved - chunk.bytes});
+  transport_->keep(peer, {expected_.tag(back), back.number, moved - chunk.bytes});
 }
 
 // Where a source takes the result too, it is written there at once; into further ones block by block, while

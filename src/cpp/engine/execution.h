@@ -1,13 +1,11 @@
 // One running call: a state machine over the program's lanes that never blocks.
 #pragma once
-#include <chrono>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <utility>
 #include <vector>
 
-#include "engine/program.h"
+#include "engine/expectation.h"
 
 namespace gpucomm {
 
@@ -22,7 +20,7 @@ class Execution {
   // Does all that can be done now; false if nothing could. Throws mismatch on another call's message.
   bool advance();
   bool done() const { return remaining_ == 0; }
-  const CallRecord& record() const { return record_; }
+  const CallRecord& record() const { return expected_.record(); }
   uint64_t encodes() const { return encodes_; }
   uint64_t decodes() const { return decodes_; }
 
@@ -52,11 +50,8 @@ class Execution {
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes,
             std::byte* twin = nullptr);
   void take(int peer, int answer, size_t moved, size_t bytes);
-  bool may_be_told();
   bool ready(const Instruction& in) const;
   void fold_and_answer(const Instruction& in, size_t moved, size_t bytes);
-  const Chunk* expect(int peer, const Instruction& in);
-  std::pair<CallRecord, CallRecord> disagreement(int peer, uint64_t tag) const;
   std::byte* at(const Place& place, size_t offset) const;
 
   const Program* program_ = nullptr;
@@ -65,7 +60,7 @@ class Execution {
   std::byte* error_ = nullptr;
   double* lost_sq_ = nullptr;
   bool keeps_ = false;  // what is folded goes back in the memory that it came in
-  CallRecord record_;
+  Expectation expected_;
   std::vector<LaneState> lanes_;
   std::vector<uint8_t> done_;
   std::vector<const void*> sources_;
@@ -74,7 +69,6 @@ class Execution {
   std::vector<uint8_t> answered_;  // by send: the fold has written its message to where it goes
   std::vector<size_t>
       taken_;  // of the chunk at hand from each peer, by a fold whose sources are cut otherwise
-  std::optional<std::chrono::steady_clock::time_point> in_doubt_since_;
   size_t remaining_ = 0;
   uint64_t encodes_ = 0, decodes_ = 0;  // of this call, codings of anything
 };

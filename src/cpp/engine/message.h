@@ -1,6 +1,7 @@
 // One end of a message between two ranks, in host memory or in a device's.
 #pragma once
 #include <memory>
+#include <string>
 
 #include "base/dtype.h"
 #include "engine/drivable.h"
@@ -23,7 +24,9 @@ struct Message : Pending {
   // caller's stream holds, then behind the message.
   std::shared_ptr<Device> device;  // null: host memory
   bool stream_waits = true;        // else the caller lets it wait later
+  bool over_nccl = false;          // ... it travels over NCCL
   bool headed = false;             // the header is through
+  std::string note;                // goes with the header
   size_t enqueued = 0;             // bytes
   std::shared_ptr<Offer> offer;    // of threads: what is sent
   size_t bytes() const { return count * size_of(dtype); }

@@ -6,7 +6,9 @@ namespace gpucomm {
 
 // The first such message opens the way, before anything is announced.
 void PointToPoint::reside(Message& m, const Residence& residence) {
-  if (!on_device_) on_device_ = open_device_messages(transport_, fate_.rank(), fate_.world());
+  if (!on_device_)
+    on_device_ = open_device_messages(residence.way, transport_, residence.nccl, fate_.rank(), fate_.world());
+  m.over_nccl = residence.way == DeviceWay::nccl;
   m.device = residence.device, m.stream = residence.stream, m.stream_waits = residence.stream_waits;
   on_device_->stream_for(m);
   m.finished = std::make_shared<OwnEvent>(make_event(m.device));
@@ -24,10 +26,11 @@ bool PointToPoint::move_on_device(Message& m) {
   const size_t before = m.enqueued;
   const bool through = m.sending ? on_device_->send(m, stream) : on_device_->receive(m, stream);
   moved_ |= m.enqueued > before;
+  if (on_device_->polls()) polls_.store(true, std::memory_order_relaxed);
   if (!through) return false;
   m.device->record(m.finished->get(), stream);
   if (m.stream_waits) m.device->wait(m.stream, m.finished->get());
-  device_bytes_[m.sending] += m.bytes();
+  if (!on_device_->counted()) device_bytes_[m.sending] += m.bytes();
   return true;
 }
 
@@ -44,6 +47,22 @@ void PointToPoint::leave() {
     words->closed[fate_.rank()].store(1, std::memory_order_release);
   lock.unlock();
   transport_->leave();
+}
+
+void PointToPoint::check_enqueued(bool done, std::optional<Seconds> expired) {
+  std::lock_guard lock(mutex_);
+  if (!on_device_ || !on_device_->watched()) return;
+  if (fate_.failed()) {  // by a collective, it may be
+    drop(fate_.closed_error());
+    throw fate_.closed_error();
+  }
+  try {
+    if (!done) fate_.check_poison();
+    on_device_->check(done, expired ? std::optional(expired->count()) : std::nullopt);
+  } catch (const Error& error) {
+    fault(error);
+    throw;
+  }
 }
 
 Transport::Counters PointToPoint::counters() const {

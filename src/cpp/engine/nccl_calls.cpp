@@ -1,6 +1,6 @@
 #include "engine/nccl_calls.h"
 
-#include <thread>
+#include <numeric>
 #include <utility>
 
 #include "engine/nccl_native.h"
@@ -9,20 +9,8 @@
 namespace gpucomm {
 namespace {
 
-using std::chrono::milliseconds;
-
 // abort() returns within a second, of which NCCL's may take a half.
-constexpr milliseconds kAfterFault{300}, kFarewell{2000}, kLookEvery{50};
-
-template <class Condition>
-bool soon(milliseconds patience, Condition holds) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return true;
-}
+constexpr std::chrono::milliseconds kAfterFault{300};
 
 Shape side_shape(Collective collective, Dtype dtype, size_t count, const char* algorithm) {
   Shape shape{.collective = collective, .dtype = dtype, .count = count, .segments = 1};
@@ -38,7 +26,11 @@ NcclCalls::NcclCalls(std::shared_ptr<Transport> transport, NcclSource source, st
       source_(std::move(source)),
       nodes_(std::move(nodes)),
       rank_(rank),
-      meeting_(side_shape(Collective::all_reduce, Dtype::float32, 0, "one_shot"), nodes_, rank) {}
+      everybody_(nodes_.size()),
+      watch_(transport_, rank, static_cast<int>(nodes_.size())),
+      meeting_(side_shape(Collective::all_reduce, Dtype::float32, 0, "one_shot"), nodes_, rank) {
+  std::iota(everybody_.begin(), everybody_.end(), 0);
+}
 
 NcclCalls::~NcclCalls() {
   fault();
@@ -176,24 +168,8 @@ void NcclCalls::end() {
 void NcclCalls::check(bool done, std::optional<double> waited_s) {
   communicator_->check();
   if (done) return;
-  check_peers();
-  if (waited_s)
-    fail(ErrorKind::timeout, "rank ", rank_, " of ", nodes_.size(), " waited ", *waited_s,
-         " s for what NCCL has enqueued on ", share_->held.device->name());
-}
-
-// NCCL does not always notice. Who has closed its communicator was through with its own part.
-void NcclCalls::check_peers() {
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_look_) return;
-  next_look_ = now + kLookEvery;
-  transport_->look();
-  for (int peer = 0; peer < static_cast<int>(nodes_.size()); ++peer) {
-    const std::string why = peer == rank_ ? "" : transport_->gone(peer);
-    if (!why.empty() && why != kHasClosed)
-      fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", nodes_.size(),
-           " waits for what NCCL has enqueued");
-  }
+  watch_.check_peers(everybody_);
+  if (waited_s) watch_.time_out(share_->held.device->name(), *waited_s);
 }
 
 void NcclCalls::leave() {
@@ -217,10 +193,10 @@ void NcclCalls::fault() {
 void NcclCalls::settle() {
   if (!communicator_ || ended_) return;
   share_->mark_end();
-  if (!soon(kFarewell, [this] { return share_->ended(); })) return fault();
+  if (!soon(kNcclFarewell, [this] { return share_->ended(); })) return fault();
   ended_ = closed_ = true;
   try {
-    communicator_->close(Deadline(std::chrono::duration<double>(kFarewell).count()));
+    communicator_->close(Deadline(std::chrono::duration<double>(kNcclFarewell).count()));
   } catch (const Error&) {  // it is aborted then
   }
 }

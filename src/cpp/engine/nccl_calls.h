@@ -2,7 +2,6 @@
 // that never blocks. The host's channel finds out first that all ranks make the same call.
 #pragma once
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "engine/device_calls.h"
 #include "engine/device_share.h"
 #include "engine/nccl_call.h"
+#include "engine/nccl_watch.h"
 #include "engine/side_call.h"
 
 namespace gpucomm {
@@ -41,7 +41,6 @@ class NcclCalls : public DeviceCalls {
   void start_running();
   bool enqueue_next();
   void end();
-  void check_peers();
   const Grouped& grouped();
   const Program& program() const { return *call_.program; }
   // What is enqueued: of a plan with the scratch in which messages land.
@@ -53,6 +52,8 @@ class NcclCalls : public DeviceCalls {
   NcclSource source_;
   std::vector<int> nodes_;
   int rank_;
+  std::vector<int> everybody_;
+  NcclWatch watch_;
   StreamCall call_;
   Phase phase_ = Phase::done;
   std::atomic<bool> ended_{false}, closed_{false};  // nothing of NCCL is left; all of it was done before
@@ -65,7 +66,6 @@ class NcclCalls : public DeviceCalls {
   std::map<std::shared_ptr<const Program>, Grouped> grouped_;
   std::optional<NcclCall> running_;
   bool given_ = false;  // the native call is NCCL's
-  std::chrono::steady_clock::time_point next_look_{};
 };
 
 }  // namespace gpucomm

@@ -17,9 +17,10 @@ void check_way(const Shape& shape) {
   if (shape.over_nccl) return;
   fail(ErrorKind::invalid_argument, "algorithm 'native' is NCCL's own collective, for arrays that travel ",
        "over NCCL: these are ",
-       shape.on_device ? "on a device and travel through memory that the ranks share "
-                         "(GPUCOMM_DEVICE_TRANSPORT=nccl asks for NCCL)"
-                       : "in host memory");
+       !shape.on_device     ? "in host memory"
+       : shape.through_host ? "on a device and travel through host memory"
+                            : "on a device and travel through memory that the ranks share",
+       shape.on_device ? " (GPUCOMM_DEVICE_TRANSPORT=nccl asks for NCCL)" : "");
 }
 
 }  // namespace

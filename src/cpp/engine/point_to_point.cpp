@@ -11,17 +11,18 @@ namespace {
 
 // The tag says what the message is, so that a receiver that expects another one can name it.
 constexpr int kNumberShift = 48, kDtypeShift = 43;
-constexpr uint64_t kOnDevice = uint64_t{1} << 42, kCountMask = kOnDevice - 1;
+constexpr uint64_t kOnDevice = uint64_t{1} << 42, kOverNccl = kOnDevice >> 1, kCountMask = kOverNccl - 1;
 static_assert(kDtypes <= 1 << (kNumberShift - kDtypeShift));
 
 uint64_t tag_of(const Message& m) {
   return m.number << kNumberShift | static_cast<uint64_t>(m.dtype) << kDtypeShift |
-         (m.device ? kOnDevice : 0) | (m.count & kCountMask);
+         (m.device ? kOnDevice : 0) | (m.over_nccl ? kOverNccl : 0) | (m.count & kCountMask);
 }
 
 std::string elements(uint64_t tag) {
   const auto dtype = static_cast<Dtype>(tag >> kDtypeShift & ((1 << (kNumberShift - kDtypeShift)) - 1));
-  return concat(tag & kCountMask, " ", name_of(dtype), tag & kOnDevice ? " on a device" : "");
+  return concat(tag & kCountMask, " ", name_of(dtype), tag & kOnDevice ? " on a device" : "",
+                tag & kOverNccl ? " over NCCL" : "");
 }
 
 std::string describe(const Message& m) {
@@ -35,7 +36,7 @@ std::string describe_message(const CallRecord& r) {
   const bool sending = r.message > 0;
   return concat(sending ? "send #" : "recv #", std::abs(r.message), sending ? " to rank " : " from rank ",
                 r.root, " (", r.count, " ", name_of(static_cast<Dtype>(r.dtype)),
-                r.on_device ? " on a device)" : ")");
+                r.on_device ? " on a device" : "", r.on_device == 2 ? " over NCCL)" : ")");
 }
 
 PointToPoint::PointToPoint(std::shared_ptr<Transport> transport, Fate& fate, int ranks_here)
@@ -76,7 +77,7 @@ void PointToPoint::announce(const Message& m) {
   CallRecord record;
   record.sequence = m.call, record.tag = tag_of(m), record.count = m.count;
   record.root = m.peer, record.dtype = static_cast<uint8_t>(m.dtype), record.in_use = 1;
-  record.on_device = m.device != nullptr;
+  record.on_device = m.over_nccl ? 2 : m.device != nullptr;
   record.message = static_cast<int64_t>(m.number) * (m.sending ? 1 : -1);
   transport_->announce(record);
 }
@@ -104,6 +105,7 @@ bool PointToPoint::advance() {
 
 bool PointToPoint::advance_all() {
   moved_ = false;
+  polls_.store(false, std::memory_order_relaxed);
   for (size_t i = 0; i < active_.size();) {
     Queue& queue = queues_[active_[i]];
     while (!queue.empty() && move(*queue.front())) finish_front(queue);
@@ -150,8 +152,12 @@ const Chunk* PointToPoint::expect(const Message& m) {
 // Of a message on a device.
 bool PointToPoint::pass_header(Message& m) {
   if (m.sending)
-    return transport_->send(m.peer, tag_of(m), nullptr, 0, m.progress) && transport_->flush(m.peer);
-  if (!expect(m)) return false;
+    return transport_->send(m.peer, tag_of(m), reinterpret_cast<const std::byte*>(m.note.data()),
+                            m.note.size(), m.progress) &&
+           transport_->flush(m.peer);
+  const Chunk* chunk = expect(m);
+  if (!chunk) return false;
+  if (chunk->bytes) m.note.assign(reinterpret_cast<const char*>(chunk->data), chunk->bytes);
   transport_->consume(m.peer);
   return true;
 }
@@ -178,7 +184,7 @@ bool PointToPoint::drop(const Error& error) {
   for (int index : std::exchange(active_, {}))
     for (Queue queue = std::exchange(queues_[index], {}); !queue.empty(); queue.pop_front())
       abandon(*queue.front(), error);
-  if (on_device_) on_device_->leave();
+  if (on_device_) fate_.failed() ? on_device_->fault() : on_device_->leave();
   return unfinished;
 }
 

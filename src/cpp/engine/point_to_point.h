@@ -16,6 +16,8 @@ struct Residence {
   std::shared_ptr<Device> device;
   Stream stream = nullptr;   // that it is used on
   bool stream_waits = true;  // else the caller lets it wait later
+  DeviceWay way = DeviceWay::threads;
+  NcclSource nccl{};  // where that is the way
 };
 
 class PointToPoint : public Drivable {
@@ -33,6 +35,8 @@ class PointToPoint : public Drivable {
   void leave();
   bool drive_once() override;
   void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) override;
+  // Of a host that waits for enqueued work, as DeviceCalls::check; what it throws ends the communicator.
+  void check_enqueued(bool done, std::optional<Seconds> expired);
   Transport::Counters counters() const;
 
  private:

@@ -198,7 +198,7 @@ CallRecord make_record(const Shape& shape) {
   record.collective = static_cast<uint8_t>(shape.collective);
   record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
   record.in_use = 1, record.purpose = static_cast<uint16_t>(shape.purpose);
-  record.on_device = shape.on_device + shape.over_nccl;
+  record.on_device = place_of(shape);
   std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
   if (shape.codec) std::strncpy(record.codec.data(), shape.codec->spec().c_str(), record.codec.size() - 1);
   return record;
@@ -267,6 +267,7 @@ std::string describe(const CallRecord& r) {
   const auto purpose = static_cast<Purpose>(r.purpose);
   if (purpose == Purpose::barrier) return concat("barrier #", r.sequence);
   if (purpose == Purpose::agreement) return concat("agreement #", r.sequence, " on measured times");
+  if (purpose == Purpose::way) return concat("agreement #", r.sequence, " on how arrays on a device travel");
   const auto collective = static_cast<Collective>(r.collective);
   std::string text = concat(name_of(collective), " #", r.sequence, " (");
   if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");
@@ -278,7 +279,7 @@ std::string describe(const CallRecord& r) {
                    std::hex, r.counts >> 32, std::dec);
   if (rooted(collective)) text += concat(", root ", r.root);
   if (r.on_device) text += ", on a device";
-  if (r.on_device > 1) text += " over NCCL";
+  if (r.on_device > 1) text += r.on_device == 2 ? " over NCCL" : " through host memory";
   if (r.codec[0]) text += concat(", codec ", r.codec.data());
   return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
                        r.segments == 1 ? " segment)" : " segments)");

@@ -70,8 +70,9 @@ SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transpo
       chunk_bytes_(chunk_for(world - 1, device_->name())),
       peers_(world) {
   if (const std::string why = device_->shares(); !why.empty())
-    fail(ErrorKind::unavailable, "collectives on device arrays between processes: ", why, " (rank ", rank_,
-         " of ", world_, ")");
+    fail(ErrorKind::unavailable, "device arrays between processes: ", why,
+         "; GPUCOMM_DEVICE_TRANSPORT=staged takes them through host memory (rank ", rank_, " of ", world_,
+         ")");
   const size_t bytes = (world - 1) * kSlots * chunk_bytes_;
   memory_ = {device_, device_->allocate_shared((bytes + kGrain - 1) / kGrain * kGrain)};
   for (int p = 0; p < world_; ++p) {

@@ -8,8 +8,9 @@ namespace gpucomm {
 namespace {
 
 using namespace std::chrono_literals;
-enum Kind : uint32_t { kAsk, kTell, kLeft, kPoison };
+enum Kind : uint32_t { kAsk, kTell, kLeft, kPoison, kWord };
 constexpr auto kLeast = 1ms;         // between two looks that nobody waits for
+constexpr auto kBrisk = 50us;        // ... and where a call waits for what comes
 constexpr auto kSoon = 20ms;         // a call that takes no longer is not asked after
 constexpr auto kFarewell = 2000ms;   // how long who leaves waits until its last words are on their way
 constexpr auto kAlarm = 200ms;       // ... and who tells of a fault
@@ -106,6 +107,7 @@ void Control::take(int rank, const Message& message) {
   std::memcpy(&record, message.words, sizeof record);
   keep(rank, record);
   if (message.kind == kLeft) peer.left = true;
+  if (message.kind == kWord) peer.word = std::max(peer.word, message.asked);
   if (message.kind == kAsk) send(rank, state(kTell, message.asked));
   if (message.kind == kPoison && poison_.rank < 0)
     poison_ = {message.poison_rank, static_cast<ErrorKind>(message.poison_kind),
@@ -142,6 +144,17 @@ void Control::flush(std::chrono::milliseconds at_most) {
   const auto deadline = std::chrono::steady_clock::now() + at_most;
   for (reap(); !sent_.empty() && std::chrono::steady_clock::now() < deadline; reap())
     std::this_thread::sleep_for(100us);
+}
+
+void Control::tell(int peer, uint64_t word) {
+  std::lock_guard lock(mutex_);
+  if (!peers_[peer].left) send(peer, {.kind = kWord, .asked = word});
+}
+
+uint64_t Control::told(int peer) {
+  std::lock_guard lock(mutex_);
+  if (std::chrono::steady_clock::now() - looked_ > kBrisk) receive();
+  return peers_[peer].word;
 }
 
 void Control::leave() {

@@ -1,6 +1,6 @@
-// What ranks that share no memory tell each other besides data: which calls they are in, that they leave, and
-// poison. A rank that waits asks the others now and then; who is in a call, or has a progress thread at work,
-// answers.
+// What ranks that share no memory tell each other besides data: which calls they are in, that they leave,
+// words, and poison. A rank that waits asks the others now and then; who is in a call, or has a progress
+// thread at work, answers.
 #pragma once
 #include <deque>
 #include <memory>
@@ -23,6 +23,9 @@ class Control {
   void complete(uint64_t sequence);
   // Receives what has come, answers, and asks those of whom the call under way is not known.
   void look();
+  // As those of Transport.
+  void tell(int peer, uint64_t word);
+  uint64_t told(int peer);
   void leave();
   void poison(const Poison& poison);
 
@@ -38,7 +41,7 @@ class Control {
   struct Message;
   struct Peer {
     std::vector<CallRecord> calls = std::vector<CallRecord>(kRememberedCalls);
-    uint64_t arrived = 0, completed = 0, asked = 0;
+    uint64_t arrived = 0, completed = 0, asked = 0, word = 0;
     bool left = false, heard_of = false;
     std::unique_ptr<Message> inbox;
     Wire::Request request = 0;

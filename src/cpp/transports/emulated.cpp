@@ -132,6 +132,8 @@ class Emulated : public Transport {
   }
 
   bool flush(int peer) override { return inner_->flush(peer); }
+  void tell(int peer, uint64_t word) override { inner_->tell(peer, word); }
+  uint64_t told(int peer) override { return inner_->told(peer); }
   void consume(int peer) override { inner_->consume(peer); }
   void keep(int peer, const Kept& kept) override { inner_->keep(peer, kept); }
   bool fetch(int peer, std::byte* target) override { return inner_->fetch(peer, target); }

@@ -35,6 +35,15 @@ CallRecord Mailbox::call(int rank, uint64_t sequence) const {
 uint64_t Mailbox::arrived(int rank) const { return area(rank).arrived.load(std::memory_order_acquire); }
 uint64_t Mailbox::completed(int rank) const { return area(rank).completed.load(std::memory_order_acquire); }
 
+void Mailbox::tell(int peer, uint64_t word) {
+  device_words()->pairs[rank_][peer].word.store(word, std::memory_order_release);
+  wake(peer);
+}
+
+uint64_t Mailbox::told(int peer) {
+  return device_words()->pairs[peer][rank_].word.load(std::memory_order_acquire);
+}
+
 void Mailbox::leave() {
   area(rank_).left.store(1, std::memory_order_release);
   for (int peer = 0; peer < world_; ++peer)

@@ -156,6 +156,11 @@ void Messages::announce(const CallRecord& record) {
   control_.announce(record);
 }
 
+void Messages::tell(int peer, uint64_t word) {
+  idle_since_.store(0, std::memory_order_relaxed);
+  control_.tell(peer, word);
+}
+
 void Messages::leave() {
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   while (!control_.poisoned() && !flush(kEverybody) && std::chrono::steady_clock::now() < deadline)

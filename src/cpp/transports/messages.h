@@ -34,6 +34,8 @@ class Messages : public Transport {
   uint64_t arrived(int rank) const override { return control_.arrived(rank); }
   uint64_t completed(int rank) const override { return control_.completed(rank); }
   void look() override { control_.look(); }
+  void tell(int peer, uint64_t word) override;
+  uint64_t told(int peer) override { return control_.told(peer); }
   void leave() override;
   std::string gone(int rank) const override { return control_.left(rank) ? kHasClosed : ""; }
   std::string describe(int rank) const override { return control_.heard_of(rank) ? "" : "not heard of"; }

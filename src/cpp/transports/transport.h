@@ -29,8 +29,8 @@ struct CallRecord {
   uint64_t count = 0;     // elements of the whole message
   int32_t root = 0, segments = 0;
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
-  uint16_t purpose = 0;    // 1: a barrier, 2: an agreement on measured times
-  uint16_t on_device = 0;  // 1: of arrays on a device, 2: that travel over NCCL
+  uint16_t purpose = 0;    // as Purpose of engine/call.h
+  uint16_t on_device = 0;  // 1: of arrays on a device, 2: that travel over NCCL, 3: through the hosts' memory
   std::array<char, 32> algorithm{};
   std::array<char, 24> codec{};
   uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
@@ -112,6 +112,7 @@ struct DeviceWords {
     // Chunks of messages whose filling is enqueued, those whose reading is, and the salts of a call's
     // messages, of this call on devices and of the next one.
     std::atomic<uint64_t> filled, read, salt[2];
+    std::atomic<uint64_t> word;  // of Transport::tell
   };
   std::atomic<uint64_t> closed[kMostDeviceRanks];  // 1: this rank has nothing open any more of the others
   Pair pairs[kMostDeviceRanks][kMostDeviceRanks];
@@ -170,6 +171,10 @@ class Transport {
   virtual CallRecord call(int rank, uint64_t sequence) const = 0;  // in_use 0: not that one (any more)
   virtual uint64_t arrived(int rank) const = 0;                    // the last sequence a rank announced
   virtual uint64_t completed(int rank) const = 0;
+  // A word for one peer beside all messages, which wait for it nowhere; no smaller than the one before, which
+  // it replaces. And the last one that a peer has told; 0: none.
+  virtual void tell(int peer, uint64_t word) = 0;
+  virtual uint64_t told(int peer) = 0;
   virtual void leave() = 0;  // this rank closes its communicator
   // Why a rank can not take part any more (kHasClosed, "is gone (pid 12 has ended)"); empty: it can.
   virtual std::string gone(int rank) const = 0;

@@ -1,0 +1,141 @@
+#include "engine/nccl_messages.h"
+
+#include <cstring>
+
+namespace gpucomm {
+namespace {
+
+// With the half second of the collectives' communicator abort() returns within one.
+constexpr std::chrono::milliseconds kAfterFault{200};
+
+}  // namespace
+
+NcclMessages::~NcclMessages() {
+  fault();
+  if (share_) outlive(std::move(share_));
+}
+
+Stream NcclMessages::stream_for(const Message& m) {
+  if (!share_) share_ = std::make_unique<DeviceShare>(m.device);
+  Held& held = share_->held;
+  if (held.device != m.device)
+    fail(ErrorKind::unavailable, "rank ", rank_, " of ", world_, m.sending ? " sends from " : " receives on ",
+         m.device->name(), ", its earlier messages were on ", held.device->name(),
+         ": over NCCL all messages of a communicator are on one device");
+  const auto [place, fresh] = pairs_.try_emplace({m.peer, m.sending});
+  if (fresh) place->second.stream = pairs_.size() - 1;
+  held.grow_streams(pairs_.size());
+  return held.streams[place->second.stream].get();
+}
+
+void NcclMessages::need_library() const {
+  if (!source_.library)
+    fail(ErrorKind::unavailable, "these ranks' messages of device arrays go over NCCL: ", source_.missing,
+         "; GPUCOMM_DEVICE_TRANSPORT=staged takes them through host memory", " (rank ", rank_, " of ", world_,
+         ")");
+}
+
+void NcclMessages::offer(Message& m) {
+  Pair& pair = pair_of(m);
+  if (!pair.named) {
+    need_library();
+    pair.id = source_.library->unique_id(), pair.named = m.number;
+  }
+  if (pair.named == m.number) m.note.assign(pair.id.internal, sizeof pair.id.internal);
+}
+
+bool NcclMessages::send(Message& m, Stream stream) {
+  return transport_->told(m.peer) >= m.number && give(m, stream);
+}
+
+bool NcclMessages::receive(Message& m, Stream stream) {
+  Pair& pair = pair_of(m);
+  if (pair.met < m.number) {
+    need_library();
+    if (!m.note.empty()) {
+      GPUCOMM_CHECK(m.note.size() == sizeof pair.id.internal);
+      std::memcpy(pair.id.internal, m.note.data(), m.note.size());
+    }
+    transport_->tell(m.peer, pair.met = m.number);
+  }
+  return give(m, stream);
+}
+
+// Once both ends are there.
+bool NcclMessages::give(Message& m, Stream stream) {
+  if (!m.bytes()) return true;
+  Pair& pair = pair_of(m);
+  if (!pair.communicator) open(pair, m);
+  if (!settled(pair, m.peer)) return false;
+  if (pair.given == m.number) return true;
+  const int other = m.sending ? 1 : 0;
+  pair.communicator->exchange({{m.sending, other, m.data, m.bytes()}}, stream, Deadline::none());
+  pair.given = m.number, m.enqueued = m.bytes();
+  return settled(pair, m.peer);
+}
+
+// In which the sender is the first.
+void NcclMessages::open(Pair& pair, const Message& m) {
+  pair.communicator = std::make_unique<NcclCommunicator>(
+      source_.library, m.device, pair.id, m.sending ? 0 : 1, 2, Deadline::none(),
+      concat("rank ", rank_, " of ", world_, m.sending ? ", sending to rank " : ", receiving from rank ",
+             m.peer));
+}
+
+// Whether NCCL is open, or has enqueued what it has.
+bool NcclMessages::settled(Pair& pair, int peer) {
+  if (pair.communicator->settled()) return true;
+  watch_.check_peers({peer});
+  return false;
+}
+
+std::vector<int> NcclMessages::open_peers() const {
+  std::vector<int> peers;
+  for (const auto& [place, pair] : pairs_)
+    if (pair.communicator) peers.push_back(place.first);
+  return peers;
+}
+
+// `done`: what was waited for has ended; no success is reported before NCCL says so.
+void NcclMessages::check(bool done, std::optional<double> waited_s) {
+  for (auto& [place, pair] : pairs_)
+    if (pair.communicator) pair.communicator->check();
+  if (done) return;
+  watch_.check_peers(open_peers());
+  if (waited_s) watch_.time_out(share_->held.device->name(), *waited_s);
+}
+
+// What is through and enqueued ends well, unless a message that was under way is left.
+void NcclMessages::leave() {
+  if (withdrawn_) fault();
+}
+
+// What is enqueued uses arrays that nobody may keep after this, and may wait for a rank that is gone.
+void NcclMessages::fault() {
+  if (std::exchange(ended_, true)) return;
+  for (auto& [place, pair] : pairs_)
+    if (pair.communicator) pair.communicator->abort("the communicator has ended", {});
+  if (!share_) return;
+  try {
+    share_->mark_end();
+    soon(kAfterFault, [this] { return share_->ended(); });
+  } catch (const Error&) {  // the device has failed
+  }
+}
+
+// Only after its own part: what a peer has not taken yet is NCCL's to keep until it is closed. All begin
+// before any waits: another rank may close them in another order.
+void NcclMessages::settle() {
+  if (ended_ || !watched()) return;
+  share_->mark_end();
+  if (!soon(kNcclFarewell, [this] { return share_->ended(); })) return fault();
+  ended_ = closed_ = true;
+  for (const Deadline deadline :
+       {Deadline::none(), Deadline(std::chrono::duration<double>(kNcclFarewell).count())})
+    for (auto& [place, pair] : pairs_) try {
+        if (pair.communicator) pair.communicator->close(deadline);
+      } catch (const Error&) {  // it is aborted then
+      }
+}
+
+}  // namespace gpucomm

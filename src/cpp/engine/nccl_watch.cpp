@@ -1,0 +1,24 @@
+#include "engine/nccl_watch.h"
+
+namespace gpucomm {
+
+void NcclWatch::check_peers(const std::vector<int>& peers) {
+  constexpr std::chrono::milliseconds kLookEvery{50};
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookEvery;
+  transport_->look();
+  for (const int peer : peers) {
+    const std::string why = peer == rank_ ? "" : transport_->gone(peer);
+    if (!why.empty() && why != kHasClosed)
+      fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_,
+           " waits for what NCCL has enqueued");
+  }
+}
+
+void NcclWatch::time_out(const std::string& device, double waited_s) const {
+  fail(ErrorKind::timeout, "rank ", rank_, " of ", world_, " waited ", waited_s,
+       " s for what NCCL has enqueued on ", device);
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,46 @@
+// What who waits for NCCL looks after himself: ranks that are gone, which NCCL does not always notice, and
+// ends that must come soon.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "transports/transport.h"
+
+namespace gpucomm {
+
+// How long who closes waits for its own work, and then for NCCL.
+inline constexpr std::chrono::milliseconds kNcclFarewell{2000};
+
+// Whether it holds within that time.
+template <class Condition>
+bool soon(std::chrono::milliseconds patience, Condition holds) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
+
+class NcclWatch {
+ public:
+  NcclWatch(std::shared_ptr<Transport> transport, int rank, int world)
+      : transport_(std::move(transport)), rank_(rank), world_(world) {}
+  // Throws peer_lost where one of them is gone; looks now and then only. Who has closed its communicator was
+  // through with its own part.
+  void check_peers(const std::vector<int>& peers);
+  // Throws that this rank has waited so long in vain.
+  [[noreturn]] void time_out(const std::string& device, double waited_s) const;
+
+ private:
+  std::shared_ptr<Transport> transport_;
+  int rank_, world_;
+  std::chrono::steady_clock::time_point next_look_{};
+};
+
+}  // namespace gpucomm

@@ -1,0 +1,141 @@
+"""What the ranks of tests/test_staged.py run, beside what device_ranks.py has for all processes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from device_ranks import met, own
+from on_device import HostKit, stream_of
+
+
+def errors_as_on_the_host(comm: Any, codec: str) -> bool:
+    """Whether error= tells what it tells in host memory."""
+    x = np.random.default_rng(comm.rank).standard_normal(60_000, np.float32)
+    how = {"algorithm": "coded_ring", "codec": codec, "segments": 1}
+    host = np.empty_like(x)
+    comm.all_reduce(x.copy(), error=host, **how)
+    with stream_of(own(50)) as stream:
+        array, error = own(50).array(x), own(50).array(np.full_like(x, 7))
+        comm.all_reduce(array, error=error, stream=stream, async_op=True, **how).synchronize()
+        return bool(np.array_equal(own(50).host(error), host) and host.any())
+
+
+def uneven_gathers(comm: Any) -> bool:
+    """Parts of many sizes, of which the longest takes several slots, and one is empty."""
+    counts = [700_001 * (rank % 2) + 5 * (rank // 2) for rank in range(comm.world)]
+    x = np.full(counts[comm.rank], comm.rank + 1, np.float32)
+    out = own(50).array(np.zeros(sum(counts), np.float32))
+    work = comm.all_gather(own(50).array(x), out=out, counts=counts, algorithm="ring", async_op=True)
+    work.synchronize()
+    return bool((out.values == np.repeat(np.arange(comm.world) + 1, counts)).all())
+
+
+def moved(comm: Any, codec: str | None) -> tuple[int, int]:
+    """Bytes that a call of 8 MB sends and receives."""
+    x = own(50).array(np.zeros(1_000_000 * comm.world, np.float64))
+    algorithm = "coded_ring" if codec else "ring"
+    before = comm.stats()
+    comm.all_reduce(x, algorithm=algorithm, codec=codec, segments=4, async_op=True).synchronize()
+    after = comm.stats()
+    return tuple(after[key] - before[key] for key in ("bytes_sent", "bytes_received"))
+
+
+def sent(comm: Any) -> tuple[int, int]:
+    """Bytes that a message of 4 MB around the ring sends and receives."""
+    to, source = (comm.rank + 1) % comm.world, (comm.rank - 1) % comm.world
+    before = comm.stats()
+    x, out = (own(50).array(np.ones(1_000_001, np.float32)) for _ in range(2))
+    comm.sendrecv(x, to, out, source, async_op=True).synchronize()
+    after = comm.stats()
+    return tuple(after[key] - before[key] for key in ("bytes_sent", "bytes_received"))
+
+
+def one_message(comm: Any) -> None:
+    x, out = (own(50).array(np.ones(3)) for _ in range(2))
+    comm.sendrecv(x, 1 - comm.rank, out, 1 - comm.rank, timeout=10)
+
+
+def memory(comm: Any) -> list[int]:
+    """KiB resident after each of some calls, the last of which are much larger than the first."""
+    found = []
+    for mib in (16, 16, 16, 64, 64):
+        x = own(50).array(np.ones(mib << 18, np.float32))
+        comm.all_reduce(x, algorithm="ring", async_op=True).synchronize()
+        size = x.values.nbytes >> 10
+        del x
+        with open("/proc/self/status") as status:
+            peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+        found.append(peak - size)
+    return found
+
+
+def pace(comm: Any) -> float:
+    """Seconds of a call on a device whose work takes half a millisecond at a time."""
+    x, calls = own(1000).array(np.ones(10)), 20
+    begin = time.monotonic()
+    for _ in range(calls):
+        comm.all_reduce(x, async_op=True).synchronize()
+    return (time.monotonic() - begin) / calls
+
+
+def ways(comm: Any) -> str:
+    """Which way calls go, by the words of a mismatch that only rank 0 makes, in a group of its own."""
+    with comm.subset(range(comm.world)) as group:
+        x = own(50).array(np.ones(3))
+        group.all_reduce(x)
+        _, text, _ = met(lambda: group.all_reduce(own(50).array(np.ones(3 + (comm.rank == 0)))))
+    return text.split("float64, ")[1].split(", algorithm")[0]
+
+
+def slow_stream(comm: Any) -> tuple[bool, bool]:
+    """A call whose stream is busy: whether the host goes on with async_op, and waits without."""
+    slow = HostKit(400_000 if comm.rank == 0 else 0)
+    with comm.subset(range(comm.world)) as group, stream_of(slow) as stream:
+        x = slow.array(np.ones(5))
+        for _ in range(6):  # not all pauses are short
+            slow.device.copy(slow.address(x), slow.address(x), 8, stream)
+        begin = time.monotonic()
+        work = group.all_reduce(x, stream=stream, async_op=True)
+        went_on = time.monotonic() - begin < 0.2
+        event = slow.device.make_event()
+        slow.device.record(event, stream)
+        work.wait()
+        waited = slow.device.done(event)
+        work.synchronize()
+        slow.device.end_event(event)
+        assert (x.values == comm.world).all()
+    return went_on, waited
+
+
+def stuck(comm: Any) -> None:
+    """The stream of one rank holds the call up for longer than its timeout."""
+    gpu = HostKit(3_000_000) if comm.rank == 0 else HostKit(0)
+    with stream_of(gpu) as stream:
+        x = gpu.array(np.ones(3))
+        for _ in range(4):
+            gpu.device.copy(gpu.address(x), gpu.address(x), 8, stream)
+        comm.all_reduce(x, stream=stream, timeout=0.5)
+
+
+def aborted(comm: Any) -> None:
+    if comm.rank == 1:
+        time.sleep(0.3)
+        comm.abort()
+    comm.all_reduce(own(50).array(np.ones(3)), timeout=20)
+
+
+def another_collective(comm: Any) -> None:
+    x = own(50).array(np.ones(60))
+    for _ in range(3):
+        comm.all_reduce(x)
+    comm.broadcast(x) if comm.rank else comm.all_reduce(x)
+
+
+def a_codec_that_refuses(comm: Any) -> None:
+    """An element that int8 cannot carry, on one rank's device; what comes of it is told by its work."""
+    x = np.ones(3000, np.float32)
+    x[7] = np.nan if comm.rank == 0 else 1
+    gpu = HostKit(0)
+    comm.all_reduce(gpu.array(x), codec="int8", async_op=True).synchronize()
