@@ -41,6 +41,8 @@ class DeviceCalls {
   virtual bool advance() = 0;
   // Whether the call begun last is enqueued.
   virtual bool done() const = 0;
+  // As Drivable::silent.
+  virtual bool silent() const { return false; }
   // This rank ends its communicator: nothing more is enqueued. May wait for what is, but not for long.
   virtual void leave() = 0;
   // Waits, not for long, until no other rank reads what this one has sent: its process may end then.

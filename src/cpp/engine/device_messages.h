@@ -19,6 +19,8 @@ class DeviceMessages {
   // One attempt to enqueue the rest of a message whose header is through; true: all of it is.
   virtual bool send(Message& message, Stream stream) = 0;
   virtual bool receive(Message& message, Stream stream) = 0;
+  // As Drivable::silent, of a message whose header is through.
+  virtual bool silent(const Message&) const { return false; }
   // A message that ends by a fault: no array of its is touched from here on, but by what is enqueued.
   virtual void withdraw(Message&) {}
   // As those of DeviceCalls.

@@ -81,6 +81,10 @@ void NcclMessages::open(Pair& pair, const Message& m) {
              m.peer));
 }
 
+bool NcclMessages::silent(const Message& m) const {
+  return pairs_.at({m.peer, m.sending}).communicator != nullptr;
+}
+
 // Whether NCCL is open, or has enqueued what it has.
 bool NcclMessages::settled(Pair& pair, int peer) {
   if (pair.communicator->settled()) return true;

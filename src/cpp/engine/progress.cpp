@@ -68,7 +68,7 @@ void Progress::rest() {
   if (drivables_.empty()) return;
   for (Drivable* c : drivables_) c->check();
   Drivable& first = *drivables_.front();
-  const auto nap = drivables_.size() == 1 ? 20ms : 1ms;
+  const auto nap = drivables_.size() == 1 && !first.silent() ? 20ms : 1ms;
   if (first.has_waiter()) {  // it is driven by its waiter
     work_.wait_for(lock, nap);
     return;
