@@ -42,6 +42,7 @@ struct Config {
 };
 using Stream = void*;
 using Job = std::function<void()>;
+using Clock = std::chrono::steady_clock;
 
 // Never deleted: what a stream holds may come late.
 struct Comm {
@@ -52,7 +53,8 @@ struct Comm {
   std::atomic<int> fault{kSuccess};
   std::map<std::string, int> numbers = {};    // of messages to and from each peer, of collectives
   std::function<bool()> waits_for = nullptr;  // what is under way ends when this says so
-  Job job = nullptr;                          // ... and this is enqueued then
+  Clock::time_point begun{};
+  Job job = nullptr;  // ... and this is enqueued then
   Stream stream = nullptr;
 };
 struct Message {
@@ -68,6 +70,7 @@ std::mutex mutex;  // guards all below
 std::map<int, int> failing, failing_later;
 std::set<int> hanging;
 bool finalizes_together = false;
+std::chrono::milliseconds least{0};  // how long what is begun is under way
 std::string calls;
 void (*enqueue)(Stream, void (*)(void*), void*) = nullptr;
 thread_local int depth = 0;
@@ -90,11 +93,9 @@ std::string get(const std::string& path) {
 // On a stream: until it holds or the communicator ends; false: that.
 template <class Condition>
 bool until(const Comm& comm, Condition holds) {
-  while (!holds()) {
-    if (comm.ended) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(30));
-  }
-  return true;
+  for (; !comm.ended; std::this_thread::sleep_for(std::chrono::microseconds(30)))
+    if (holds()) return true;
+  return false;  // whose arrays may be gone
 }
 
 void give(Comm& comm) {
@@ -109,6 +110,7 @@ void give(Comm& comm) {
 
 // Enqueued by threads of NCCL's own, a little later.
 int begin(Comm& comm, Stream stream, Job job) {
+  comm.begun = Clock::now();
   comm.turns = kTurns, comm.stream = stream, comm.job = std::move(job);
   return kInProgress;
 }
@@ -204,6 +206,7 @@ int state(Comm& comm) {
   if (failing.count(comm.rank)) return failing[comm.rank];
   if (hanging.count(comm.rank) || comm.turns) return comm.turns -= comm.turns > 0, kInProgress;
   if (comm.waits_for && !comm.waits_for()) return kInProgress;
+  if (comm.job && Clock::now() < comm.begun + least) return kInProgress;
   comm.waits_for = nullptr;
   if (comm.job) give(comm);
   if (comm.fault) return comm.fault;
@@ -261,9 +264,14 @@ API fake_hang(int rank) {
 }
 // From here on who finalizes waits for all ranks.
 API fake_finalize_together() { return finalizes_together = true, 0; }
+// What is begun is under way for so long at least.
+API fake_pause(int ms) {
+  std::lock_guard lock(mutex);
+  return least = std::chrono::milliseconds(ms), 0;
+}
 API fake_reset() {
   std::lock_guard lock(mutex);
-  return failing.clear(), failing_later.clear(), hanging.clear(), calls.clear(), 0;
+  return failing.clear(), failing_later.clear(), hanging.clear(), calls.clear(), least = {}, 0;
 }
 extern "C" __attribute__((visibility("default"))) const char* fake_calls() { return calls.c_str(); }
 

@@ -228,6 +228,23 @@ def slow_works(comm: Any, gpu: HostKit | None = None) -> list[Any]:
     return works
 
 
+def seconds_of(comm: Any, n: int) -> tuple[float, float]:
+    """Of n messages and of n calls, each of which is under way in NCCL for 3 ms."""
+    library, x = nccl_library.own(), own(0).array(np.ones(3, np.float32))
+    around(comm, 3, own(0))[0].wait()
+    comm.all_reduce(x, algorithm="native")
+    library.fake_pause(3)
+    begin = time.monotonic()
+    for _ in range(n):
+        comm.recv(x, 0) if comm.rank else comm.send(x, 1)
+    middle = time.monotonic()
+    for _ in range(n):
+        comm.all_reduce(x, algorithm="native")
+    end = time.monotonic()
+    library.fake_reset()
+    return middle - begin, end - middle
+
+
 def late(comm: Any) -> None:
     slow_works(comm)[-1].synchronize(timeout=0.3)
 

@@ -86,23 +86,24 @@ def test_many_in_flight_between_all_pairs_keep_their_order(make_kit):
     kit, sizes = make_kit(50), [0, 3, 300, 70_000, 1, 2000]
 
     def body(comm):
-        others = [r for r in range(comm.world) if r != comm.rank]
-        array = lambda k, x: x if k % 3 == 2 else kit.array(x)  # noqa: E731
-        works, outs = [], {}
-        for k, size in enumerate(sizes):
-            for peer in others if k % 2 else reversed(others):
-                outs[peer, k] = array(k, np.zeros(size, np.int32))
-                works.append(comm.recv(outs[peer, k], peer, async_op=True))
-        for k, size in enumerate(sizes):
-            for peer in reversed(others) if k % 2 else others:
-                x = array(k, pattern(comm.rank, size, k, np.int32))
-                works.append(comm.send(x, peer, async_op=True))
-        for work in reversed(works):
-            work.synchronize()
-        return [
-            np.array_equal(out if k % 3 == 2 else kit.host(out), pattern(peer, sizes[k], k, np.int32))
-            for (peer, k), out in outs.items()
-        ]
+        with stream_of(kit) as stream:  # over NCCL one of all ranks would wait for itself
+            others = [r for r in range(comm.world) if r != comm.rank]
+            array = lambda k, x: x if k % 3 == 2 else kit.array(x)  # noqa: E731
+            works, outs = [], {}
+            for k, size in enumerate(sizes):
+                for peer in others if k % 2 else reversed(others):
+                    outs[peer, k] = array(k, np.zeros(size, np.int32))
+                    works.append(comm.recv(outs[peer, k], peer, async_op=True, stream=stream))
+            for k, size in enumerate(sizes):
+                for peer in reversed(others) if k % 2 else others:
+                    x = array(k, pattern(comm.rank, size, k, np.int32))
+                    works.append(comm.send(x, peer, async_op=True, stream=stream))
+            for work in reversed(works):
+                work.synchronize()
+            return [
+                np.array_equal(out if k % 3 == 2 else kit.host(out), pattern(peer, sizes[k], k, np.int32))
+                for (peer, k), out in outs.items()
+            ]
 
     assert run_ranks(4, body) == [[True] * 18] * 4
 
@@ -111,18 +112,19 @@ def test_neither_a_message_nor_a_collective_waits_for_the_other(make_kit):
     kit = make_kit(50)
 
     def body(comm):
-        peer = 1 - comm.rank
-        out = kit.array(np.zeros(4))
-        early = comm.recv(out, peer, async_op=True)
-        x = kit.array(np.ones(1000))
-        for _ in range(3):
-            comm.all_reduce(x, op="max", async_op=True).synchronize()
-        assert not early.done()
-        comm.barrier()
-        sent = kit.array(pattern(comm.rank, 4, dtype=np.float64))
-        comm.send(sent, peer, async_op=True).synchronize()
-        early.synchronize()
-        return np.array_equal(kit.host(out), pattern(peer, 4, dtype=np.float64))
+        with stream_of(kit) as stream:  # over NCCL one of all ranks would wait for itself
+            peer = 1 - comm.rank
+            out = kit.array(np.zeros(4))
+            early = comm.recv(out, peer, async_op=True, stream=stream)
+            x = kit.array(np.ones(1000))
+            for _ in range(3):
+                comm.all_reduce(x, op="max", async_op=True, stream=stream).synchronize()
+            assert not early.done()
+            comm.barrier()
+            sent = kit.array(pattern(comm.rank, 4, dtype=np.float64))
+            comm.send(sent, peer, async_op=True, stream=stream).synchronize()
+            early.synchronize()
+            return np.array_equal(kit.host(out), pattern(peer, 4, dtype=np.float64))
 
     assert run_ranks(2, body) == [True] * 2
 
@@ -180,13 +182,18 @@ def test_what_was_moved_is_counted(make_kit):
     kit = make_kit()
 
     def body(comm):
-        before = comm.stats()
-        x = kit.array(np.ones(1000, np.float32))
-        comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
-        comm.all_reduce(x, algorithm="ring", segments=1)
-        comm.all_reduce(x, algorithm="coded_ring", codec="bf16", segments=1, async_op=True).synchronize()
-        after = comm.stats()
-        return {key: after[key] - before[key] for key in ("bytes_sent", "device_calls", "encodes", "decodes")}
+        with stream_of(kit) as stream:  # over NCCL one of all ranks would wait for itself
+            before = comm.stats()
+            x = kit.array(np.ones(1000, np.float32))
+            comm.send(x, 1, stream=stream) if comm.rank == 0 else comm.recv(x, 0, stream=stream)
+            comm.all_reduce(x, algorithm="ring", segments=1, stream=stream)
+            comm.all_reduce(
+                x, algorithm="coded_ring", codec="bf16", segments=1, async_op=True, stream=stream
+            ).synchronize()
+            after = comm.stats()
+            return {
+                key: after[key] - before[key] for key in ("bytes_sent", "device_calls", "encodes", "decodes")
+            }
 
     first, second = run_ranks(2, body)
     ids = (0, 2 * 128)  # over NCCL: of the messages and of the collectives

@@ -133,6 +133,13 @@ def test_a_missing_library_is_told_on_every_rank(told):
             assert "messages of device arrays go over NCCL: NCCL cannot be loaded: /nowhere" in text
 
 
+@pytest.mark.timing
+def test_what_nccl_has_done_is_soon_found(told):
+    with gpucomm.local(2, env=told) as world:
+        world.run(nccl_ranks.connect)
+        assert all(max(seconds) < 40 * 8e-3 for seconds in world.run(ranks_do.seconds_of, 40))
+
+
 START = """
 import json, sys
 import numpy as np

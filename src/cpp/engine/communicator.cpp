@@ -155,7 +155,7 @@ bool Communicator::advance_front() {
 bool Communicator::under_way(Work& work, bool& moved) {
   if (work.arrays.device) {
     moved = on_device_->advance();
-    polls_.store(on_device_->polls(), std::memory_order_relaxed);
+    silent_.store(on_device_->silent(), std::memory_order_relaxed);
     return !on_device_->done();
   }
   moved = work.execution.advance();

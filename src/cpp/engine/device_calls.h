@@ -47,14 +47,14 @@ class DeviceCalls {
   virtual bool advance() = 0;
   // Whether the call begun last is enqueued.
   virtual bool done() const = 0;
+  // As Drivable::silent.
+  virtual bool silent() { return false; }
   // This rank ends its communicator: nothing more is enqueued. May wait for what is, but not for long.
   virtual void leave() = 0;
   // Waits, not for long, until no other rank reads what this one has sent: its process may end then.
   virtual void settle() {}
   // As leave(), after a fault: what is enqueued may wait for a rank that will never come.
   virtual void fault() { leave(); }
-  // Whether the call waits for a device that tells nobody when it is done: the host has to look for itself.
-  virtual bool polls() { return false; }
   // Whether the end of what is enqueued depends on the other ranks, so that the host has to watch them.
   virtual bool watched() const { return false; }
   // Of a host that waits for work that is enqueued, or has waited until it was done: throws what has gone

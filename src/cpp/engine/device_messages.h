@@ -19,12 +19,12 @@ class DeviceMessages {
   // One attempt to enqueue the rest of a message whose header is through; true: all of it is.
   virtual bool send(Message& message, Stream stream) = 0;
   virtual bool receive(Message& message, Stream stream) = 0;
+  // As Drivable::silent, of a message whose header is through.
+  virtual bool silent(const Message&) { return false; }
   // A message that ends by a fault: no array of its is touched from here on, but by what is enqueued.
   virtual void withdraw(Message&) {}
   // Whether the transport counts their bytes.
   virtual bool counted() const { return false; }
-  // As those of DeviceCalls.
-  virtual bool polls() { return false; }
   virtual void leave() {}
   virtual void settle() {}
   virtual void fault() { leave(); }

@@ -11,8 +11,8 @@
 namespace gpucomm {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(20);  // between two looks at peers, poison and the clock
-constexpr auto kPoll = std::chrono::microseconds(100);
+constexpr auto kLook = std::chrono::milliseconds(20);     // between two looks at peers, poison and the clock
+constexpr auto kGlance = std::chrono::microseconds(100);  // ... at what is silent
 
 // Awake for a while, then asleep. The first turns only pause: a peer that runs on another core answers within
 // them. From then on each turn offers the core to whoever else needs it; where ranks outnumber cores that may
@@ -98,7 +98,7 @@ void Drivable::drive(Pending& call, Clock::time_point deadline, Seconds patience
         if (interrupted()) interrupt();
         check(&call, now >= deadline ? std::optional(patience_s) : std::nullopt);
       }
-      auto nap = std::min<Clock::duration>(polls() ? Clock::duration(kPoll) : kLook, deadline - now);
+      auto nap = std::min<Clock::duration>(silent() ? Clock::duration(kGlance) : kLook, deadline - now);
       if (!call.done.load(std::memory_order_acquire))
         transport_->sleep(ticket, std::max(std::chrono::microseconds(100),
                                            std::chrono::duration_cast<std::chrono::microseconds>(nap)));

@@ -41,8 +41,8 @@ class Drivable {
   void wait(Pending& call, std::optional<Seconds> timeout);
 
   bool busy() const { return pending_.load(std::memory_order_acquire) > 0; }
-  // Whether what is waited for rings no bell, so that who waits sleeps but shortly.
-  bool polls() const { return polls_.load(std::memory_order_relaxed); }
+  // Whether what is under way moves on without telling anybody: who waits looks often.
+  bool silent() const { return silent_.load(std::memory_order_relaxed); }
   bool has_waiter() const { return waiters_.load(std::memory_order_acquire) > 0; }
   Transport& transport() { return *transport_; }
   std::shared_ptr<Transport> shared_transport() { return transport_; }
@@ -60,7 +60,7 @@ class Drivable {
   virtual void interrupt() = 0;
 
   std::shared_ptr<Transport> transport_;
-  std::atomic<bool> polls_{false};
+  std::atomic<bool> silent_{false};
 
  private:
   bool (*interrupted_)() = nullptr;

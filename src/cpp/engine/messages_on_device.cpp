@@ -26,8 +26,10 @@ bool PointToPoint::move_on_device(Message& m) {
   const size_t before = m.enqueued;
   const bool through = m.sending ? on_device_->send(m, stream) : on_device_->receive(m, stream);
   moved_ |= m.enqueued > before;
-  if (on_device_->polls()) polls_.store(true, std::memory_order_relaxed);
-  if (!through) return false;
+  if (!through) {
+    if (on_device_->silent(m)) silent_.store(true, std::memory_order_relaxed);
+    return false;
+  }
   m.device->record(m.finished->get(), stream);
   if (m.stream_waits) m.device->wait(m.stream, m.finished->get());
   if (!on_device_->counted()) device_bytes_[m.sending] += m.bytes();

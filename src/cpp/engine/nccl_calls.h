@@ -23,6 +23,7 @@ class NcclCalls : public DeviceCalls {
   void begin(const StreamCall& call) override;
   bool advance() override;
   bool done() const override { return phase_ == Phase::done; }
+  bool silent() override { return phase_ == Phase::running; }
   // Ends a call that is under way; else settle() does it.
   void leave() override;
   void fault() override;

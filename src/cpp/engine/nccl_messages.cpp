@@ -82,6 +82,8 @@ void NcclMessages::open(Pair& pair, const Message& m) {
              m.peer));
 }
 
+bool NcclMessages::silent(const Message& m) { return pairs_.at({m.peer, m.sending}).communicator != nullptr; }
+
 // Whether NCCL is open, or has enqueued what it has.
 bool NcclMessages::settled(Pair& pair, int peer) {
   if (pair.communicator->settled()) return true;

@@ -68,8 +68,8 @@ void Progress::rest() {
   if (drivables_.empty()) return;
   for (Drivable* c : drivables_) c->check();
   Drivable& first = *drivables_.front();
-  const bool polls = std::any_of(drivables_.begin(), drivables_.end(), [](auto* d) { return d->polls(); });
-  const std::chrono::microseconds nap = polls ? 100us : drivables_.size() == 1 ? 20ms : 1ms;
+  const bool silent = std::any_of(drivables_.begin(), drivables_.end(), [](auto* d) { return d->silent(); });
+  const std::chrono::microseconds nap = silent ? 100us : drivables_.size() == 1 ? 20ms : 1ms;
   if (first.has_waiter()) {  // it is driven by its waiter
     work_.wait_for(lock, nap);
     return;

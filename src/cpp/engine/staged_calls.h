@@ -10,7 +10,7 @@ namespace gpucomm {
 class StagedCalls : public DeviceExecution {
  public:
   using DeviceExecution::DeviceExecution;
-  bool polls() override { return !done() && links_ && links_->polls(); }
+  bool silent() override { return !done() && links_ && links_->silent(); }
 
  private:
   void announce() override;

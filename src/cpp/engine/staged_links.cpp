@@ -64,7 +64,7 @@ bool StagedLinks::push(int number) {
   Peer& peer = peers_[number];
   Filled& next = peer.under_way[peer.sent % kSlots];
   if (!device_->done(peer.filled_there[peer.sent % kSlots].get())) {
-    polls_ = true;
+    silent_ = true;
     return false;
   }
   const std::byte* const data = slot(peer.out, peer.sent);
@@ -86,7 +86,7 @@ bool StagedLinks::may_come(int number) {
   Peer& peer = peers_[number];
   open(peer.in, peer.read);
   if (!device_->done(peer.read[peer.taken % kSlots].get())) {
-    polls_ = true;
+    silent_ = true;
     return false;
   }
   if (!std::exchange(peer.posted, true)) transport_->post(number);

@@ -21,7 +21,7 @@ class StagedMessages : public DeviceMessages {
   bool send(Message& message, Stream stream) override;
   bool receive(Message& message, Stream stream) override;
   bool counted() const override { return true; }
-  bool polls() override { return share_->links->polls(); }
+  bool silent(const Message&) override { return share_->links->silent(); }
   void leave() override;
 
  private:
