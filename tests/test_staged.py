@@ -119,8 +119,8 @@ def test_bytes_are_counted_once_and_coded_ones_as_they_are(world):
 
 
 def test_memory_does_not_grow_with_the_message(world):
-    for first, *_, last in world.run(staged_ranks.memory):
-        assert last - first < 40_000  # KiB: what a message of 64 MiB takes more than one of 16
+    for first, *later in world.run(staged_ranks.memory):
+        assert first < 40_000 and max(later) < 4_000
 
 
 @pytest.mark.timing
