@@ -21,6 +21,11 @@ namespace {
 
 bool aligned(const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0; }
 
+// Into the cache, while something else is computed: runs are too short for the processor to foresee the next.
+void fetch(const std::byte* memory, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(memory + i, 0, 2);
+}
+
 // What `given` became, against what it was; NaN and Inf do not count. `count` is a multiple of kSums, up to
 // kMost.
 template <size_t kMost, class Sums>
@@ -113,9 +118,14 @@ bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std:
   std::byte sums[kRun * sizeof(float)];
   for (size_t begin = 0; begin < count; begin += kRun) {
     const Run run = {begin, std::min(kRun, count - begin), count};
+    const std::byte* next = own + (begin + run.count) * item;
+    const size_t third = std::min(kRun, count - begin - run.count) * item / 3;
+    fetch(next, third);
     decode_checked(in, run, values);
+    fetch(next + third, third);
     std::memcpy(sums, own + begin * item, run.count * item);
     add_floats(dtype, values, run.count, sums);
+    fetch(next + 2 * third, third);
     widen(dtype, sums, run.count, values);
     const size_t done = encode_run(values, run, out);
     if (done < run.count) refuse(values + done, begin + done, run.count - done);

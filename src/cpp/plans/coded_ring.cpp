@@ -13,7 +13,9 @@ namespace {
 using At = CodedSteps::At;
 using Slots = CodedSteps::Slots;
 
-// Two segments travel at a time, through all hops: one is on the wire while the other is coded.
+// So many segments travel at a time, through all hops: one is on the wire while others are coded.
+constexpr int kAtOnce = 4;
+
 class CodedRing {
  public:
   CodedRing(const PlanRequest& request, Plan& plan)
@@ -25,16 +27,16 @@ class CodedRing {
         gathers_(!scatters(request.collective)),
         additive_(request.additive),
         own_(steps_.own()),
-        encoded_(steps_.slots(Space::coded, 4)),
-        received_(steps_.slots(Space::coded, 4)) {
-    if (folds_ && additive_) addends_ = steps_.slots(Space::coded, 4);
-    if (!gathers_ && !additive_ && hops_ > 1) sums_ = steps_.slots(Space::scratch, 4);
+        encoded_(steps_.slots(Space::coded, 2 * kAtOnce)),
+        received_(steps_.slots(Space::coded, 2 * kAtOnce)) {
+    if (folds_ && additive_) addends_ = steps_.slots(Space::coded, 2 * kAtOnce);
+    if (!gathers_ && !additive_ && hops_ > 1) sums_ = steps_.slots(Space::scratch, 2 * kAtOnce);
   }
 
   void run() {
-    for (int k = 0; k < 2; ++k) first_message(k);
-    for (int first = 0; first < plan_.segments; first += 2) {
-      const int end = std::min(first + 2, plan_.segments);
+    for (int k = 0; k < kAtOnce; ++k) first_message(k);
+    for (int first = 0; first < plan_.segments; first += kAtOnce) {
+      const int end = std::min(first + kAtOnce, plan_.segments);
       for (int hop = 0; folds_ && hop < hops_; ++hop)
         for (int k = first; k < end; ++k) fold(hop, k);
       for (int k = first; folds_ && gathers_ && k < end; ++k) start_gathering(k);
@@ -49,8 +51,8 @@ class CodedRing {
 
   // Of a segment's message at this of all its hops, equal at both ends.
   int round(int hop, int segment) const {
-    const int pair = segment / 2 * 2, width = std::min(2, plan_.segments - pair);
-    return pair * total_hops() + hop * width + segment - pair;
+    const int first = segment / kAtOnce * kAtOnce, width = std::min(kAtOnce, plan_.segments - first);
+    return first * total_hops() + hop * width + segment - first;
   }
 
   void send(const At& what, int piece, int hop, int segment) {
@@ -73,15 +75,15 @@ class CodedRing {
     const int piece = plan_.piece(chunk(-2 - hop), segment);
     const At arrived = receive(piece, hop, segment);
     // What starts next is encoded while the last hop of what ends is on the wire.
-    if (last && !gathers_) first_message(segment + 2);
+    if (last && !gathers_) first_message(segment + kAtOnce);
     if (additive_) {
-      sum_[segment % 2] = steps_.fold(arrived, steps_.encode(own_, piece, addends_), piece, false);
-      if (last && !gathers_) steps_.decode(sum_[segment % 2], piece, true);
+      sum_[segment % kAtOnce] = steps_.fold(arrived, steps_.encode(own_, piece, addends_), piece, false);
+      if (last && !gathers_) steps_.decode(sum_[segment % kAtOnce], piece, true);
     } else {
-      sum_[segment % 2] = steps_.fold(arrived, operand(piece, last), piece, last);
+      sum_[segment % kAtOnce] = steps_.fold(arrived, operand(piece, last), piece, last);
     }
     if (last) return;
-    const At& sum = sum_[segment % 2];
+    const At& sum = sum_[segment % kAtOnce];
     send(additive_ ? sum : steps_.encode(sum, piece, encoded_), piece, hop + 1, segment);
   }
 
@@ -93,7 +95,7 @@ class CodedRing {
 
   void start_gathering(int segment) {
     const int piece = plan_.piece(rank_, segment);
-    const At& from = folds_ ? sum_[segment % 2] : own_;
+    const At& from = folds_ ? sum_[segment % kAtOnce] : own_;
     const At coded = from.place.space == Space::coded ? from : steps_.encode(from, piece, encoded_, folds_);
     send(coded, piece, folds_ ? hops_ : 0, segment);
     steps_.decode(coded, piece, folds_ && additive_);
@@ -104,7 +106,7 @@ class CodedRing {
     const int piece = plan_.piece(chunk(-1 - hop), segment), all = hop + (folds_ ? hops_ : 0);
     const At arrived = receive(piece, all, segment);
     if (!last) send(arrived, piece, all + 1, segment);
-    if (last) first_message(segment + 2);
+    if (last) first_message(segment + kAtOnce);
     steps_.decode(arrived, piece, folds_ && additive_);
   }
 
@@ -114,7 +116,7 @@ class CodedRing {
   bool folds_, gathers_, additive_;
   At own_;
   Slots encoded_, received_, addends_{}, sums_{};
-  At sum_[2];  // of the two segments on their way
+  At sum_[kAtOnce];  // of the segments on their way
 };
 
 void build(const PlanRequest& request, Plan& plan) {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpucomm import _core, cost
 from gpucomm.bench.auto_cell import fixed
 from gpucomm.comm import Communicator
-from gpucomm.reproduce.compressed_collectives.points import Point, headline, headline_rate, points, trial
+from gpucomm.reproduce.compressed_collectives.points import Point, headline, headline_rate, points
 from gpucomm.reproduce.run import Run, Span, last_ends, start_together
 
 __all__ = [
@@ -110,9 +110,12 @@ def all_measured(run: Run, collective: str) -> list[Measured]:
 
 
 def _all_measured(run: Run, collective: str) -> list[Measured]:
-    run.tell(f"{collective}: what a hop takes")
-    first = _once(run, trial(run), collective, [PER_HOP], False)
-    where = [headline(run, headline_rate(first.c)), *points(run)]
+    run.tell(f"{collective}: links on which coding takes as long as the wire")
+
+    def c_on(rate: float) -> float:
+        return _once(run, headline(run, rate), collective, [PER_HOP], with_dense=False, often=3).c
+
+    where = [headline(run, headline_rate(c_on)), *points(run)]
     return [_measured(run, point, collective) for point in where]
 
 
@@ -132,9 +135,11 @@ def _measured(run: Run, point: Point, collective: str) -> Measured:
     return found
 
 
-def _once(run: Run, point: Point, collective: str, coded: Sequence[Way], with_dense: bool = True) -> Measured:
+def _once(
+    run: Run, point: Point, collective: str, coded: Sequence[Way], with_dense: bool = True, often: int = 1
+) -> Measured:
     cell = point.cell
-    what = (collective, cell.nbytes, point.codec, coded, run.repeats(cell), with_dense)
+    what = (collective, cell.nbytes, point.codec, coded, often * run.repeats(cell), with_dense)
     found = run.on_ranks(cell, point.ranks, measure, *what)
     return Measured(point, collective, *seconds(found))
 

@@ -7,16 +7,18 @@ from what a hop takes on pinned links, by a rule that is pinned too.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from math import log
 from typing import NamedTuple
 
 from gpucomm import _core
 from gpucomm.reproduce.run import Cell, Run
 
-__all__ = ["HEADLINE_C", "MIB", "Point", "headline", "headline_rate", "points", "trial"]
+__all__ = ["HEADLINE_C", "MIB", "Point", "headline", "headline_rate", "points"]
 
 MIB = 1 << 20
 HEADLINE_C = (0.8, 1.1)  # for which the paper's figures are the goals
-_TRIAL_RATE, _RATES = 150.0, (10.0, 1000.0)  # MB/s
+_FIRST_RATE, _RATES, _TRIALS = 120.0, (10.0, 1000.0), 4  # MB/s
 _HEADER_BYTES = 8  # of a coded message
 _ALPHA_S = 5e-6  # as of InfiniBand, which the paper's machines have
 
@@ -76,16 +78,32 @@ def headline(run: Run, rate: float) -> Point:
     return _point(run, 8, 16 if run.quick else 64, rate, "int4", wanted=True)
 
 
-def trial(run: Run) -> Point:
-    """The same on links that are pinned."""
-    return headline(run, _TRIAL_RATE)
+def headline_rate(c_on: Callable[[float], float]) -> float:
+    """MB/s on which c is in the middle of what is wanted, as nearly as a few trials find.
+
+    Args:
+        c_on: measures c on links of so many MB/s. It grows with the rate: in proportion where every rank has
+            a core, faster where some code while others wait for the wire.
+    """
+    wanted, rate, tried = sum(HEADLINE_C) / 2, _FIRST_RATE, {}
+    for _ in range(_TRIALS):
+        tried[rate] = max(c_on(rate), 1e-2)
+        if abs(tried[rate] / wanted - 1) < 0.1:
+            return rate
+        rate = _next_rate(tried, wanted)
+    return min(tried, key=lambda rate: abs(log(tried[rate] / wanted)))
 
 
-def headline_rate(c: float) -> float:
-    """MB/s on which c is in the middle of what is wanted; `c`: on the trial's, for it goes with the rate."""
-    low, high = _RATES
-    rate = _TRIAL_RATE * sum(HEADLINE_C) / 2 / max(c, 1e-3)
-    return float(f"{min(max(rate, low), high):.2g}")
+def _next_rate(tried: Mapping[float, float], wanted: float) -> float:
+    """On the line through the two rates around it, of logarithms; in proportion where there are none."""
+    nearest, *others = sorted(tried, key=lambda rate: abs(log(tried[rate] / wanted)))
+    power = 1.0
+    for other in others:
+        if (tried[other] - wanted) * (tried[nearest] - wanted) < 0 and other != nearest:
+            power = log(tried[other] / tried[nearest]) / log(other / nearest)
+            break
+    rate = nearest * (wanted / tried[nearest]) ** (1 / max(power, 1.0))
+    return float(f"{min(max(rate, _RATES[0]), _RATES[1]):.2g}")
 
 
 def points(run: Run) -> list[Point]:
