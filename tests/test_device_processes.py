@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ import device_ranks as ranks_do
 import pytest
 import rank_processes
 from conftest import pairs
+from rank_processes import told_at_the_end
 
 import gpucomm
 
@@ -135,11 +135,12 @@ def test_emulated_links_are_refused():
 
 
 SCRIPT = """
-import json, sys
+import sys
 sys.path.insert(0, {path!r})
 import numpy as np
 import gpucomm
 from on_device import HostKit
+from rank_processes import leave
 comm = gpucomm.init(timeout=5)
 gpu = HostKit(100)
 x = gpu.array(np.ones({count}, np.float32))
@@ -155,7 +156,7 @@ try:
         if i == 5:
             print("started", flush=True)
 except gpucomm.errors.Error as error:
-    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+    leave(error, comm)
 """
 
 
@@ -170,9 +171,7 @@ def test_a_killed_rank_is_named(ranks, algorithm, count, wait):
     ranks[1].send_signal(signal.SIGKILL)
     killed = time.monotonic()
     for process in (ranks[0], ranks[2]):
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 0, err
-        kind, text, closed = json.loads(out.splitlines()[-1])
+        kind, text, closed = told_at_the_end(process)
         assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
     assert time.monotonic() - killed < 5
     assert litter() <= before
@@ -211,7 +210,5 @@ def test_arenas_of_unequal_size_are_refused(ranks):
     script = SCRIPT.format(path=PATH, algorithm="ring", count=3, wait=True)
     ranks += rank_processes.start(script, [{"GPUCOMM_ARENA_MIB": "2"}, {"GPUCOMM_ARENA_MIB": "1"}])
     for process in ranks:
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 0, err
-        kind, text, closed = json.loads(out.splitlines()[-1])
+        kind, text, closed = told_at_the_end(process)
         assert kind == "MismatchError" and "give all ranks the same GPUCOMM_ARENA_MIB" in text and closed

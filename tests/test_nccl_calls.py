@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 
@@ -13,6 +12,7 @@ import nccl_ranks
 import pytest
 import rank_processes
 from conftest import pairs
+from rank_processes import told_at_the_end
 
 import gpucomm
 
@@ -183,10 +183,11 @@ def test_emulated_links_are_refused(told):
 
 
 START = """
-import json, os, sys
+import sys
 import numpy as np
 import gpucomm, nccl_library
 from on_device import HostKit
+from rank_processes import leave
 nccl_library.own()
 comm = gpucomm.init(timeout=5)
 """
@@ -205,8 +206,7 @@ try:
         if i == 5:
             print("started", flush=True)
 except gpucomm.errors.Error as error:
-    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
-    os._exit(0)  # what is enqueued may read x for a moment
+    leave(error, comm)
 """
 )
 
@@ -220,9 +220,7 @@ def test_a_killed_rank_is_named(ranks, told, algorithm, count, wait):
     ranks[1].send_signal(signal.SIGKILL)
     killed = time.monotonic()
     for process in (ranks[0], ranks[2]):
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 0, err
-        kind, text, closed = json.loads(out.splitlines()[-1])
+        kind, text, closed = told_at_the_end(process)
         assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
     assert time.monotonic() - killed < 5
 
@@ -238,7 +236,7 @@ print("enqueued", flush=True)
 try:
     work.synchronize(timeout=60)
 except gpucomm.errors.Error as error:
-    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+    leave(error, comm)
 """
 )
 
@@ -249,9 +247,7 @@ def test_a_rank_that_is_killed_after_all_is_enqueued(ranks, told):
         assert process.stdout.readline() == "enqueued\n"
     ranks[1].send_signal(signal.SIGKILL)
     for process in (ranks[0], ranks[2]):
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 0, err
-        kind, text, closed = json.loads(out.splitlines()[-1])
+        kind, text, closed = told_at_the_end(process)
         assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
         assert "waits for what NCCL has enqueued" in text
 
@@ -284,9 +280,7 @@ def test_ranks_that_go_different_ways_are_told(ranks, told):
     script = ENDLESS.format(algorithm="ring", count=3, wait=True)
     ranks += rank_processes.start(script, [told, {**told, "GPUCOMM_DEVICE_TRANSPORT": "arena"}])
     for process in ranks:
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 0, err
-        kind, text, closed = json.loads(out.splitlines()[-1])
+        kind, text, closed = told_at_the_end(process)
         assert kind == "MismatchError" and "on a device over NCCL, algorithm" in text and closed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import nccl_message_ranks as ranks_do
 import nccl_ranks
 import pytest
 import rank_processes
+from rank_processes import told_at_the_end
 
 import gpucomm
 
@@ -141,11 +141,12 @@ def test_what_nccl_has_done_is_soon_found(told):
 
 
 START = """
-import json, sys
+import sys
 import numpy as np
 import gpucomm, nccl_library
 import nccl_message_ranks as ranks_do
 from on_device import HostKit
+from rank_processes import leave
 nccl_library.own()
 comm = gpucomm.init(timeout=5)
 """
@@ -163,15 +164,9 @@ try:
         if i == 5:
             print("started", flush=True)
 except gpucomm.errors.Error as error:
-    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+    leave(error, comm)
 """
 )
-
-
-def told_at_the_end(process, seconds=20):
-    out, err = process.communicate(timeout=seconds)
-    assert process.returncode == 0, err
-    return json.loads(out.splitlines()[-1])
 
 
 @pytest.mark.parametrize("wait", [True, False])
@@ -199,7 +194,7 @@ print("enqueued", flush=True)
 try:
     work.synchronize(timeout=60)
 except gpucomm.errors.Error as error:
-    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+    leave(error, comm)
 """
 )
 
@@ -224,7 +219,7 @@ if comm.rank == 0:
     try:
         comm.send(kit.array(np.ones(3)), 1, timeout=60)
     except gpucomm.errors.Error as error:
-        print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+        leave(error, comm)
 else:
     comm.recv(kit.array(np.ones(3)), 0)
     print("completed", flush=True)

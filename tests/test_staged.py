@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 import rank_processes
 import staged_ranks
 from conftest import pairs
+from rank_processes import told_at_the_end
 
 import gpucomm
 
@@ -196,10 +196,10 @@ def test_arenas_that_are_asked_for_are_refused_where_devices_share_nothing():
 
 
 SCRIPT = """
-import json, sys
 import numpy as np
 import gpucomm, staged_ranks
 from on_device import HostKit
+from rank_processes import leave
 comm = gpucomm.init(timeout=5)
 gpu = HostKit(100)
 x = gpu.array(np.ones({count}, np.float32))
@@ -215,7 +215,7 @@ try:
             print(staged_ranks.ways(comm), flush=True)
             break
 except gpucomm.errors.Error as error:
-    print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
+    leave(error, comm)
 """
 
 
@@ -229,9 +229,7 @@ def test_a_killed_rank_is_named(ranks, algorithm, count, wait):
     ranks[1].send_signal(signal.SIGKILL)
     killed = time.monotonic()
     for process in (ranks[0], ranks[2]):
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 0, err
-        kind, text, closed = json.loads(out.splitlines()[-1])
+        kind, text, closed = told_at_the_end(process)
         assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
     assert time.monotonic() - killed < 5
 
@@ -254,9 +252,7 @@ def test_ranks_that_go_different_ways_are_told(ranks):
     script = SCRIPT.format(algorithm="ring", count=3, wait=True, most=-1)
     ranks += rank_processes.start(script, [TOLD, {**TOLD, "GPUCOMM_DEVICE_TRANSPORT": "auto"}])
     for process in ranks:
-        out, err = process.communicate(timeout=20)
-        assert process.returncode == 0, err
-        kind, text, closed = json.loads(out.splitlines()[-1])
+        kind, text, closed = told_at_the_end(process)
         assert kind == "MismatchError" and closed
         assert "on a device through host memory" in text and "on how arrays on a device travel" in text
 

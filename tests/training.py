@@ -1,6 +1,7 @@
 """What the tests of the optimizer train: one small model, and ranks as threads that copy it."""
 
 import copy
+import threading
 from functools import partial
 
 import torch
@@ -15,10 +16,11 @@ DEVICE = "cpu"  # tests/gpu train the same on a GPU
 BATCH = 24  # divisible by 2, 3 and 4
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 ADAMW = partial(torch.optim.AdamW, lr=0.01)
+_one_at_a_time = threading.Lock()  # ranks are threads, which share torch's generator
 
 
 def seeded(make, seed=0):
-    with torch.random.fork_rng():
+    with _one_at_a_time, torch.random.fork_rng():
         torch.manual_seed(seed)
         return make()
 
@@ -27,7 +29,7 @@ def mlp():
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-MLP = seeded(mlp)  # ranks are threads, which share torch's generator: they copy one model
+MLP = seeded(mlp)
 INPUTS = torch.randn(8, BATCH, 6, generator=torch.Generator().manual_seed(1))
 TARGETS = torch.randn(8, BATCH, 3, generator=torch.Generator().manual_seed(2))
 

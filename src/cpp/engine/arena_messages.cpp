@@ -1,31 +1,17 @@
 #include "engine/arena_messages.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace gpucomm {
 
 ArenaMessages::~ArenaMessages() {
-  if (share_)
-    outlive(std::move(share_));
-  else
-    transport_->device_words()->closed[rank_].store(1, std::memory_order_release);
+  if (!streams_) transport_->device_words()->closed[rank_].store(1, std::memory_order_release);
 }
 
 Stream ArenaMessages::stream_for(const Message& m) {
-  if (!share_) {
-    auto share = std::make_unique<DeviceShare>(m.device);
-    share->arena = std::make_unique<SharedArena>(m.device, transport_, rank_, world_);
-    share_ = std::move(share);
-  }
-  Held& held = share_->held;
-  if (held.device != m.device)
-    fail(ErrorKind::unavailable, "rank ", rank_, " of ", world_, m.sending ? " sends from " : " receives on ",
-         m.device->name(), ", its earlier messages were on ", held.device->name(),
-         ": between processes all messages of a communicator are on one device");
-  const size_t index = streams_.try_emplace({m.peer, m.sending}, streams_.size()).first->second;
-  held.grow_streams(index + 1);
-  return held.streams[index].get();
+  return streams_.of(m, [&](DeviceShare& share) {
+    share.arena = std::make_unique<SharedArena>(m.device, transport_, rank_, world_);
+  });
 }
 
 size_t ArenaMessages::chunk_of(const Message& m) {
@@ -55,12 +41,8 @@ bool ArenaMessages::receive(Message& m, Stream stream) {
   return true;
 }
 
-void ArenaMessages::leave() {
-  if (share_ && !std::exchange(left_, true)) share_->wait_for_end();
-}
-
 void ArenaMessages::settle() {
-  if (share_) share_->wait_for_readers();
+  if (streams_) streams_->wait_for_readers();
 }
 
 }  // namespace gpucomm

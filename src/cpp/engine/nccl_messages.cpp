@@ -10,22 +10,12 @@ constexpr std::chrono::milliseconds kAfterFault{200};
 
 }  // namespace
 
-NcclMessages::~NcclMessages() {
-  fault();
-  if (share_) outlive(std::move(share_));
-}
+NcclMessages::~NcclMessages() { fault(); }
 
 Stream NcclMessages::stream_for(const Message& m) {
-  if (!share_) share_ = std::make_unique<DeviceShare>(m.device);
-  Held& held = share_->held;
-  if (held.device != m.device)
-    fail(ErrorKind::unavailable, "rank ", rank_, " of ", world_, m.sending ? " sends from " : " receives on ",
-         m.device->name(), ", its earlier messages were on ", held.device->name(),
-         ": over NCCL all messages of a communicator are on one device");
-  const auto [place, fresh] = pairs_.try_emplace({m.peer, m.sending});
-  if (fresh) place->second.stream = pairs_.size() - 1;
-  held.grow_streams(pairs_.size());
-  return held.streams[place->second.stream].get();
+  const Stream stream = streams_.of(m, [](DeviceShare&) {});
+  pairs_.try_emplace({m.peer, m.sending});
+  return stream;
 }
 
 void NcclMessages::need_library() const {
@@ -104,7 +94,7 @@ void NcclMessages::check(bool done, std::optional<double> waited_s) {
     if (pair.communicator) pair.communicator->check();
   if (done) return;
   watch_.check_peers(open_peers());
-  if (waited_s) watch_.time_out(share_->held.device->name(), *waited_s);
+  if (waited_s) watch_.time_out(streams_->held.device->name(), *waited_s);
 }
 
 // What is through and enqueued ends well, unless a message that was under way is left.
@@ -117,10 +107,10 @@ void NcclMessages::fault() {
   if (std::exchange(ended_, true)) return;
   for (auto& [place, pair] : pairs_)
     if (pair.communicator) pair.communicator->abort("the communicator has ended", {});
-  if (!share_) return;
+  if (!streams_) return;
   try {
-    share_->mark_end();
-    soon(kAfterFault, [this] { return share_->ended(); });
+    streams_->mark_end();
+    soon(kAfterFault, [this] { return streams_->ended(); });
   } catch (const Error&) {  // the device has failed
   }
 }
@@ -129,8 +119,8 @@ void NcclMessages::fault() {
 // before any waits: another rank may close them in another order.
 void NcclMessages::settle() {
   if (ended_ || !watched()) return;
-  share_->mark_end();
-  if (!soon(kNcclFarewell, [this] { return share_->ended(); })) return fault();
+  streams_->mark_end();
+  if (!soon(kNcclFarewell, [this] { return streams_->ended(); })) return fault();
   ended_ = closed_ = true;
   for (const Deadline deadline :
        {Deadline::none(), Deadline(std::chrono::duration<double>(kNcclFarewell).count())})

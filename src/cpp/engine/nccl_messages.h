@@ -15,7 +15,7 @@
 
 #include "devices/nccl_communicator.h"
 #include "engine/device_messages.h"
-#include "engine/device_share.h"
+#include "engine/message_streams.h"
 #include "engine/nccl_watch.h"
 
 namespace gpucomm {
@@ -27,7 +27,8 @@ class NcclMessages : public DeviceMessages {
         source_(std::move(source)),
         watch_(transport_, rank, world),
         rank_(rank),
-        world_(world) {}
+        world_(world),
+        streams_(rank, world, "over NCCL") {}
   ~NcclMessages() override;
 
   Stream stream_for(const Message& message) override;
@@ -45,7 +46,6 @@ class NcclMessages : public DeviceMessages {
  private:
   // Of one direction: this rank and a peer.
   struct Pair {
-    size_t stream = 0;  // which of the share's
     nccl::UniqueId id{};
     uint64_t named = 0;  // the message that carries the id; 0: there is none yet
     uint64_t met = 0;    // the last message whose two ends fit
@@ -66,7 +66,7 @@ class NcclMessages : public DeviceMessages {
   NcclWatch watch_;
   int rank_, world_;
   Pairs pairs_;
-  std::unique_ptr<DeviceShare> share_;                       // from the first message on
+  MessageStreams streams_;
   bool withdrawn_ = false, ended_ = false, closed_ = false;  // closed: ended well
 };
 

@@ -99,7 +99,7 @@ def _next_rate(tried: Mapping[float, float], wanted: float) -> float:
     nearest, *others = sorted(tried, key=lambda rate: abs(log(tried[rate] / wanted)))
     power = 1.0
     for other in others:
-        if (tried[other] - wanted) * (tried[nearest] - wanted) < 0 and other != nearest:
+        if (tried[other] - wanted) * (tried[nearest] - wanted) < 0:
             power = log(tried[other] / tried[nearest]) / log(other / nearest)
             break
     rate = nearest * (wanted / tried[nearest]) ** (1 / max(power, 1.0))
