@@ -210,6 +210,18 @@ def test_half_duplex_doubles_opposite_traffic(kind):
     holds(lambda: spans(2, both_ways, links=links, half_duplex=True), 2 * once)
 
 
+def test_who_loses_a_race_for_its_ports_waits_for_them():
+    """Both ranks want the one port of each again and again, at the same time."""
+    links = _core.Links("switch", alpha=0.0, beta=MBIT / 1000)
+    x = np.ones((2, 1 << 14), np.float32)
+
+    def many_times(comm, _):
+        for _ in range(100):
+            comm.all_gather(x[comm.rank], algorithm="ring", segments=8)
+
+    assert spans(2, many_times, 1, links=links, half_duplex=True)[0] > 100 * x.nbytes * links.beta
+
+
 @pytest.mark.timing
 def test_jitter_is_bounded_and_the_same_for_the_same_seed():
     links = _core.Links("switch", alpha=0.0, beta=0.0, lambda_=5e-3)

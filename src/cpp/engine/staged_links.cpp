@@ -89,7 +89,7 @@ bool StagedLinks::may_come(int number) {
     silent_ = true;
     return false;
   }
-  if (!std::exchange(peer.posted, true)) transport_->post(number);
+  if (!std::exchange(peer.posted, true)) transport_->post(number, false);
   return true;
 }
 

@@ -68,7 +68,7 @@ class Emulated : public Transport {
  public:
   Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world,
            bool meets)
-      : inner_(std::move(inner)), ports_(ports, links, rank, world, meets), due_(2 * world) {
+      : inner_(std::move(inner)), ports_(ports, links, rank, world, meets), due_(2 * world), came_(world) {
     for (auto& due : due_) due.store(LinkPorts::kNever, std::memory_order_relaxed);
   }
 
@@ -94,13 +94,13 @@ class Emulated : public Transport {
       wait(due, chunk ? chunk->stamp : LinkPorts::kNever);
       return nullptr;
     }
-    time_.notice(chunk->stamp);
+    time_.notice(came_[peer] = chunk->stamp);
     due.store(LinkPorts::kNever, std::memory_order_relaxed);
     return chunk;
   }
 
-  void post(int peer) override {
-    ports_.post(peer, time_.now());
+  void post(int peer, bool behind) override {
+    ports_.post(peer, behind ? came_[peer] : time_.now());
     inner_->wake(peer);
   }
 
@@ -179,7 +179,8 @@ class Emulated : public Transport {
   std::unique_ptr<Transport> inner_;
   LinkPorts ports_;
   OwnTime time_;
-  uint64_t since_ = 0;  // of the last message
+  uint64_t since_ = 0;          // of the last message
+  std::vector<uint64_t> came_;  // from each peer: when its last chunk was there
   // When what this rank waits for will be there, to and from each peer; sleepers read it without a lock.
   std::vector<std::atomic<uint64_t>> due_;
 };

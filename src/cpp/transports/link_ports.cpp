@@ -97,8 +97,10 @@ uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& pro
     if (begin + grace > now) return begin > now ? begin : begin + grace;
     // One that lets us wait for too long is not there to take its turn.
     if (now < begin + 2 * grace && !is_next(peer, begin, grace / 2)) return now + grace / 8 + 1;
-    progress.left = begin + length, progress.ns_per_byte = rate * 1e9;
-    if (occupy(way, seen, progress.left)) break;
+    if (occupy(way, seen, begin + length)) {
+      progress.left = begin + length, progress.ns_per_byte = rate * 1e9;
+      break;
+    }
   }
   waiting(rank_, peer).store(0, std::memory_order_release);
   if (meets_) posted(rank_, peer).store(0, std::memory_order_release);

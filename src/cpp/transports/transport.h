@@ -145,8 +145,9 @@ class Transport {
   // Consumes a chunk over which this rank has written what it will send back, so that this need not be copied
   // there; a transport that lacks the memory copies it all the same.
   virtual void keep(int peer, const Kept&) { consume(peer); }
-  // The next message from a peer has a receive from now on. Told of collectives' messages, of each once.
-  virtual void post(int) {}
+  // The next message from a peer has a receive from now on, or, `behind`, since the last one came, which was
+  // only stored. Told of collectives' messages, of each once.
+  virtual void post(int, bool /*behind*/) {}
   // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.
   virtual bool fetch(int, std::byte*) { return false; }
 
