@@ -107,18 +107,19 @@ class ReduceScatter(_Allocating):
         with self._lane.meter.blocking("reduce_scatter") as account:
             name = _scaled(op, x)
             self._unit = float(comm.world) if name == "mean" else 1.0
-            self._borrowed, coded, window = None, route.takes(x.dtype), None
-            if self.residual is not None and self._round is not None:
-                window = self.residual.window(self._group.travelling(x.numel()))
-                self._round.join(self.residual)
-            if (window is not None or (coded and route.refuses)) and not sums_can_be_coded(comm, x, route):
-                coded, window = False, None
+            self._borrowed, coded = None, route.takes(x.dtype)
+            residual = self.residual if self._round is not None else None
+            if residual is not None and self._round is not None:
+                residual.lay_out(self._group.travelling(x.numel()))
+                self._round.join(residual)
+            if (residual is not None or (coded and route.refuses)) and not sums_can_be_coded(comm, x, route):
+                coded, residual = False, None
             account["coded"] += coded
             how = {"op": name, "out": output_tensor, **(route.coded if coded else route.dense)}
-            if window is None:
+            if residual is None:
                 comm.reduce_scatter(x, **how)
             else:
-                self._send_all(x, window, how, coded)
+                self._send_all(x, residual, how, coded)
         self.look(output_tensor)
 
     def look(self, result: Any) -> None:
@@ -126,17 +127,20 @@ class ReduceScatter(_Allocating):
         if self._round is not None:
             self._round.look(result)
 
-    def _send_all(self, x: Any, window: Any, how: Mapping[str, Any], coded: bool) -> None:
-        add_residual(x, window)
-        if not coded:
-            self._lane.comm.reduce_scatter(x, **how)
-        elif x.dtype == window.dtype:
-            self._lane.comm.reduce_scatter(x, error=window, **how)
-        else:
-            lost = torch.empty_like(x)
+    def _send_all(self, x: Any, residual: Residual, how: Mapping[str, Any], coded: bool) -> None:
+        owed, lost = residual.turn()
+        add_residual(x, owed, lost)
+        if coded and x.dtype == lost.dtype:
             self._lane.comm.reduce_scatter(x, error=lost, **how)
-            window += lost
-        self._borrowed = window
+        elif coded:
+            also = torch.empty_like(x)
+            self._lane.comm.reduce_scatter(x, error=also, **how)
+            lost += also
+        else:
+            self._lane.comm.reduce_scatter(x, **how)
+            if x.dtype == lost.dtype:
+                lost.zero_()
+        self._borrowed = lost
         self._clear_padding()
 
     def lost_later(self, error: Any) -> None:

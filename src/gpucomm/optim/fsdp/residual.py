@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,45 +27,63 @@ class Residual:
         self._before: dict[str, Any] = {}  # as _held, at the beginning of the backward that runs
         self._slots: tuple[Slot, ...] = ()  # in the window
         self._window = self._zeros(0)
+        self._turned: Any = None  # the window before this backward
+        self._spare: Any = None  # as large as the window
 
     def _zeros(self, *shape: int) -> Any:
         return torch.zeros(shape, device=self._device)
 
-    def window(self, slots: tuple[Slot, ...]) -> Any:
-        """Returns the residuals of some parameters, flat and laid out as their message, to read and write.
-
-        Other parameters keep theirs.
-        """
+    def lay_out(self, slots: tuple[Slot, ...]) -> None:
+        """Lays the residuals of some parameters out as their message is; others keep theirs."""
         if slots != self._slots:
             self._move_to(slots)
-        return self._window
 
     def _move_to(self, slots: tuple[Slot, ...]) -> None:
         left = {slot.name for slot in self._slots} - {slot.name for slot in slots}
         for name in left:
             self._held[name] = self._held[name].clone()
-        grid = self._zeros(self._world, sum(slot.columns for slot in slots))
-        begin = 0
+        window = self._zeros(self._world * sum(slot.columns for slot in slots))
+        for name, view in self._views(window, slots):
+            if name in self._held:
+                view.copy_(self._held[name])
+                used_here(self._held[name])
+            self._held[name] = view
+        self._slots, self._window, self._turned, self._spare = slots, window, None, None
+
+    def _views(self, window: Any, slots: tuple[Slot, ...]) -> Iterator[tuple[str, Any]]:
+        grid, begin = window.view(self._world, -1), 0
         for slot in slots:
-            view = grid[:, begin : begin + slot.columns]
+            yield slot.name, grid[:, begin : begin + slot.columns]
             begin += slot.columns
-            if slot.name in self._held:
-                view.copy_(self._held[slot.name])
-                used_here(self._held[slot.name])
-            self._held[slot.name] = view
-        self._slots, self._window = slots, grid.view(-1)
 
     def keep(self) -> None:
         """Remembers what the window holds, until :meth:`settle`."""
         for slot in self._slots:
-            if slot.name not in self._before:
-                self._before[slot.name] = self._held[slot.name].clone()
+            self._before.setdefault(slot.name, self._held[slot.name])
+
+    def turn(self) -> tuple[Any, Any]:
+        """Returns the residuals laid out, flat: those that are owed, and where to write what is lost now.
+
+        Both are the same where a part of them was written in this backward already; else the first is kept.
+        """
+        owed = self._window
+        fresh = [slot.name for slot in self._slots if self._before[slot.name] is self._held[slot.name]]
+        if len(fresh) < len(self._slots):
+            for name in fresh:
+                self._before[name] = self._held[name].clone()
+            return owed, owed
+        self._window = torch.empty_like(owed) if self._spare is None else self._spare
+        self._held.update(self._views(self._window, self._slots))
+        self._turned, self._spare = owed, None
+        return owed, self._window
 
     def settle(self, used: bool) -> None:
         """Goes on with what was written since :meth:`keep`, or, if that is not used, with what was held."""
         for name, held in self._before.items() if not used else ():
             self._held[name].copy_(held)
             used_here(held)
+        if self._turned is not None:
+            self._turned, self._spare = None, self._turned
         self._before = {}
 
     def clear_padding(self) -> None:
@@ -101,20 +120,21 @@ class Residual:
     def drop(self) -> None:
         """Forgets all residuals."""
         self._held, self._before, self._slots, self._window = {}, {}, (), self._zeros(0)
+        self._turned = self._spare = None
 
 
-def add_residual(x: Any, window: Any) -> None:
-    """Adds a residual to what is about to be sent, and leaves in it what x's dtype can not hold of the sum.
+def add_residual(x: Any, owed: Any, lost: Any) -> None:
+    """Adds a residual to what is about to be sent, and tells what x's dtype can not hold of the sum.
 
     Args:
         x: a floating tensor of shape [n].
-        window: float32, shape [n].
+        owed: float32, shape [n].
+        lost: float32, shape [n]: is written unless x has float32, which holds all; `owed` itself will do.
     """
-    if x.dtype == window.dtype:
-        x += window
-        window.zero_()
+    if x.dtype == owed.dtype:
+        x += owed
         return
-    window += x
+    torch.add(owed, x, out=lost)
     limit = torch.finfo(x.dtype).max
-    x.copy_(window.clamp(-limit, limit))
-    window -= x
+    x.copy_(lost.clamp(-limit, limit))
+    lost -= x

@@ -46,14 +46,14 @@ class Way(NamedTuple):
 
 
 COLLECTIVES = ("all_gather", "reduce_scatter")
-_PIECE_BYTES = 256 << 10  # stays in a core's cache while it is coded
+_PIECE_BYTES = 512 << 10  # stays in a core's cache while it is coded
 PER_HOP, TWO_SHOT = Way("ring_per_hop", 1, True), Way("two_shot", 1, True)
 _RING = Way("ring")
 
 
 def coded_ring(part_bytes: int) -> Way:
     """The collective-level algorithm for parts of this size."""
-    return Way("coded_ring", max(2, part_bytes // _PIECE_BYTES), True)
+    return Way("coded_ring", max(4, part_bytes // _PIECE_BYTES), True)
 
 
 class Measured(NamedTuple):
