@@ -14,10 +14,21 @@ from typing import NamedTuple
 from gpucomm import _core
 from gpucomm.reproduce.run import Cell, Run
 
-__all__ = ["FIRST_RATE", "HEADLINE_C", "MIB", "Point", "headline", "headline_rate", "points"]
+__all__ = [
+    "FIRST_RATE",
+    "HEADLINE_C",
+    "MIB",
+    "Point",
+    "headline",
+    "headline_rate",
+    "next_rate",
+    "off_headline",
+    "points",
+]
 
 MIB = 1 << 20
 HEADLINE_C = (0.8, 1.1)  # for which the paper's figures are the goals
+_WANTED_C, _LEAST_C = sum(HEADLINE_C) / 2, 1e-2
 FIRST_RATE, _RATES, _TRIALS = 120.0, (10.0, 1000.0), 4  # MB/s
 _HEADER_BYTES = 8  # of a coded message
 _ALPHA_S = 5e-6  # as of InfiniBand, which the paper's machines have
@@ -85,24 +96,32 @@ def headline_rate(c_on: Callable[[float], float]) -> float:
         c_on: measures c on links of so many MB/s. It grows with the rate: in proportion where every rank has
             a core, faster where some code while others wait for the wire.
     """
-    wanted, rate, tried = sum(HEADLINE_C) / 2, FIRST_RATE, {}
+    rate, tried = FIRST_RATE, {}
     for _ in range(_TRIALS):
-        tried[rate] = max(c_on(rate), 1e-2)
-        if abs(tried[rate] / wanted - 1) < 0.1:
+        tried[rate] = c_on(rate)
+        if off_headline(tried[rate]) < 0.1:
             return rate
-        rate = _next_rate(tried, wanted)
-    return min(tried, key=lambda rate: abs(log(tried[rate] / wanted)))
+        rate = next_rate(tried)
+    return min(tried, key=lambda rate: off_headline(tried[rate]))
 
 
-def _next_rate(tried: Mapping[float, float], wanted: float) -> float:
-    """On the line through the two rates around it, of logarithms; in proportion where there are none."""
-    nearest, *others = sorted(tried, key=lambda rate: abs(log(tried[rate] / wanted)))
-    power = 1.0
+def off_headline(c: float) -> float:
+    """How far c is off the middle of what is wanted: the logarithm of their ratio, without its sign."""
+    return abs(log(max(c, _LEAST_C) / _WANTED_C))
+
+
+def next_rate(tried: Mapping[float, float]) -> float:
+    """MB/s to try next where these gave such c.
+
+    On the line through the two rates around what is wanted, of logarithms; in proportion where there are none.
+    """
+    nearest, *others = sorted(tried, key=lambda rate: off_headline(tried[rate]))
+    c, power = max(tried[nearest], _LEAST_C), 1.0
     for other in others:
-        if (tried[other] - wanted) * (tried[nearest] - wanted) < 0:
-            power = log(tried[other] / tried[nearest]) / log(other / nearest)
+        if (tried[other] - _WANTED_C) * (c - _WANTED_C) < 0:
+            power = log(max(tried[other], _LEAST_C) / c) / log(other / nearest)
             break
-    rate = nearest * (wanted / tried[nearest]) ** (1 / max(power, 1.0))
+    rate = nearest * (_WANTED_C / c) ** (1 / max(power, 1.0))
     return float(f"{min(max(rate, _RATES[0]), _RATES[1]):.2g}")
 
 
