@@ -113,7 +113,7 @@ def off_headline(c: float) -> float:
 def next_rate(tried: Mapping[float, float]) -> float:
     """MB/s to try next where these gave such c.
 
-    On the line through the two rates around what is wanted, of logarithms; in proportion where there are none.
+    On the line, of logarithms, through the two rates around what is wanted; else in proportion.
     """
     nearest, *others = sorted(tried, key=lambda rate: off_headline(tried[rate]))
     c, power = max(tried[nearest], _LEAST_C), 1.0

@@ -1,0 +1,70 @@
+"""What FSDP2's residuals hold through a backward: no part of it is lost, nor taken twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpucomm.optim.fsdp.residual import Residual, add_residual
+from gpucomm.optim.fsdp.slots import Slot
+
+A, B = Slot("a", (4, 3), 0, 2), Slot("b", (2, 2), 0, 2)
+
+
+def backward(residual, slots, value):
+    """One reduce-scatter that loses `value` of each element; returns what it has sent of zeros."""
+    residual.lay_out(slots)
+    residual.keep()
+    owed, lost = residual.turn()
+    x = torch.zeros_like(owed)
+    add_residual(x, owed, lost)
+    lost.fill_(value)
+    return x
+
+
+def held(residual, slot):
+    return residual.get(slot).unique().tolist()
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_what_is_lost_is_owed_once_it_is_settled(used):
+    residual, before = Residual(2), 0.0
+    for value in (1.0, 2.0, 3.0):
+        assert backward(residual, (A, B), value).unique().tolist() == [before]
+        assert held(residual, A) == [before]  # as a checkpoint within the backward has it
+        residual.settle(used)
+        before = value if used else 0.0
+        assert held(residual, A) == held(residual, B) == [before]
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("first", [(A, B), (A,), (B,)])
+def test_a_backward_of_two_calls_is_settled_as_one(first, used):
+    residual = Residual(2)
+    backward(residual, (A, B), 1.0)
+    residual.settle(True)
+    backward(residual, first, 2.0)
+    sent = backward(residual, (A, B), 3.0)
+    assert sent.view(2, -1)[:, :6].unique().tolist() == [2.0 if A in first else 1.0]
+    assert sent.view(2, -1)[:, 6:].unique().tolist() == [2.0 if B in first else 1.0]
+    residual.settle(used)
+    assert held(residual, A) == held(residual, B) == [3.0 if used else 1.0]
+
+
+def test_no_memory_is_taken_once_there_are_two_windows():
+    residual, places = Residual(2), set()
+    for _ in range(6):
+        residual.lay_out((A,))
+        residual.keep()
+        places.add(residual.turn()[1].data_ptr())
+        residual.settle(True)
+    assert len(places) == 2
+
+
+def test_what_16_bits_cannot_hold_stays_owed():
+    x, owed = torch.tensor([1.0, 64992.0], dtype=torch.float16), torch.tensor([1e-4, 1000.0])
+    lost = torch.empty(2)
+    add_residual(x, owed, lost)
+    assert x.tolist() == [1.0, 65504.0]
+    assert lost.tolist() == pytest.approx([1e-4, 488.0], rel=1e-3)
+    assert owed.tolist() == pytest.approx([1e-4, 1000.0])
