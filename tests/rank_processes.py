@@ -38,9 +38,9 @@ def leave(error: Exception, comm: Any) -> NoReturn:
     os._exit(0)
 
 
-def told_at_the_end(process: subprocess.Popen[str], seconds: float = 20) -> list[Any]:
+def told_at_the_end(process: subprocess.Popen[str]) -> list[Any]:
     """Return what a process told by `leave`."""
-    out, err = process.communicate(timeout=seconds)
+    out, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
     told: list[Any] = json.loads(out.splitlines()[-1])
     return told

@@ -27,8 +27,7 @@ class Residual:
         self._before: dict[str, Any] = {}  # as _held, at the beginning of the backward that runs
         self._slots: tuple[Slot, ...] = ()  # in the window
         self._window = self._zeros(0)
-        self._turned: Any = None  # the window before this backward
-        self._spare: Any = None  # as large as the window
+        self._spare: Any = None  # as large as the window; until settle what it was before this backward
 
     def _zeros(self, *shape: int) -> Any:
         return torch.zeros(shape, device=self._device)
@@ -48,7 +47,7 @@ class Residual:
                 view.copy_(self._held[name])
                 used_here(self._held[name])
             self._held[name] = view
-        self._slots, self._window, self._turned, self._spare = slots, window, None, None
+        self._slots, self._window, self._spare = slots, window, None
 
     def _views(self, window: Any, slots: tuple[Slot, ...]) -> Iterator[tuple[str, Any]]:
         grid, begin = window.view(self._world, -1), 0
@@ -74,7 +73,7 @@ class Residual:
             return owed, owed
         self._window = torch.empty_like(owed) if self._spare is None else self._spare
         self._held.update(self._views(self._window, self._slots))
-        self._turned, self._spare = owed, None
+        self._spare = owed
         return owed, self._window
 
     def settle(self, used: bool) -> None:
@@ -82,8 +81,6 @@ class Residual:
         for name, held in self._before.items() if not used else ():
             self._held[name].copy_(held)
             used_here(held)
-        if self._turned is not None:
-            self._turned, self._spare = None, self._turned
         self._before = {}
 
     def clear_padding(self) -> None:
@@ -120,7 +117,7 @@ class Residual:
     def drop(self) -> None:
         """Forgets all residuals."""
         self._held, self._before, self._slots, self._window = {}, {}, (), self._zeros(0)
-        self._turned = self._spare = None
+        self._spare = None
 
 
 def add_residual(x: Any, owed: Any, lost: Any) -> None:
