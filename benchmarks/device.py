@@ -79,6 +79,15 @@ class Host:
         self.device.end_event(event)
         return time.perf_counter() - begun
 
+    def captured(self, work: Callable[[int], None]) -> Callable[[], None]:
+        """What launches, as one graph, what `work` enqueues on the stream that it is given."""
+        stream = self.device.make_stream()
+        self.device.begin_capture(stream)
+        work(stream)
+        graph = self.device.end_capture(stream)
+        self.device.end_stream(stream)
+        return lambda: self.device.launch(graph, 0)
+
     def versions(self) -> dict[str, str]:
         """Of what the figures depend on."""
         return {"machine": platform.platform()}
@@ -115,6 +124,13 @@ class Cuda:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3
+
+    def captured(self, work: Callable[[int], None]) -> Callable[[], None]:
+        """What launches, as one graph, what `work` enqueues on the stream that it is given."""
+        graph, stream = self.torch.cuda.CUDAGraph(), self.torch.cuda.Stream()
+        with self.torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            work(stream.cuda_stream)
+        return graph.replay  # type: ignore[no-any-return]
 
     def versions(self) -> dict[str, str]:
         """Of what the figures depend on."""
@@ -211,29 +227,38 @@ class Bench:
         """Ranks as threads on one device."""
         for world in (4, 8):
             n = 4 * self.count
-            yield self._call(world, "all_reduce direct", 2 * world * n, algorithm="direct", segments=1)
-            yield self._call(world, "all_reduce ring", 2 * world * n, algorithm="ring")
-            yield self._call(
-                world, "all_reduce linear_pipeline", 2 * world * n, algorithm="linear_pipeline", segments=8
-            )
+            yield from self._calls(world, 2 * world * n, "direct", segments=1)
+            yield from self._calls(world, 2 * world * n, "ring")
+            yield from self._calls(world, 2 * world * n, "linear_pipeline", segments=8)
 
-    def _call(self, world: int, name: str, traffic: int, **how: Any) -> Row:
+    def _calls(self, world: int, traffic: int, algorithm: str, **how: Any) -> Iterator[Row]:
+        """An all_reduce as it is called, and launched as a graph."""
         region, arrays = _core.Region(world), self.sets[0][:world]
         comms = [gpucomm.Communicator("local", rank, world, region=region) for rank in range(world)]
-        host: list[float] = []
-
-        def one(rank: int) -> None:
-            comms[rank].all_reduce(arrays[rank], op="mean", **how)
-
-        def together(_: list[int]) -> None:
-            begun = time.perf_counter()
-            list(pool.map(one, range(world)))
-            host.append(time.perf_counter() - begun)
-
+        name = f"all_reduce {algorithm}, {world} ranks"
         with ThreadPoolExecutor(world) as pool:
-            row = self.row(f"{name}, {world} ranks", traffic, together)
+
+            def together(stream: int | None = None) -> None:
+                def one(rank: int) -> None:
+                    comms[rank].all_reduce(arrays[rank], "mean", algorithm=algorithm, stream=stream, **how)
+
+                list(pool.map(one, range(world)))
+
+            yield self._enqueued(name, traffic, together)
+            yield self._enqueued(f"{name}, graph", traffic, self.place.captured(together))
         for comm in comms:
             comm.close()
+
+    def _enqueued(self, name: str, traffic: int, enqueue: Callable[[], None]) -> Row:
+        """A row that tells what enqueuing takes too."""
+        host: list[float] = []
+
+        def work(_: list[int]) -> None:
+            begun = time.perf_counter()
+            enqueue()
+            host.append(time.perf_counter() - begun)
+
+        row = self.row(name, traffic, work)
         return Row(**{**asdict(row), "host_us": statistics.median(host[1:]) * 1e6})
 
 
@@ -254,7 +279,7 @@ def main() -> None:
     for row in (*bench.kernels(), *bench.collectives()):
         rows.append(row)
         host = "" if row.host_us is None else f"  host {row.host_us:8.1f} us"
-        print(f"{row.name:<36} {row.time_us:10.1f} us {row.GBps:8.1f} GB/s {row.of_floor:6.2f}{host}")
+        print(f"{row.name:<44} {row.time_us:10.1f} us {row.GBps:8.1f} GB/s {row.of_floor:6.2f}{host}")
     if args.json:
         about = {"versions": place.versions(), "copy_GBps": bench.ceiling * 1e-9, "mib": args.mib}
         args.json.write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")

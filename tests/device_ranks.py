@@ -18,6 +18,22 @@ from gpucomm import errors
 own = functools.cache(HostKit)  # between processes all calls of a communicator are on one device
 
 
+def refused_in_a_capture(comm: Any) -> str:
+    """What a call says whose stream is being captured into a graph; the next one is as always."""
+    gpu, said = own(50), ""
+    x = gpu.array(np.ones(3))
+    with stream_of(gpu) as stream:
+        gpu.begin_capture(stream)
+        try:
+            comm.all_reduce(x, stream=stream)
+        except errors.InvalidArgumentError as error:
+            said = str(error)
+        gpu.end_capture(stream)
+    comm.all_reduce(x, async_op=True).synchronize()
+    assert (gpu.host(x) == comm.world).all()
+    return said
+
+
 def every_case(comm: Any, collective: str, algorithm: str, deferred_us: int) -> list[Any]:
     """Which of the cases are wrong on this rank."""
     gpu, wrong = own(deferred_us), []

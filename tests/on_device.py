@@ -43,6 +43,17 @@ class HostKit:
     def pause(self, stream: int) -> None:
         """The stream does nothing for a while: this device pauses by itself."""
 
+    def begin_capture(self, stream: int) -> None:
+        """What the stream gets from here on is kept for a graph."""
+        self.device.begin_capture(stream)
+
+    def end_capture(self, stream: int) -> Any:
+        """The graph; by the thread that began."""
+        return self.device.end_capture(stream)
+
+    def launch(self, graph: Any, stream: int) -> None:
+        self.device.launch(graph, stream)
+
 
 def address(array: np.ndarray) -> int:
     return array.ctypes.data
@@ -71,28 +82,33 @@ class Racing:
     def __init__(self, kit: Any, stream: int, dtype: str = "") -> None:
         self.kit, self.stream, self.dtype = kit, stream, dtype
         self.kept: list[Any] = []
+        self.likes: dict[int, np.ndarray] = {}  # by the array's id: what has its shape and dtype
+
+    def make(self, values: np.ndarray) -> Any:
+        """An array that holds these values now."""
+        array = self.kit.array(values, self.dtype)
+        self.kept.append(array)
+        self.likes[id(array)] = values
+        return array
 
     def _copy(self, to: Any, source: Any, nbytes: int) -> None:
-        self.kept += [to, source]
         self.kit.device.copy(self.kit.address(to), self.kit.address(source), nbytes, self.stream)
 
     def array(self, values: np.ndarray) -> Any:
         """An array that gets these values when the stream comes to it."""
-        source = self.kit.array(values.copy(), self.dtype)
-        target = self.kit.array(np.zeros_like(values), self.dtype)
+        source, target = self.make(values.copy()), self.make(np.zeros_like(values))
         self.kit.pause(self.stream)
         self._copy(target, source, values.nbytes)
         return target
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         """An array of zeros, for results."""
-        self.kept.append(self.kit.array(np.zeros(shape, dtype), self.dtype))
-        return self.kept[-1]
+        return self.make(np.zeros(shape, dtype))
 
     def read(self, array: Any) -> Any:
         """What is there when the stream comes to it, for `found`; the stream then overwrites the array."""
-        like = self.kit.host(array)
-        found, waste = (self.kit.array(np.full_like(like, fill), self.dtype) for fill in (0, 77))
+        like = self.likes[id(array)] if id(array) in self.likes else self.kit.host(array)
+        found, waste = (self.make(np.full_like(like, fill)) for fill in (0, 77))
         self._copy(found, array, like.nbytes)
         self._copy(array, waste, like.nbytes)
         return found

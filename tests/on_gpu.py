@@ -27,6 +27,7 @@ class CudaKit:
     def __init__(self, deferred_us: int = 0) -> None:
         self.device = gpucomm.cuda.device(0)
         self.deferred_us = deferred_us
+        self._capturing: dict[int, Any] = {}
 
     def array(self, values: np.ndarray, dtype: str = "") -> Any:
         """Values as an array of this device; `dtype`: "bfloat16" where they are its bits."""
@@ -62,3 +63,26 @@ class CudaKit:
         if self.deferred_us:
             with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
                 torch.cuda._sleep(self.deferred_us * cycles_a_us)
+
+    def begin_capture(self, stream: int) -> None:
+        """What the stream gets from here on is kept for a graph."""
+        import torch
+
+        graph = self._capturing[stream] = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            graph.capture_begin(capture_error_mode="thread_local")
+
+    def end_capture(self, stream: int) -> Any:
+        """The graph; by the thread that began."""
+        import torch
+
+        graph = self._capturing.pop(stream)
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            graph.capture_end()
+        return graph
+
+    def launch(self, graph: Any, stream: int) -> None:
+        import torch
+
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            graph.replay()

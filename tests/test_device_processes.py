@@ -72,6 +72,13 @@ def test_lists_of_arrays(world):
     assert world.run(ranks_do.lists, 50) == [[True] * 12] * world.ranks
 
 
+def test_no_graph_takes_them(world):
+    """The host waits for other processes."""
+    assert all(
+        "only calls of ranks that are threads" in said for said in world.run(ranks_do.refused_in_a_capture)
+    )
+
+
 def test_messages(world):
     assert world.run(ranks_do.messages, 50) == [[True] * 10] * world.ranks
 

@@ -19,6 +19,7 @@ __all__: list[str] = [
     "Frame",
     "HostDevice",
     "HostDeviceArray",
+    "HostGraph",
     "Line",
     "Links",
     "NcclCommunicator",
@@ -585,6 +586,11 @@ class Device:
         What the stream gets from now on comes after the event as it was last recorded.
         """
 
+class HostGraph:
+    """
+    Work of a host device, to run again and again.
+    """
+
 class HostDevice(Device):
     """
     A device made of threads, on which what uses devices is tested without a GPU.
@@ -607,9 +613,25 @@ class HostDevice(Device):
         """
         A C-contiguous array as one of this device: no copy.
         """
+    def begin_capture(self, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        What the stream gets from here on is kept for a graph, by CUDA's rules.
+        """
+    def end_capture(
+        self, stream: typing.SupportsInt | typing.SupportsIndex
+    ) -> HostGraph:
+        """
+        The graph.
+        """
     def enqueued(self, kind: str) -> int:
         """
         Pieces of work so far: "copy", "reduce", ...
+        """
+    def launch(
+        self, graph: HostGraph, stream: typing.SupportsInt | typing.SupportsIndex
+    ) -> None:
+        """
+        Enqueues all work of a graph, in an order that it allows.
         """
 
 class NcclLibrary:

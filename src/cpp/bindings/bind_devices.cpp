@@ -218,6 +218,8 @@ void bind_devices(py::module_& m) {
   m.attr("norm_parts") = kNormParts;
   m.def("add_gpu", &add_gpu, "index"_a, "capsule"_a,
         "Makes a device of gpucomm._cuda the one of this index.");
+  py::class_<HostGraph, std::shared_ptr<HostGraph>>(m, "HostGraph",
+                                                    "Work of a host device, to run again and again.");
   py::class_<HostDevice, Device, std::shared_ptr<HostDevice>>(
       m, "HostDevice", "A device made of threads, on which what uses devices is tested without a GPU.")
       .def(py::init([](int deferred_us, bool shares) {
@@ -237,6 +239,18 @@ void bind_devices(py::module_& m) {
             return DeviceArray{values, number, bfloat16};
           },
           "values"_a, "bfloat16"_a = false, "A C-contiguous array as one of this device: no copy.")
+      .def(
+          "begin_capture", [](HostDevice& d, Address s) { d.begin_capture(handle(s)); }, "stream"_a,
+          "What the stream gets from here on is kept for a graph, by CUDA's rules.")
+      .def(
+          "end_capture", [](HostDevice& d, Address s) { return d.end_capture(handle(s)); }, "stream"_a,
+          "The graph.")
+      .def(
+          "launch",
+          [](HostDevice& d, const std::shared_ptr<HostGraph>& graph, Address s) {
+            d.launch(graph, handle(s));
+          },
+          "graph"_a, "stream"_a, "Enqueues all work of a graph, in an order that it allows.")
       .def_static(
           "stream_function", [] { return reinterpret_cast<Address>(&HostDevice::call); },
           "The address of a C function (stream, function, argument) that makes a stream call the function.")

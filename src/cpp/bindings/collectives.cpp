@@ -39,7 +39,7 @@ bool forked() {
 
 bool ended(const Pending& call) {
   if (!call.done.load(std::memory_order_acquire)) return false;
-  return call.error || !call.finished || call.finished->device()->done(call.finished->get());
+  return call.error || !call.finished || call.captured || call.finished->device()->done(call.finished->get());
 }
 
 py::object PyWork::wait(std::optional<double> timeout_s) {
@@ -54,7 +54,16 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
   return outcome();
 }
 
+void PyWork::require_no_graph() const {
+  for (const auto& call : calls_)
+    if (call->captured)
+      fail(ErrorKind::invalid_argument,
+           "the call was captured into a graph, whose launches tell when it has run: in the capture, wait() "
+           "makes the stream wait");
+}
+
 bool PyWork::done() const {
+  require_no_graph();
   for (const auto& call : calls_)
     if (!ended(*call)) return false;
   return true;

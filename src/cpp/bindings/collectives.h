@@ -65,6 +65,8 @@ Stream stream_of(const Options& options, const Array& array);
 void choose_on_device(Shape& shape);
 // The host waits for an event, looks after the other ranks meanwhile, and throws what went wrong.
 void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s);
+// Why a call may not be captured into a graph, if its stream is.
+void refuse_capture(Device& device, Stream stream, const char* why);
 // Whether a call has ended, on a device too.
 bool ended(const Pending& call);
 // Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for
@@ -90,6 +92,7 @@ class PyWork {
 
  private:
   bool settled() const;  // as for the host; on a device all is enqueued
+  void require_no_graph() const;
   pybind11::object outcome() const;
 
   std::shared_ptr<Communicator> communicator_;

@@ -53,6 +53,11 @@ void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point d
   if (!failure.empty()) fail_on(*event.device(), communicator, ": " + failure);
 }
 
+void refuse_capture(Device& device, Stream stream, const char* why) {
+  if (device.capture_of(stream))
+    fail(ErrorKind::invalid_argument, "the stream is being captured into a graph, but ", why);
+}
+
 Stream stream_of(const Options& options, const Array& array) {
   return options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
 }
@@ -62,6 +67,7 @@ void stream_waits(const Pending& call) {
 }
 
 py::object PyWork::synchronize(std::optional<double> timeout_s) {
+  require_no_graph();
   const Seconds patience = timeout_s ? Seconds(*timeout_s) : communicator_->timeout();
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
   py::object result = wait(timeout_s);
@@ -106,6 +112,8 @@ void PyCommunicator::find_way(Shape& shape, Device& device, Seconds limit) {
 // The host waits for the largest magnitude of this rank, and then for that of all.
 std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape, const Arrays& arrays,
                                                               const Array& where, Seconds limit) {
+  refuse_capture(*arrays.device, arrays.stream,
+                 "the ranks agree on the largest magnitude first, on the host");
   std::vector<DeviceLargest::Span> spans;
   if (!arrays.staging) spans.push_back({arrays.input, where.count()});
   for (size_t i = 0; arrays.staging && i < arrays.staging->in.size(); ++i) {
@@ -141,6 +149,9 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Arr
     check_codec(shape);
   }
   check_on_device(shape, *arrays.device);
+  if (core_->device_wish().way != DeviceWay::threads)
+    refuse_capture(*arrays.device, arrays.stream,
+                   "only calls of ranks that are threads can be: others wait for each other on the host");
   choose_on_device(shape);
   find_way(shape, *arrays.device, limit);
   core_->check_wish(shape);

@@ -157,6 +157,19 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     return state == cudaSuccess;
   }
 
+  uint64_t capture_of(Stream stream) override {
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    auto status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+    const cudaError_t error = cudaStreamGetCaptureInfo(as_stream(stream), &status, &id);
+    if (error == cudaErrorStreamCaptureImplicit)
+      cudaGetLastError();  // the default stream, whose work CUDA refuses while another one is captured
+    else
+      check(error, "cudaStreamGetCaptureInfo");
+    return status == cudaStreamCaptureStatusNone ? 0 : id;
+  }
+
   void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
     const Context::Scope scope(context_);
     GPUCOMM_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, as_stream(stream)));

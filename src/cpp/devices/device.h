@@ -2,6 +2,7 @@
 // device, made of threads, is another, on which all that uses devices is tested without a GPU.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -68,6 +69,8 @@ class Device {
   virtual void wait(Stream stream, Event event) = 0;
   // Asked by the host; never recorded is done.
   virtual bool done(Event event) = 0;
+  // The capture of a graph that keeps what this stream gets, in place of running it; 0: none.
+  virtual uint64_t capture_of(Stream) { return 0; }
 
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
   virtual void reduce(const Fold& fold, Stream stream) = 0;

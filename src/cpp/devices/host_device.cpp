@@ -94,9 +94,15 @@ void HostDevice::release(std::byte* memory) noexcept {
 }
 
 Stream HostDevice::make_stream() { return new HostStream(deferred_); }
-void HostDevice::end_stream(Stream stream) noexcept { delete static_cast<HostStream*>(stream); }
+void HostDevice::end_stream(Stream stream) noexcept {
+  captures_.forget(stream);
+  delete static_cast<HostStream*>(stream);
+}
 Event HostDevice::make_event() { return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>()); }
-void HostDevice::end_event(Event event) noexcept { delete &shared(event); }
+void HostDevice::end_event(Event event) noexcept {
+  captures_.forget(event);
+  delete &shared(event);
+}
 
 std::byte* HostDevice::allocate_shared(size_t bytes) {
   SharedMemory memory(bytes);
@@ -122,7 +128,10 @@ Event HostDevice::open_event(const std::string& handle) {
   return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>(handle));
 }
 
-bool HostDevice::done(Event event) { return shared(event)->latest().done(); }
+bool HostDevice::done(Event event) {
+  captures_.check(event);
+  return shared(event)->latest().done();
+}
 
 HostStream& HostDevice::stream_of(Stream stream) {
   return stream ? *static_cast<HostStream*>(stream) : *default_stream_;
@@ -130,11 +139,13 @@ HostStream& HostDevice::stream_of(Stream stream) {
 
 void HostDevice::record(Event event, Stream stream) {
   count("record");
+  if (captures_.record(event, stream)) return;
   stream_of(stream).add([mark = shared(event)->record()] { mark.reach(); });
 }
 
 void HostDevice::wait(Stream stream, Event event) {
   count("wait");
+  if (captures_.wait(stream, event)) return;
   stream_of(stream).add([this, mark = shared(event)->latest()] {
     if (mark.wait()) return;
     lost_.store(true, std::memory_order_release);
@@ -145,14 +156,19 @@ void HostDevice::wait(Stream stream, Event event) {
 template <class Job>
 void HostDevice::enqueue(const char* kind, Stream stream, Job job) {
   count(kind);
-  stream_of(stream).add([this, job = std::move(job)] {
+  std::function<void()> guarded = [this, job = std::move(job)] {
     if (lost_.load(std::memory_order_acquire)) return;
     try {
       job();
     } catch (const Error& error) {
       fail_with(error.what());
     }
-  });
+  };
+  if (!captures_.add(stream, guarded)) stream_of(stream).add(std::move(guarded));
+}
+
+void HostDevice::launch(const std::shared_ptr<HostGraph>& graph, Stream stream) {
+  enqueue("launch", stream, [graph] { graph->run(); });
 }
 
 void HostDevice::call(Stream stream, void (*function)(void*), void* argument) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "devices/device.h"
+#include "devices/host_graph.h"
 
 namespace gpucomm {
 
@@ -37,6 +38,11 @@ class HostDevice : public Device {
   void record(Event event, Stream stream) override;
   void wait(Stream stream, Event event) override;
   bool done(Event event) override;
+  uint64_t capture_of(Stream stream) override { return captures_.of(stream); }
+  // As CUDA's graphs; a graph must not outlive its device.
+  void begin_capture(Stream stream) { captures_.begin(stream); }
+  std::shared_ptr<HostGraph> end_capture(Stream stream) { return captures_.end(stream); }
+  void launch(const std::shared_ptr<HostGraph>& graph, Stream stream);
 
   void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override;
   void reduce(const Fold& fold, Stream stream) override;
@@ -79,6 +85,7 @@ class HostDevice : public Device {
 
   std::chrono::microseconds deferred_;
   bool shares_;
+  HostCaptures captures_;
   std::atomic<bool> lost_{false};  // a process whose work this device waited for: nothing runs any more
   mutable std::mutex mutex_;       // guards all below
   std::map<const std::byte*, SharedMemory> shared_;

@@ -24,6 +24,7 @@ struct Pending {
   // On a device a call is done when it is enqueued; this comes behind it. Null: host memory.
   std::shared_ptr<OwnEvent> finished;
   Stream stream = nullptr;  // where it was called
+  bool captured = false;    // into a graph: its work runs when that does, again and again
 };
 
 class Drivable {

@@ -29,6 +29,7 @@ void StreamGroup::come(int rank, const StreamCall& part) {
   parts_[rank] = part;
   if (++present_ < static_cast<int>(parts_.size())) return;
   check();
+  check_captures();
   prepare();
   const Launches& launches = launches_of();
   begin(launches);
@@ -57,6 +58,20 @@ void StreamGroup::check() const {
         if (salt_of(*parts_[peer]->program, part->program->rank) != in.salt)
           fail(ErrorKind::mismatch, unfitting_counts(*part->program, peer, part->record));
     }
+}
+
+// Where one stream is captured into a graph, the work of all ranks goes there: two graphs cannot be merged.
+void StreamGroup::check_captures() const {
+  const auto capture = [&](size_t rank) {
+    const Arrays& arrays = parts_[rank]->arrays;
+    return arrays.device->capture_of(arrays.stream);
+  };
+  const uint64_t first = capture(0);
+  for (size_t rank = 1; rank < parts_.size(); ++rank)
+    if (capture(rank) != first)
+      fail(ErrorKind::invalid_argument, "the streams of ranks 0 and ", rank, " of ", parts_.size(),
+           " are not in one capture of a graph, in ", describe(parts_[rank]->record),
+           ": the ranks' streams must be all in the same, or none in any");
 }
 
 // Of every rank's device what this call needs.

@@ -30,6 +30,7 @@ class StreamGroup {
 
  private:
   void check() const;
+  void check_captures() const;
   void prepare();
   const Launches& launches_of();
   void begin(const Launches& launches);
