@@ -269,6 +269,33 @@ def test_what_is_lost_comes_later(world, case):
             assert held[name].abs().max() > 0.01, "the codec loses too little for this test"
 
 
+def settled_between(comm):
+    """As fed_back, where "auto" codes, settles on messages as they are, tries again, and settles again."""
+    told = [None, None, ("ring", 1), ("ring", 2), None, ("direct", 1)]
+    asked = iter(told)
+    comm._settled_without_codec = lambda x, codec, tells_error: next(asked)
+    model = fully_shard(Linear(), mesh=groups_of(comm, 4)[0])
+    handle = fsdp.use(model, comm, None, "int4")
+    noise = torch.Generator().manual_seed(comm.rank)
+    wanted = got = 0.0
+    for settled in told:
+        given = {name: torch.randn(param.shape, generator=noise) for name, param in model.named_parameters()}
+        model.zero_grad()
+        model(given).backward()
+        wanted, got = wanted + given["a"], got + model.a.grad.full_tensor()
+        held = handle.state_dict()["residuals"]["a"]
+        assert bool(held.any()) == (settled is None)
+        means = torch.stack([wanted, held])
+        dist.all_reduce(means, op=dist.ReduceOp.AVG)
+        torch.testing.assert_close(got + means[1], means[0], rtol=0, atol=1e-4)
+    del comm._settled_without_codec
+    return handle.stats()["reduce_scatter"]["coded"]
+
+
+def test_nothing_is_owed_once_auto_has_settled_on_messages_as_they_are(world):
+    assert world.run(settled_between) == [3] * 4
+
+
 def beyond_fixed(comm):
     model = fully_shard(Linear(), mesh=groups_of(comm, 4)[0])
     handle = fsdp.use(model, comm, None, "fixed:1e-05", algorithm=RING)

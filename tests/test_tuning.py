@@ -13,6 +13,7 @@ from ranks import outcomes_of, run_ranks
 
 from gpucomm import Communicator, _core, local
 from gpucomm.errors import InvalidArgumentError, MismatchError
+from gpucomm.links import parse_emulated
 
 WORLD = 3
 MODEL = _core.Links("switch", alpha=1e-2, beta=1e-10)  # calls count as long ones: short bursts
@@ -209,3 +210,37 @@ def test_init_can_ask_for_a_frozen_communicator() -> None:
     program = "import gpucomm; print(gpucomm.init(deterministic=True).frozen)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == "True\n"
+
+
+def test_messages_that_auto_has_settled_not_to_code() -> None:
+    """It tells what it takes then, and counts it as the call, until calls are due that try again."""
+
+    def body(comm: Communicator) -> Any:
+        comm.set_links(MODEL)
+        x, told = np.ones(1 << 16, np.float32), []
+        for _ in range(60 * ENOUGH):
+            settled = comm._settled_without_codec(x, "zfp:16", False)
+            if settled is None:
+                comm.reduce_scatter(x, codec="zfp:16")
+            elif not told or told[-1] is None:
+                (row,) = comm.tuning()
+                assert settled == (row["algorithm"], row["segments"])
+            told.append(settled)
+        return told
+
+    told = run_ranks(2, body)
+    assert told[0] == told[1]
+    tries = [settled is None for settled in told[0]]
+    changes = [i for i in range(1, len(tries)) if tries[i] != tries[i - 1]]
+    assert tries[0] and len(changes) >= 3, "coding in memory does not pay; after a rest it is tried again"
+    assert changes[1] - changes[0] > 10 * changes[0]
+
+
+@pytest.mark.parametrize(("links", "pays"), [("switch:10Mbit", True), ("switch:1Tbit", False)])
+def test_frozen_communicators_settle_by_the_model(links: str, pays: bool) -> None:
+    def body(comm: Communicator) -> Any:
+        comm.freeze()
+        return comm._settled_without_codec(np.ones(1 << 20, np.float32), "int8", True)
+
+    found = run_ranks(2, body, **parse_emulated(links).arguments(2))
+    assert found[0] == found[1] and (found[0] is None) == pays

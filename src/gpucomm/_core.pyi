@@ -875,6 +875,13 @@ class Communicator:
         What an all_reduce of x would choose from: (algorithm, segments, predicted seconds or, on a device, bytes), the
         same on all ranks.
         """
+    def _settled_without_codec(
+        self, x: typing.Any, codec: str, tells_error: bool
+    ) -> typing.Any:
+        """
+        The algorithm and segments of reduce_scatter that "auto" takes in place of this codec, if that is settled; else
+        None. The caller then makes that call, which this has counted.
+        """
     def _survivors(
         self,
         round: typing.SupportsInt | typing.SupportsIndex,

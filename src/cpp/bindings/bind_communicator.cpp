@@ -194,6 +194,16 @@ void bind_communicator(py::module_& m) {
           "device, "
           "bytes), the\nsame on all ranks.")
       .def(
+          "_settled_without_codec",
+          [](PyCommunicator& c, Object x, const std::string& codec, bool tells_error) -> py::object {
+            const auto taken = c.settled_without_codec(x, codec, tells_error);
+            return taken ? py::make_tuple(taken->algorithm, taken->segments) : Object(py::none());
+          },
+          "x"_a, "codec"_a, "tells_error"_a,
+          "The algorithm and segments of reduce_scatter that \"auto\" takes in place of this codec, if that "
+          "is "
+          "settled; else\nNone. The caller then makes that call, which this has counted.")
+      .def(
           "_norms",
           [](PyCommunicator& c, Object x, const std::vector<size_t>& blocks, Maybe timeout, Handle stream) {
             return c.located([&] { return c.norms(x, blocks, with_stream(stream, {"auto", {}, timeout})); });

@@ -87,6 +87,17 @@ std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::st
   return codec->agreed(most, core_->world());
 }
 
+std::optional<Choice> PyCommunicator::settled_without_codec(py::object object, const std::string& spec,
+                                                            bool tells_error) {
+  const Array x(object, "x", true);
+  Shape call = shape(Collective::reduce_scatter, x, {"auto"});
+  call.codec = known_codec(spec).codec;
+  call.tells_error = tells_error;
+  const bool known = core_->frozen() || (core_->links_known() && core_->coding_known(call.codec->spec()));
+  if (call.on_device || call.codec->traits().needs_maximum || !known) return {};
+  return core_->settled_without_codec(call);
+}
+
 // A small call of our own, waited for.
 void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose) {
   auto* bytes = reinterpret_cast<std::byte*>(values);

@@ -142,6 +142,8 @@ class PyCommunicator {
   // What "auto" would choose from for an all_reduce of x, as on all ranks, with the model's times; on a
   // device with bytes instead.
   std::vector<Choice> predict(pybind11::object x, const std::optional<std::string>& codec, Maybe timeout_s);
+  // What a reduce_scatter of x by "auto" takes in place of this codec, if that is settled; it counts as one.
+  std::optional<Choice> settled_without_codec(pybind11::object x, const std::string& codec, bool tells_error);
   void barrier(std::optional<double> timeout_s);
   void abort();
   std::vector<int> survivors(int round, double patience_s);

@@ -132,6 +132,11 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     return programs_.refuses_coding(wish);
   }
+  // As of Programs; the same on all ranks once the calls of this kind before have been waited for.
+  std::optional<Choice> settled_without_codec(const Shape& wish) {
+    std::lock_guard lock(mutex_);
+    return programs_.settled_without_codec(wish);
+  }
   // Nothing is measured or learnt from here on: the same calls choose alike on every machine and in every
   // run.
   void freeze();

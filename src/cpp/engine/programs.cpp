@@ -100,6 +100,16 @@ std::optional<bool> Programs::replayed_refusal(const Shape& wish) const {
   return {};
 }
 
+std::optional<Choice> Programs::settled_without_codec(const Shape& wish) {
+  if (wish.algorithm != "auto" || nodes_.size() == 1) return {};
+  const auto tuning = this->tuning(wish);
+  if (tuning && !tuning->rests()) return {};
+  const Choice& taken = tuning ? tuning->at(0) : candidates(wish)[0];
+  if (codes(taken)) return {};
+  if (tuning) tuning->issue();
+  return taken;
+}
+
 bool Programs::refuses_coding(const Shape& wish) {
   if (const auto told = replayed_refusal(wish)) return *told;
   constexpr double kNever = std::numeric_limits<double>::infinity();

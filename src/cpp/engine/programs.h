@@ -32,6 +32,9 @@ class Programs {
   // Whether the model says that a call with a codec, after a small one to agree on it, is slower than
   // without.
   bool refuses_coding(const Shape& wish);
+  // The candidate that a call takes which names a codec, where that one does without it and nothing is tried:
+  // its caller may make that call in its place. This counts as the call then.
+  std::optional<Choice> settled_without_codec(const Shape& wish);
   // Forgets what was learnt.
   void set_links(const Links& links);
   // From here on the model alone chooses, by typical figures unless links are given.

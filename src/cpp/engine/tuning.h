@@ -24,6 +24,8 @@ class Tuning {
   };
   // At the issue of a call, which may be long before its start.
   Turn issue();
+  // Whether the next call tries nothing, but takes the first candidate.
+  bool rests() const { return candidates_.size() == 1 || resting_ > 1; }
 
   // From here on in the order of the calls' starts.
   const Choice& at(int place) const { return trials_[place].choice; }

@@ -89,10 +89,14 @@ class ReduceScatter(_Allocating):
         group: the parameters.
         residual: of this group; None: what is lost is lost.
         backward: of all groups, which settles their residuals; None without these.
+        ends: whether nobody reduces the result further.
     """
 
-    def __init__(self, lane: Lane, group: Group, residual: Residual | None, backward: Round | None) -> None:
+    def __init__(
+        self, lane: Lane, group: Group, residual: Residual | None, backward: Round | None, ends: bool = True
+    ) -> None:
         self._lane, self._group, self.residual, self._round = lane, group, residual, backward
+        self._ends = ends
         self._borrowed: Any = None  # the window of the last call, unless that left the residual alone
         self._unit = 1.0  # what one element of the last call's result counts for in the residual
 
@@ -112,15 +116,31 @@ class ReduceScatter(_Allocating):
             if residual is not None and self._round is not None:
                 residual.lay_out(self._group.travelling(x.numel()))
                 self._round.join(residual)
-            if (residual is not None or (coded and route.refuses)) and not sums_can_be_coded(comm, x, route):
+            settled = self._settled(x, residual) if coded else None
+            if settled is not None:
+                coded = False
+            elif (residual is not None or (coded and route.refuses)) and not sums_can_be_coded(
+                comm, x, route
+            ):
                 coded, residual = False, None
             account["coded"] += coded
-            how = {"op": name, "out": output_tensor, **(route.coded if coded else route.dense)}
-            if residual is None:
+            how = {"op": name, "out": output_tensor, **(route.coded if coded else settled or route.dense)}
+            if residual is None or (settled is not None and not residual.owes):
                 comm.reduce_scatter(x, **how)
             else:
                 self._send_all(x, residual, how, coded)
         self.look(output_tensor)
+
+    def _settled(self, x: Any, residual: Residual | None) -> dict[str, Any] | None:
+        """How "auto" has settled to send x as it is, if it has: then what coding needs can be spared.
+
+        The same on all ranks, which have made the same calls; so it may not depend on what a rank owes.
+        """
+        exact = residual is None or x.dtype == torch.float32  # a sum with the residual loses nothing
+        if not (self._ends and exact and self._lane.route.chooses):
+            return None
+        found = self._lane.comm._settled_without_codec(x, self._lane.route.spec, residual is not None)
+        return None if found is None else dict(zip(("algorithm", "segments"), found, strict=True))
 
     def look(self, result: Any) -> None:
         """Sees a result: what is lost of one that is not finite is not owed."""
@@ -139,7 +159,7 @@ class ReduceScatter(_Allocating):
         else:
             self._lane.comm.reduce_scatter(x, **how)
             if x.dtype == lost.dtype:
-                lost.zero_()
+                residual.clear()
         self._borrowed = lost
         self._clear_padding()
 

@@ -32,7 +32,8 @@ class Handle:
 
         Returns:
             By collective ("all_gather", "reduce_scatter", "all_reduce"): calls; coded, how many of them were
-            given the codec (which algorithm="auto" takes where that is faster); bytes_sent by this rank;
+            given the codec (which algorithm="auto" takes where that is faster; a reduce_scatter is not even
+            given it once it has settled otherwise); bytes_sent by this rank;
             exposed_s, the seconds that training waited for them.
         """
         for meter in self._meters:

@@ -28,6 +28,7 @@ class Residual:
         self._slots: tuple[Slot, ...] = ()  # in the window
         self._window = self._zeros(0)
         self._spare: Any = None  # as large as the window; until settle what it was before this backward
+        self.owes = False  # whether the window may hold anything but zeros
 
     def _zeros(self, *shape: int) -> Any:
         return torch.zeros(shape, device=self._device)
@@ -48,6 +49,7 @@ class Residual:
                 used_here(self._held[name])
             self._held[name] = view
         self._slots, self._window, self._spare = slots, window, None
+        self.owes = True
 
     def _views(self, window: Any, slots: tuple[Slot, ...]) -> Iterator[tuple[str, Any]]:
         grid, begin = window.view(self._world, -1), 0
@@ -65,7 +67,7 @@ class Residual:
 
         Both are the same where a part of them was written in this backward already; else the first is kept.
         """
-        owed = self._window
+        owed, self.owes = self._window, True
         fresh = [slot.name for slot in self._slots if self._before[slot.name] is self._held[slot.name]]
         if len(fresh) < len(self._slots):
             for name in fresh:
@@ -78,10 +80,16 @@ class Residual:
 
     def settle(self, used: bool) -> None:
         """Goes on with what was written since :meth:`keep`, or, if that is not used, with what was held."""
+        self.owes |= not used
         for name, held in self._before.items() if not used else ():
             self._held[name].copy_(held)
             used_here(held)
         self._before = {}
+
+    def clear(self) -> None:
+        """Owes nothing of what is laid out."""
+        self._window.zero_()
+        self.owes = False
 
     def clear_padding(self) -> None:
         """Forgets what was lost of the zeros that pad a message: no parameter has them."""
@@ -109,6 +117,7 @@ class Residual:
         else:
             for row, piece in zip(held, residual.chunk(self._world, slot.dim), strict=True):
                 row.copy_(piece.reshape(-1))
+        self.owes = True
         if slot in self._slots:
             self._held[slot.name].copy_(held)
         else:

@@ -24,6 +24,7 @@ class Route(Coding):
     Attributes:
         dense: how a message without the codec travels, as keywords.
         coded: how one with it does.
+        chooses: whether "auto" decides which of the two is faster.
     """
 
     def __init__(self, codec: str | None, algorithm: str) -> None:
@@ -31,6 +32,7 @@ class Route(Coding):
         about = _core.algorithms().get(algorithm)
         self.dense: dict[str, Any] = {"algorithm": "auto" if about and about["coded"] else algorithm}
         self.coded: dict[str, Any] = {"algorithm": algorithm, "codec": codec}
+        self.chooses = algorithm == "auto"
 
 
 def sums_can_be_coded(comm: Communicator, x: Any, coding: Coding) -> bool:

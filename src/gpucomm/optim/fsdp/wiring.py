@@ -86,7 +86,7 @@ def _set(group: Group, lanes: Sequence[Lane], backward: Round | None) -> Residua
     if backward is not None:
         group.watch()
         group.module.register_forward_pre_hook(lambda *_: backward.before_forward())
-    scatter = ReduceScatter(lanes[1], group, residual, backward)
+    scatter = ReduceScatter(lanes[1], group, residual, backward, ends=len(lanes) == 2)
     group.module.set_custom_all_gather(AllGather(lanes[0]))
     group.module.set_custom_reduce_scatter(scatter)
     if len(lanes) > 2:
