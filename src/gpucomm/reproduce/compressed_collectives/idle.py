@@ -1,12 +1,16 @@
-"""A communicator over which long messages take no time: what is left of a step is not communication."""
+"""Communicators whose links take no time: what is left of a step is not communication, or only coding."""
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
+from gpucomm import _core
 from gpucomm.comm import Communicator
+from gpucomm.launch.environment import Ranks
+from gpucomm.launch.rendezvous import meet
 
-__all__ = ["Idle"]
+__all__ = ["Idle", "without_links"]
 
 _LONG = 64  # elements; short messages are sent, for they are agreements
 
@@ -44,3 +48,14 @@ class Idle:
         if out is None or len(x) < _LONG:
             return self._comm.reduce_scatter(x, op, out=out, **how)
         return out.copy_(x.view(self.world, -1)[self.rank])
+
+
+def without_links(comm: Communicator) -> Communicator:
+    """The same ranks, processes of this machine, over its memory: no links are emulated."""
+    name = f"{comm.broadcast_object(secrets.token_hex(8))} without links"
+
+    def attach(memory: int) -> Communicator:
+        return Communicator("shm", comm.rank, comm.world, fd=memory, nodes=list(comm.nodes))
+
+    ranks = Ranks(comm.rank, comm.world, comm.rank, comm.world, name, "gpucomm")
+    return meet(ranks, 0, comm.timeout, _core.shm_create, attach)

@@ -10,6 +10,7 @@ from gpucomm.reproduce.compressed_collectives.steps import (
     AUTO,
     CODECS,
     CODED,
+    CODING,
     COMPUTE,
     PER_HOP,
     RANKS,
@@ -53,7 +54,12 @@ def fsdp_vs_per_hop(run: Run) -> Outcome:
     names = [f"share {some.share:.2f}" for some in found.values()]
     curves = [
         Curve(label, range(len(names)), [1e3 * median(some.times[key]) for some in found.values()])
-        for label, key in (("coded once", CODED), ("per hop", PER_HOP), ("no communication", COMPUTE))
+        for label, key in (
+            ("coded once", CODED),
+            ("per hop", PER_HOP),
+            ("no communication", COMPUTE),
+            ("coded once, no links", CODING),
+        )
     ]
     curves.append(
         Curve("dense", range(len(names)), [1e3 * median(some.times[some.dense]) for some in found.values()])
