@@ -14,8 +14,6 @@ from rank_processes import told_at_the_end
 
 import gpucomm
 
-pytestmark = pytest.mark.processes
-
 PATH = str(Path(__file__).parent)
 
 

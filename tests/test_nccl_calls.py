@@ -16,8 +16,6 @@ from rank_processes import told_at_the_end
 
 import gpucomm
 
-pytestmark = pytest.mark.processes
-
 NATIVE = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
 
 

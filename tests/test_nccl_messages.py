@@ -20,8 +20,6 @@ from rank_processes import told_at_the_end
 
 import gpucomm
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):

@@ -19,8 +19,6 @@ from rank_processes import told_at_the_end
 
 import gpucomm
 
-pytestmark = pytest.mark.processes
-
 PATH = str(Path(__file__).parent)
 TOLD = {"PYTHONPATH": PATH, "GPUCOMM_DEVICE_TRANSPORT": "staged"}
 UNSHARED = {"PYTHONPATH": PATH, "UNSHARED_DEVICE": "1"}

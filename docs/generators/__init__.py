@@ -11,6 +11,7 @@ from generators.errors import error
 from generators.reference import reference
 from generators.reproduced import claim
 from generators.results import (
+    auto_coded_results,
     auto_results,
     peer_results,
     process_group_results,
@@ -33,6 +34,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "merges": merges,
     "exchanges": exchanges,
     "auto": auto_results,
+    "auto_coded": auto_coded_results,
     "process_group": process_group_results,
     "training": training_results,
 }

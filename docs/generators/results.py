@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -10,7 +11,13 @@ from typing import Any
 from generators.markdown import table
 from gpucomm.bench.metrics import MEMORIES, p95
 
-__all__ = ["auto_results", "peer_results", "process_group_results", "training_results"]
+__all__ = [
+    "auto_coded_results",
+    "auto_results",
+    "peer_results",
+    "process_group_results",
+    "training_results",
+]
 
 RESULTS = Path(__file__).parent.parent.parent / "benchmarks" / "results"
 
@@ -24,14 +31,24 @@ def _size(nbytes: int) -> str:
 
 def auto_results() -> str:
     """Returns how far "auto" was from the best fixed choice, by links and ranks."""
-    rows = json.loads((RESULTS / "auto.json").read_text())
-    groups = dict.fromkeys((row["links"], row["ranks"]) for row in rows)
+    return _ratios("auto.json", {"links": "`{}`", "ranks>": "{}"})
+
+
+def auto_coded_results() -> str:
+    """Returns how far "auto", with a codec that it may take or leave, was from the best dense choice."""
+    return _ratios("auto_coded.json", {"codec": "`{}`", "links": "`{}`", "ranks>": "{}"})
+
+
+def _ratios(file: str, by: Mapping[str, str]) -> str:
+    rows = json.loads((RESULTS / file).read_text())
+    keys = {head.rstrip(">"): text for head, text in by.items()}
     lines = []
-    for links, ranks in groups:
-        ratios = [row["ratio"] for row in rows if (row["links"], row["ranks"]) == (links, ranks)]
+    for group in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
+        ratios = [row["ratio"] for row in rows if tuple(row[key] for key in keys) == group]
         figures = (f"{ratio:.2f}" for ratio in (median(ratios), p95(ratios), max(ratios)))
-        lines.append([f"`{links}`", str(ranks), str(len(ratios)), *figures])
-    return table(["links", "ranks>", "cells>", "median>", "95th percentile>", "largest>"], lines)
+        names = (text.format(value) for text, value in zip(keys.values(), group, strict=True))
+        lines.append([*names, str(len(ratios)), *figures])
+    return table([*by, "cells>", "median>", "95th percentile>", "largest>"], lines)
 
 
 def peer_results(name: str) -> str:

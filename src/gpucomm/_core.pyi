@@ -879,8 +879,8 @@ class Communicator:
         self, x: typing.Any, codec: str, tells_error: bool
     ) -> typing.Any:
         """
-        The algorithm and segments of reduce_scatter that "auto" takes in place of this codec, if that is settled; else
-        None. The caller then makes that call, which this has counted.
+        What "auto" takes for a reduce_scatter in place of this codec, (algorithm, segments), if that is settled;
+        else None. The caller then makes that call, which this has counted.
         """
     def _survivors(
         self,

@@ -65,7 +65,7 @@ Stream stream_of(const Options& options, const Array& array);
 void choose_on_device(Shape& shape);
 // The host waits for an event, looks after the other ranks meanwhile, and throws what went wrong.
 void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s);
-// Why a call may not be captured into a graph, if its stream is.
+// Throws where a stream is being captured into a graph that cannot take a call, and says why.
 void refuse_capture(Device& device, Stream stream, const char* why);
 // Whether a call has ended, on a device too.
 bool ended(const Pending& call);

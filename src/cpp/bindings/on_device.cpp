@@ -106,7 +106,7 @@ void PyCommunicator::find_way(Shape& shape, Device& device, Seconds limit) {
     }
     core_->settle_device_way(*way);
   }
-  shape.over_nccl = way == DeviceWay::nccl, shape.through_host = way == DeviceWay::staged;
+  shape.way = *way;
 }
 
 // The host waits for the largest magnitude of this rank, and then for that of all.

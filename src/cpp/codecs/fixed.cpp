@@ -52,6 +52,12 @@ void add_kernel(const Unaligned<T>* in, size_t count, Unaligned<T>* into) {
 
 constexpr int kWidths[] = {8, 16, 32};
 
+std::string spec_of(const FixedSetting& setting) {
+  char eps[32];
+  const std::string text = "fixed:" + std::string(eps, std::to_chars(eps, eps + sizeof eps, setting.eps).ptr);
+  return setting.width ? concat(text, ":", setting.width, ":", setting.world) : text;
+}
+
 class Fixed final : public FloatCodec {
   // call(T()), T the integer of the width.
   template <class Call>
@@ -62,18 +68,13 @@ class Fixed final : public FloatCodec {
   }
 
  public:
-  explicit Fixed(FixedSetting setting) : setting_(setting), step_(setting.step()) {
+  explicit Fixed(FixedSetting setting) : setting_(setting), step_(setting.step()), spec_(spec_of(setting)) {
     traits_.needs_maximum = setting.width == 0;
     if (setting.width) limit_ = setting.limit();
   }
 
   const CodecTraits& traits() const override { return traits_; }
-  std::string spec() const override {
-    char eps[32];
-    const std::string text =
-        "fixed:" + std::string(eps, std::to_chars(eps, eps + sizeof eps, setting_.eps).ptr);
-    return setting_.width ? concat(text, ":", setting_.width, ":", setting_.world) : text;
-  }
+  std::string spec() const override { return spec_; }
 
   void add(const std::byte* in, size_t bytes, std::byte* into) const override {
     with_integer([&]<class T>(T) { add_as<std::make_unsigned_t<T>>(in, bytes, into); });
@@ -141,6 +142,7 @@ class Fixed final : public FloatCodec {
   FixedSetting setting_;
   float step_;
   float limit_ = 0;
+  std::string spec_;  // asked for in every call
 };
 
 std::shared_ptr<const Codec> make(std::string_view argument) {

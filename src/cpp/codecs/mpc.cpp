@@ -109,7 +109,8 @@ void add_elements(Dtype dtype, const void* values, size_t count, std::byte* accu
 
 class Mpc final : public Codec {
  public:
-  explicit Mpc(size_t distance) : distance_(distance) {}
+  explicit Mpc(size_t distance)
+      : distance_(distance), spec_(distance == 1 ? "mpc" : concat("mpc:", distance)) {}
 
   const CodecTraits& traits() const override {
     static constexpr CodecTraits traits = {.lossy = false,
@@ -122,7 +123,7 @@ class Mpc final : public Codec {
                                            .keeps_infinity = true};
     return traits;
   }
-  std::string spec() const override { return distance_ == 1 ? "mpc" : concat("mpc:", distance_); }
+  std::string spec() const override { return spec_; }
   bool takes(Dtype dtype) const override { return dtype == Dtype::float32 || dtype == Dtype::float64; }
   size_t max_bytes(size_t count, Dtype dtype) const override {
     return count ? 1 + count * size_of(dtype) : 0;
@@ -202,6 +203,7 @@ class Mpc final : public Codec {
   }
 
   size_t distance_;
+  std::string spec_;  // asked for in every call
 };
 
 std::shared_ptr<const Codec> make(std::string_view argument) {

@@ -199,7 +199,7 @@ void decode_kernel(const std::byte* in, size_t count, uint64_t bits, float* out)
 
 class Zfp final : public FloatCodec {
  public:
-  explicit Zfp(uint64_t bits) : bits_(bits) {}
+  explicit Zfp(uint64_t bits) : bits_(bits), spec_(concat("zfp:", bits / 4.0)) {}
 
   const CodecTraits& traits() const override {
     static constexpr CodecTraits traits = {.lossy = true,
@@ -212,7 +212,7 @@ class Zfp final : public FloatCodec {
                                            .keeps_infinity = false};
     return traits;
   }
-  std::string spec() const override { return concat("zfp:", bits_ / 4.0); }
+  std::string spec() const override { return spec_; }
 
  protected:
   size_t coded_bytes(size_t count) const override {
@@ -235,7 +235,8 @@ class Zfp final : public FloatCodec {
   }
 
  private:
-  uint64_t bits_;  // of a block
+  uint64_t bits_;     // of a block
+  std::string spec_;  // asked for in every call
 };
 
 std::shared_ptr<const Codec> make(std::string_view argument) {

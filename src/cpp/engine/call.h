@@ -17,6 +17,10 @@ namespace gpucomm {
 // devices travel.
 enum class Purpose : uint8_t { call, barrier, agreement, way };
 
+// How ranks make calls on devices: as threads of one process, through arenas that processes of one machine
+// open, over NCCL, or through memory of the hosts.
+enum class DeviceWay { threads, arenas, nccl, staged };
+
 struct Shape {
   Collective collective = Collective::all_reduce;
   Op op = Op::sum;
@@ -33,8 +37,7 @@ struct Shape {
   std::shared_ptr<const Codec> codec;  // null: elements travel as they are
   bool tells_error = false;            // arrays have an `error`
   bool on_device = false;              // arrays are in a device's memory: the call is enqueued on streams
-  bool over_nccl = false;              // ... and they travel over NCCL
-  bool through_host = false;           // ... or through memory of the hosts
+  DeviceWay way = DeviceWay::threads;  // ... and travel so
   uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
   bool operator==(const Shape&) const = default;
 };
@@ -59,7 +62,8 @@ inline std::string key_of_counts(const Shape& shape) {
 
 // As CallRecord says it.
 inline uint16_t place_of(const Shape& shape) {
-  return shape.on_device ? shape.over_nccl ? 2 : shape.through_host ? 3 : 1 : 0;
+  if (!shape.on_device) return 0;
+  return shape.way == DeviceWay::nccl ? 2 : shape.way == DeviceWay::staged ? 3 : 1;
 }
 
 struct Staging;

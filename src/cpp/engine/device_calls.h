@@ -20,9 +20,6 @@ struct StreamCall {
   std::shared_ptr<OwnEvent> finished;  // recorded behind all of this rank's work
 };
 
-// How the ranks of a communicator make such calls: as threads of one process, through arenas that processes
-// of one machine open, over NCCL, or through memory of the hosts.
-enum class DeviceWay { threads, arenas, nccl, staged };
 // What GPUCOMM_DEVICE_TRANSPORT and what the ranks share lead to. Where the ranks may choose, one that cannot
 // go that way makes all of them stage.
 struct DeviceWish {

@@ -14,12 +14,12 @@ void check_offered(Collective collective) {
 }
 
 void check_way(const Shape& shape) {
-  if (shape.over_nccl) return;
+  if (shape.on_device && shape.way == DeviceWay::nccl) return;
   fail(ErrorKind::invalid_argument, "algorithm 'native' is NCCL's own collective, for arrays that travel ",
        "over NCCL: these are ",
-       !shape.on_device     ? "in host memory"
-       : shape.through_host ? "on a device and travel through host memory"
-                            : "on a device and travel through memory that the ranks share",
+       !shape.on_device                 ? "in host memory"
+       : shape.way == DeviceWay::staged ? "on a device and travel through host memory"
+                                        : "on a device and travel through memory that the ranks share",
        shape.on_device ? " (GPUCOMM_DEVICE_TRANSPORT=nccl asks for NCCL)" : "");
 }
 

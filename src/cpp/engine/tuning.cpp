@@ -28,9 +28,10 @@ constexpr int kRivalsAgain = 4;
 // Above this size the time of a message is taken as proportional to its bytes.
 constexpr size_t kProportional = 64 << 10;
 
+// The lower one of two: what disturbs a burst makes it longer.
 double median(std::vector<double> samples) {
   if (samples.empty()) return 0;
-  const auto middle = samples.begin() + samples.size() / 2;
+  const auto middle = samples.begin() + (samples.size() - 1) / 2;
   std::nth_element(samples.begin(), middle, samples.end());
   return *middle;
 }
