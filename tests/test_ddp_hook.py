@@ -5,6 +5,7 @@ import copy
 import datetime
 import itertools
 import signal
+import threading
 from functools import partial
 
 import pytest
@@ -168,9 +169,12 @@ def test_an_overflow_in_one_bucket_leaves_all_residuals_alone():
 
 
 def test_a_closed_communicator_is_an_error_in_backward():
+    ready = threading.Barrier(2, timeout=20)
+
     def body(comm, store):
         model = wrap(here(MLP), comm, store)
         ddp.use(model, comm, exchange="int8")
+        ready.wait()  # or the other one sees it in there
         comm.abort()
         with pytest.raises(Exception, match="abort"):
             loss_of(model, comm, 0).backward()

@@ -14,6 +14,8 @@ from rank_processes import told_at_the_end
 
 import gpucomm
 
+pytestmark = pytest.mark.processes
+
 PATH = str(Path(__file__).parent)
 
 
@@ -134,7 +136,7 @@ def test_an_arena_that_is_too_small_is_refused():
 
 
 def test_emulated_links_are_refused():
-    with gpucomm.local(2, env={"PYTHONPATH": PATH}, links="switch:1Gbit") as world:
+    with gpucomm.local(2, env={"PYTHONPATH": PATH}, links="switch:100Mbit") as world:
         for name, text, _ in world.run(ranks_do.in_a_group, ranks_do.one_call):
             assert name == "UnavailableError" and "no emulated links" in text
 
@@ -146,7 +148,7 @@ import numpy as np
 import gpucomm
 from on_device import HostKit
 from rank_processes import leave
-comm = gpucomm.init(timeout=5)
+comm = gpucomm.init(timeout=20)
 gpu = HostKit(100)
 x = gpu.array(np.ones({count}, np.float32))
 try:
@@ -192,7 +194,7 @@ sys.path.insert(0, {path!r})
 import numpy as np
 import gpucomm
 from on_device import HostKit
-comm = gpucomm.init(timeout=10)
+comm = gpucomm.init(timeout=20)
 kit = HostKit(20_000)
 x = kit.array(np.full(100_000, comm.rank, np.float32))
 work = comm.broadcast(x, 1, async_op=True)

@@ -16,6 +16,8 @@ from rank_processes import told_at_the_end
 
 import gpucomm
 
+pytestmark = pytest.mark.processes
+
 NATIVE = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
 
 
@@ -175,7 +177,7 @@ def test_another_wish_than_those_is_refused(told):
 
 
 def test_emulated_links_are_refused(told):
-    with gpucomm.local(2, env=told, links="switch:1Gbit") as world:
+    with gpucomm.local(2, env=told, links="switch:100Mbit") as world:
         for name, text, _ in world.run(device_ranks.in_a_group, device_ranks.one_call):
             assert name == "UnavailableError" and "no emulated links" in text
 
@@ -187,7 +189,7 @@ import gpucomm, nccl_library
 from on_device import HostKit
 from rank_processes import leave
 nccl_library.own()
-comm = gpucomm.init(timeout=5)
+comm = gpucomm.init(timeout=20)
 """
 
 ENDLESS = (

@@ -242,18 +242,19 @@ SCRIPT = """
 import json, sys
 import numpy as np
 import gpucomm
-comm = gpucomm.init(timeout=2)
+comm = gpucomm.init(timeout=20)  # to start; then:
+SOON = 3
 rank, i = comm.rank, 0
 def say(*what):
     print(json.dumps(what), flush=True)
 while True:
     try:
         while comm.world == 4 or i < 20:
-            comm.all_reduce(np.ones(100_000, np.float32), algorithm="ring")
+            comm.all_reduce(np.ones(100_000, np.float32), algorithm="ring", timeout=SOON)
             i += 1
             if i == 5:
                 say("started")
-        total = float(comm.all_reduce(np.ones(3))[0])
+        total = float(comm.all_reduce(np.ones(3), timeout=SOON)[0])
         say("sound", rank, comm.rank, comm.world, total, comm is gpucomm.init())
         break
     except gpucomm.errors.ClosedError as error:
@@ -262,7 +263,7 @@ while True:
     except gpucomm.errors.Error as error:
         i = 10
         try:
-            comm = comm.shrink()
+            comm = comm.shrink(timeout=SOON)
         except gpucomm.errors.Error as late:
             say("late", type(late).__name__, str(late))
             break

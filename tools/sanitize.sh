@@ -3,7 +3,7 @@
 # runs the tests whose ranks are threads, in two processes side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-first=(tests/test_collectives.py tests/test_links.py tests/test_shrink.py tests/test_devices.py tests/test_device_collectives.py tests/test_device_bounded.py)
+first=(tests/test_collectives.py tests/test_links.py tests/test_shrink.py tests/test_devices.py tests/test_device_collectives.py tests/test_device_bounded.py tests/test_device_graphs.py)
 second=(tests/test_uneven.py tests/test_arguments.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_heap.py)
 alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
 
