@@ -879,7 +879,7 @@ class Communicator:
         self, x: typing.Any, codec: str, tells_error: bool
     ) -> typing.Any:
         """
-        What "auto" takes for a reduce_scatter in place of this codec, (algorithm, segments), if that is settled;
+        (algorithm, segments) that "auto" has settled to take for a reduce_scatter in place of the codec;
         else None. The caller then makes that call, which this has counted.
         """
     def _survivors(

@@ -200,9 +200,9 @@ void bind_communicator(py::module_& m) {
             return taken ? py::make_tuple(taken->algorithm, taken->segments) : Object(py::none());
           },
           "x"_a, "codec"_a, "tells_error"_a,
-          "What \"auto\" takes for a reduce_scatter in place of this codec, (algorithm, segments), if that "
-          "is "
-          "settled;\nelse None. The caller then makes that call, which this has counted.")
+          "(algorithm, segments) that \"auto\" has settled to take for a reduce_scatter in place of the "
+          "codec;\n"
+          "else None. The caller then makes that call, which this has counted.")
       .def(
           "_norms",
           [](PyCommunicator& c, Object x, const std::vector<size_t>& blocks, Maybe timeout, Handle stream) {

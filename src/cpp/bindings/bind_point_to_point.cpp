@@ -91,7 +91,7 @@ std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array,
                  message_way()};
     residence.nccl = core_->nccl();
     check_on_device({}, *residence.device);
-    refuse_capture(*residence.device, residence.stream, "messages cannot be, only collectives");
+    refuse_capture(residence.device->capture_of(residence.stream), "messages cannot be, only collectives");
   }
   py::gil_scoped_release released;
   return core_->messages().start(sending, peer, array.dtype(), array.count(), array.data(), limit, residence);

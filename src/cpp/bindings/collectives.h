@@ -65,8 +65,8 @@ Stream stream_of(const Options& options, const Array& array);
 void choose_on_device(Shape& shape);
 // The host waits for an event, looks after the other ranks meanwhile, and throws what went wrong.
 void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s);
-// Throws where a stream is being captured into a graph that cannot take a call, and says why.
-void refuse_capture(Device& device, Stream stream, const char* why);
+// Throws where the stream of a call that no graph takes is in a capture (Device::capture_of), and says why.
+void refuse_capture(uint64_t capture, const char* why);
 // Whether a call has ended, on a device too.
 bool ended(const Pending& call);
 // Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for

@@ -53,9 +53,8 @@ void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point d
   if (!failure.empty()) fail_on(*event.device(), communicator, ": " + failure);
 }
 
-void refuse_capture(Device& device, Stream stream, const char* why) {
-  if (device.capture_of(stream))
-    fail(ErrorKind::invalid_argument, "the stream is being captured into a graph, but ", why);
+void refuse_capture(uint64_t capture, const char* why) {
+  if (capture) fail(ErrorKind::invalid_argument, "the stream is being captured into a graph, but ", why);
 }
 
 Stream stream_of(const Options& options, const Array& array) {
@@ -112,8 +111,7 @@ void PyCommunicator::find_way(Shape& shape, Device& device, Seconds limit) {
 // The host waits for the largest magnitude of this rank, and then for that of all.
 std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape, const Arrays& arrays,
                                                               const Array& where, Seconds limit) {
-  refuse_capture(*arrays.device, arrays.stream,
-                 "the ranks agree on the largest magnitude first, on the host");
+  refuse_capture(arrays.capture, "the ranks agree on the largest magnitude first, on the host");
   std::vector<DeviceLargest::Span> spans;
   if (!arrays.staging) spans.push_back({arrays.input, where.count()});
   for (size_t i = 0; arrays.staging && i < arrays.staging->in.size(); ++i) {
@@ -141,6 +139,7 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Arr
                                            py::object result, const Options& options, Seconds limit) {
   arrays.device = device_of(where, "x");
   arrays.stream = stream_of(options, where);
+  arrays.capture = arrays.device->capture_of(arrays.stream);
   arrays.stream_waits = !options.async_op;
   arrays.error = error_for(options);
   shape.tells_error = arrays.error || options.lost_sq;
@@ -150,7 +149,7 @@ py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Arr
   }
   check_on_device(shape, *arrays.device);
   if (core_->device_wish().way != DeviceWay::threads)
-    refuse_capture(*arrays.device, arrays.stream,
+    refuse_capture(arrays.capture,
                    "only calls of ranks that are threads can be: others wait for each other on the host");
   choose_on_device(shape);
   find_way(shape, *arrays.device, limit);

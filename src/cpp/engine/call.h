@@ -78,6 +78,7 @@ struct Arrays {
   // Null: host memory. Else who calls may reuse or read the arrays behind what `stream` holds after the call.
   std::shared_ptr<Device> device;
   Stream stream = nullptr;
+  uint64_t capture = 0;                    // Device::capture_of the stream, at the call
   bool stream_waits = true;                // else the rank lets it wait later
   std::shared_ptr<const Staging> staging;  // null: the arrays travel as they are
 };

@@ -49,7 +49,7 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
   work->arrays = arrays, work->timeout = timeout;
   work->stream = arrays.stream;
   work->finished = arrays.device ? std::make_shared<OwnEvent>(make_event(arrays.device)) : nullptr;
-  work->captured = arrays.device && arrays.device->capture_of(arrays.stream);
+  work->captured = arrays.capture != 0;
   work->sequence = ++sequence_;
   work->program.reset(), work->tuning.reset(), work->turn = {};
   work->started = false, work->error.reset(), work->deadline.reset();

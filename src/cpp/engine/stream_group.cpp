@@ -62,13 +62,8 @@ void StreamGroup::check() const {
 
 // Where one stream is captured into a graph, the work of all ranks goes there: two graphs cannot be merged.
 void StreamGroup::check_captures() const {
-  const auto capture = [&](size_t rank) {
-    const Arrays& arrays = parts_[rank]->arrays;
-    return arrays.device->capture_of(arrays.stream);
-  };
-  const uint64_t first = capture(0);
   for (size_t rank = 1; rank < parts_.size(); ++rank)
-    if (capture(rank) != first)
+    if (parts_[rank]->arrays.capture != parts_[0]->arrays.capture)
       fail(ErrorKind::invalid_argument, "the streams of ranks 0 and ", rank, " of ", parts_.size(),
            " are not in one capture of a graph, in ", describe(parts_[rank]->record),
            ": the ranks' streams must be all in the same, or none in any");

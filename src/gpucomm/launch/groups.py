@@ -17,7 +17,7 @@ from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
 from gpucomm.links import restricted
 
-__all__ = ["forget", "join", "split", "subset"]
+__all__ = ["forget", "join", "share_memory", "split", "subset"]
 
 _APART = -1  # the color of a rank that joins no group
 
@@ -99,11 +99,27 @@ def _join(
         return Communicator("local", rank, world, region=region, **how)
     if world == 1:
         return Communicator("local", 0, 1, region=_core.Region(1), **how)
+    return share_memory(rank, world, name, timeout, **how)
+
+
+def share_memory(rank: int, world: int, name: str, start_timeout: float, **how: Any) -> Communicator:
+    """A communicator over memory that processes of one node meet to share.
+
+    Args:
+        rank: of this process in it.
+        world: how many ranks there are.
+        name: of the group, as of `join`.
+        start_timeout: seconds that all have to come.
+        **how: further keywords of the communicator.
+
+    Raises:
+        Error: as `init`.
+    """
 
     def attach(memory: int) -> Communicator:
         return Communicator("shm", rank, world, fd=memory, **how)
 
-    return meet(Ranks(rank, world, rank, world, name, "split"), 0, timeout, _core.shm_create, attach)
+    return meet(Ranks(rank, world, rank, world, name, "split"), 0, start_timeout, _core.shm_create, attach)
 
 
 def forget(name: str) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.launch.environment import Ranks
-from gpucomm.launch.rendezvous import meet
+from gpucomm.launch.groups import share_memory
 
 __all__ = ["Idle", "without_links"]
 
@@ -53,9 +51,4 @@ class Idle:
 def without_links(comm: Communicator) -> Communicator:
     """The same ranks, processes of this machine, over its memory: no links are emulated."""
     name = f"{comm.broadcast_object(secrets.token_hex(8))} without links"
-
-    def attach(memory: int) -> Communicator:
-        return Communicator("shm", comm.rank, comm.world, fd=memory, nodes=list(comm.nodes))
-
-    ranks = Ranks(comm.rank, comm.world, comm.rank, comm.world, name, "gpucomm")
-    return meet(ranks, 0, comm.timeout, _core.shm_create, attach)
+    return share_memory(comm.rank, comm.world, name, comm.timeout, nodes=list(comm.nodes))

@@ -12,7 +12,19 @@ from gpucomm.reproduce.compressed_collectives.idle import Idle, without_links
 from gpucomm.reproduce.compressed_collectives.points import Point
 from gpucomm.reproduce.run import Run
 
-__all__ = ["AUTO", "CODECS", "CODED", "COMPUTE", "PER_HOP", "RANKS", "SHARES", "Steps", "losses", "steps"]
+__all__ = [
+    "AUTO",
+    "CODECS",
+    "CODED",
+    "CODING",
+    "COMPUTE",
+    "PER_HOP",
+    "RANKS",
+    "SHARES",
+    "Steps",
+    "losses",
+    "steps",
+]
 
 RANKS = 4
 # Not zfp: four ranks on two cores code longer in it than the bytes that it saves take.
@@ -136,12 +148,11 @@ def _steps(run: Run, share: float) -> Steps:
 def _measured(run: Run, rate: float, names: Sequence[str]) -> Steps:
     """Measures these ways on links of so many MB/s."""
     model, how_often = _how_much(run)
-    ways: dict[str, dict[str, Any]] = {name: {"algorithm": name, **model} for name in names}
-    ways[COMPUTE]["algorithm"] = "auto"
-    for name in ways.keys() & {CODING, CODED, PER_HOP, AUTO}:
-        ways[name].update(CODECS)
-    if CODING in ways:
-        ways[CODING]["algorithm"] = CODED
+    algorithms, codes = {COMPUTE: "auto", CODING: CODED}, (CODING, CODED, PER_HOP, AUTO)
+    ways = {
+        name: {"algorithm": algorithms.get(name, name), **model, **(CODECS if name in codes else {})}
+        for name in names
+    }
     point = _point(run, rate, model["width"])
     found = run.on_ranks(point.cell, RANKS, _train, ways, point.cell.nbytes, *how_often)
     times, per_hop = (
