@@ -65,6 +65,31 @@ def as_on_the_host(
     return bool(np.array_equal(found, host))
 
 
+def gathered_unevenly(comm: Any, counts: list[int], **options: Any) -> bool:
+    """Whether an all_gather of these counts gives the bits that it gives in host memory."""
+    gpu, counts = own(50), counts[: comm.world]
+    x = np.random.default_rng(comm.rank).standard_normal(counts[comm.rank]).astype(np.float32)
+    host = comm.all_gather(x.copy(), counts=counts, **options)
+    with stream_of(gpu) as stream:
+        racing = Racing(gpu, stream)
+        out = racing.empty(sum(counts), np.float32)
+        comm.all_gather(racing.array(x), out=out, counts=counts, stream=stream, **options)
+        return bool(np.array_equal(racing.found(racing.read(out)), host))
+
+
+def enqueued(comm: Any, collective: str, codec: str, kinds: list[str]) -> dict[str, int]:
+    """What the device is given to do by a coded call in two segments, and by the copy that brings x."""
+    gpu = own(50)
+    with stream_of(gpu) as stream:
+        racing = Racing(gpu, stream)
+        x = np.ones(60_000 * comm.world, np.float32)
+        before = [gpu.enqueued(kind) for kind in kinds]
+        call(comm, racing, collective, x, 0, algorithm="coded_ring", codec=codec, segments=2)
+        found = {kind: gpu.enqueued(kind) - n for kind, n in zip(kinds, before, strict=True)}
+        racing.finish()
+    return found
+
+
 def bounded(comm: Any, most: float, count: int, op: str, deferred_us: int) -> tuple[Any, ...]:
     """What max_rel_err reports, and whether it is kept and the same on all ranks."""
     gpu = own(deferred_us)

@@ -39,9 +39,25 @@ def test_the_same_bits_as_in_host_memory(world, collective, algorithm, codec):
         *(collective, "float32", 60_000, 50),
         algorithm=algorithm,
         codec=codec,
-        segments=2,
+        segments=12,
     )
     assert same == [True] * world.ranks
+
+
+def test_coded_pieces_are_coded_in_the_messages(world):
+    """Into the arena and out of it: copied is what is forwarded, x, and operands to where sums go."""
+    kinds, hops = ["copy", "encode", "decode", "decode_add_encode"], world.ranks - 1
+    folds = dict(zip(kinds, [1 + 2, 2, 2, 2 * (hops - 1)], strict=True))
+    gathers = dict(zip(kinds, [1 + 2 * (hops - 1), 2, 2 * world.ranks, 0], strict=True))
+    assert world.run(ranks_do.enqueued, "reduce_scatter", "int8", kinds) == [folds] * world.ranks
+    assert world.run(ranks_do.enqueued, "all_gather", "int8", kinds) == [gathers] * world.ranks
+
+
+@pytest.mark.parametrize("codec", ["int8", "mpc"])
+@pytest.mark.parametrize("counts", [[600_000, 9_000, 700], [9_000, 600_000, 800_000]])
+def test_pieces_that_fit_in_the_arena_among_others_that_do_not(world, codec, counts):
+    options = {"algorithm": "coded_ring", "codec": codec, "segments": 2}
+    assert all(world.run(ranks_do.gathered_unevenly, counts, **options))
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "linear_pipeline", "direct"])

@@ -152,43 +152,60 @@ bool DeviceExecution::advance(int index) {
   bool progressed = false;
   while (lane.next < steps.size()) {
     const int step = steps[lane.next];
-    const Instruction& in = program().instructions[step];
-    if (!lane.begun) {
-      if (!ready(in)) break;
-      wait_for_lanes(in, index);
-      lane.begun = true;
+    if (!done_[step]) {
+      if (!lane.begun) {
+        if (!ready(at(step))) break;
+        wait_for_lanes(at(step), index);
+        lane.begun = true;
+      }
+      const size_t moved = lane.moved;
+      const bool finished = run(step, lane, held.streams[index].get());
+      progressed |= finished || lane.moved > moved;
+      if (!finished) break;
+      finish(step);
     }
-    const size_t moved = lane.moved;
-    const bool finished = run(in, lane, held.streams[index].get());
-    progressed |= finished || lane.moved > moved;
-    if (!finished) break;
-    if (awaited_[step]) held.device->record(held.events[index].get(), held.streams[index].get());
-    done_[step] = 1, --remaining_;
     lane = {.next = lane.next + 1};
   }
   return progressed;
 }
 
-bool DeviceExecution::ready(const Instruction& in) const {
-  return std::all_of(in.after.begin(), in.after.end(), [&](int before) { return done_[before]; });
+void DeviceExecution::finish(int step) {
+  const Held& held = share_->held;
+  const int lane = at(step).lane;
+  if (awaited_[step]) held.device->record(held.events[lane].get(), held.streams[lane].get());
+  done_[step] = 1, --remaining_;
+}
+
+// The next step of a lane, -1 behind its last; some are done before their turn (pass).
+int DeviceExecution::head(int lane) const {
+  const std::vector<int>& steps = program().lane_steps[lane];
+  const auto next =
+      std::find_if(steps.begin() + lanes_[lane].next, steps.end(), [&](int step) { return !done_[step]; });
+  return next == steps.end() ? -1 : *next;
+}
+
+bool DeviceExecution::ready(const Instruction& in, int except) const {
+  return std::all_of(in.after.begin(), in.after.end(),
+                     [&](int before) { return done_[before] || before == except; });
 }
 
 // What a lane has recorded last covers all its steps before.
 void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
   const Held& held = share_->held;
   for (const int before : in.after) {
-    const int other = program().instructions[before].lane;
+    const int other = at(before).lane;
     if (other != index) held.device->wait(held.streams[index].get(), held.events[other].get());
   }
 }
 
 // One attempt to enqueue the rest of a step; true: all of it is.
-bool DeviceExecution::run(const Instruction& in, Lane& lane, Stream stream) {
+bool DeviceExecution::run(int step, Lane& lane, Stream stream) {
+  const Instruction& in = at(step);
   const Lost lost = lost_of(program(), call_.arrays, share_->held.scratch.get());
   const DeviceCall call{program(), spaces_, *share_->held.device, stream, call_.arrays.error, lost};
   if (in.kind == StepKind::send) return send(in, lane, call);
-  if (receives(in.kind)) return receive(in, lane, call);
-  enqueue_local(call, in);
+  if (receives(in.kind)) return pass(step, call) || receive(in, lane, call);
+  run_local(step, call);
   return true;
 }
 

@@ -56,9 +56,15 @@ class DeviceExecution : public DeviceCalls {
   void start_lanes();
   void end();
   bool advance(int index);
-  bool ready(const Instruction& in) const;
+  const Instruction& at(int step) const { return program().instructions[step]; }
+  int head(int lane) const;
+  bool ready(const Instruction& in, int except = -1) const;
   void wait_for_lanes(const Instruction& in, int index);
-  bool run(const Instruction& in, Lane& lane, Stream stream);
+  bool run(int step, Lane& lane, Stream stream);
+  void finish(int step);
+  bool can_leave(int send, int bringing) const;
+  void run_local(int step, DeviceCall call);
+  bool pass(int step, DeviceCall call);
   void take(const Instruction& in, size_t moved, size_t bytes, const DeviceCall& call);
 
   DeviceWords* words_;                  // of arenas

@@ -41,28 +41,31 @@ void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<con
 
 // What a mean's sum loses once it is divided is the world's share of what the contributions lose.
 static void encode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
-  call.device.encode(piece, call.source(in), call.target(in), call.stream);
+  std::byte* const slot = call.leaves ? call.leaves : call.target(in);
+  call.device.encode(piece, call.source(in), slot, call.stream);
   if (!piece.codec->traits().lossy) return;
   if (call.lost.parts) {
-    call.device.decode(piece, call.target(in), call.lost.became, false, 1, call.stream);
+    call.device.decode(piece, slot, call.lost.became, false, 1, call.stream);
     const Squared lost{piece.dtype, call.source(in), piece.count, 1, call.lost.became, divisor_of(call, in)};
     call.device.add_squares(lost, call.lost.parts, call.stream);
   }
   if (!call.error) return;
   std::byte* const error = call.error + in.message_offset;
-  call.device.decode(piece, call.target(in), error, false, 1, call.stream);
+  call.device.decode(piece, slot, error, false, 1, call.stream);
   call.device.difference(piece.dtype, call.source(in), error, divisor_of(call, in), piece.count, call.stream);
 }
 
 // One step after the other where it must be told what is lost.
-static void recode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
+static void recode(const DeviceCall& call, const Instruction& in, const std::byte* arrived,
+                   const CodedPiece& piece) {
   const Instruction& after = call.program.instructions[in.encodes];
+  std::byte* const slot = call.leaves ? call.leaves : call.target(after);
   const std::byte* const own =
       in.operand < 0 ? call.target(in) : call.source(call.program.instructions[in.operand]);
   if (!call.error && !call.lost.parts)
-    return call.device.decode_add_encode(piece, call.source(in), own, call.target(after), call.stream);
+    return call.device.decode_add_encode(piece, arrived, own, slot, call.stream);
   if (own != call.target(in)) call.device.copy(call.target(in), own, in.bytes, call.stream);
-  call.device.decode(piece, call.source(in), call.target(in), true, 1, call.stream);
+  call.device.decode(piece, arrived, call.target(in), true, 1, call.stream);
   encode(call, after, piece);
 }
 
@@ -83,11 +86,11 @@ Traffic traffic_of(const Program& program) {
 void enqueue_local(const DeviceCall& call, const Instruction& in) {
   const Shape& shape = call.program.shape;
   const CodedPiece piece{shape.codec, shape.dtype, count_of(call, in)};
-  const std::byte* const source = call.source(in);
+  const std::byte* const source = call.arrived ? call.arrived : call.source(in);
   std::byte* const target = call.target(in);
   if (!in.bytes || in.spared) return;  // an empty piece does not travel
   if (in.kind == StepKind::encode) return encode(call, in, piece);
-  if (in.encodes >= 0) return recode(call, in, piece);
+  if (in.encodes >= 0) return recode(call, in, source, piece);
   if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
     return call.device.decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor_of(call, in),
                               call.stream);

@@ -24,6 +24,10 @@ struct DeviceCall {
   Stream stream;
   std::byte* error = nullptr;  // as of Arrays
   Lost lost = {};
+  // Where a coded piece lies that a step decodes, and where to put the one that it encodes, in place of their
+  // slots of scratch.
+  const std::byte* arrived = nullptr;
+  std::byte* leaves = nullptr;
 
   std::byte* source(const Instruction& in) const {
     return spaces[static_cast<size_t>(in.source.space)] + in.source_offset;

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "codecs/coding.h"
 #include "engine/answers.h"
+#include "engine/passing.h"
 #include "engine/recoding.h"
 
 namespace gpucomm {
@@ -233,6 +234,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     Compiler(plan, layout, out_layout, item, program, plain_sends(plan, all)).run();
     pair_answers(program);
     pair_recodings(program);
+    mark_passing(program);
     break;
   }
   program.record = make_record(program.shape);

@@ -138,14 +138,30 @@ bool SharedArena::has_room(int peer) const {
   return peers_[peer].sent < to(peer).read.load(std::memory_order_acquire) + kSlots;
 }
 
-void SharedArena::fill(int number, const std::byte* from, size_t bytes, Stream stream) {
+std::byte* SharedArena::room(int number, Stream stream) {
   Peer& peer = peers_[number];
-  const int slot = static_cast<int>(peer.sent % kSlots);
+  const size_t slot = peer.sent % kSlots;
   if (peer.sent >= kSlots) device_->wait(stream, peer.read_there[slot].get());
-  device_->copy(slots_to(number) + slot * chunk_bytes_, from, bytes, stream);
-  device_->record(peer.filled[slot].get(), stream);
+  if (slot < peer.kept.size()) device_->wait(stream, peer.kept[slot].get());
+  return slots_to(number) + slot * chunk_bytes_;
+}
+
+void SharedArena::tell_filled(int number, Stream stream) {
+  Peer& peer = peers_[number];
+  device_->record(peer.filled[peer.sent % kSlots].get(), stream);
   words_.pairs[rank_][number].filled.store(++peer.sent, std::memory_order_release);
   transport_->wake(number);
+}
+
+void SharedArena::fill(int number, const std::byte* from, size_t bytes, Stream stream) {
+  device_->copy(room(number, stream), from, bytes, stream);
+  tell_filled(number, stream);
+}
+
+void SharedArena::keep(int number, Stream stream) {
+  Peer& peer = peers_[number];
+  while (peer.kept.size() < kSlots) peer.kept.push_back(make_event(device_));
+  device_->record(peer.kept[(peer.sent - 1) % kSlots].get(), stream);
 }
 
 bool SharedArena::has_chunk(int peer) const {

@@ -23,8 +23,14 @@ class SharedArena {
   size_t chunk_bytes() const { return chunk_bytes_; }
 
   bool has_room(int peer) const;
-  // Copies the next chunk to a peer that has room for it.
+  // Where the next chunk goes to a peer that has room for it: what the stream gets from now on may write it.
+  std::byte* room(int peer, Stream stream);
+  // It is written by what the stream holds.
+  void tell_filled(int peer, Stream stream);
+  // All three by a copy.
   void fill(int peer, const std::byte* from, size_t bytes, Stream stream);
+  // What the stream holds reads, here, the chunk that was filled last.
+  void keep(int peer, Stream stream);
   bool has_chunk(int peer) const;
   // The next chunk of a peer that has one: what the stream gets from now on finds it there.
   const std::byte* chunk(int peer, Stream stream);
@@ -42,6 +48,7 @@ class SharedArena {
   struct Peer {
     std::vector<OwnEvent> filled, read;              // by slot: of the chunks to it, and from it
     std::vector<OwnEvent> filled_there, read_there;  // its own
+    std::vector<OwnEvent> kept;                      // of the chunks to it: this rank has read them too
     OpenedMemory memory;                             // its arena
     const std::byte* slots = nullptr;                // ... of chunks to this rank
     uint64_t sent = 0, taken = 0;                    // chunks
