@@ -218,7 +218,7 @@ def test_messages_that_auto_has_settled_not_to_code() -> None:
     def body(comm: Communicator) -> Any:
         comm.set_links(MODEL)
         x, told = np.ones(1 << 16, np.float32), []
-        for _ in range(60 * ENOUGH):
+        for _ in range(70 * ENOUGH):
             settled = comm._settled_without_codec(x, "zfp:16", False)
             if settled is None:
                 comm.reduce_scatter(x, codec="zfp:16")

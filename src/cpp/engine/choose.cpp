@@ -22,6 +22,8 @@ struct Doubt {
 };
 // Where bytes move at the memory's speed the model, which knows neither caches nor placement, is off by more.
 constexpr Doubt kDoubt{1.5, 1, 8}, kDoubtInMemory{4, 8, 16};
+// Whatever is predicted of a codec, so many choices without one are tried beside it.
+constexpr int kDense = 3;
 constexpr double kMemorySecondsAByte = 1e-9;
 
 bool several(const std::vector<int>& nodes) {
@@ -59,7 +61,7 @@ size_t best_of(const std::vector<Choice>& all, size_t bytes) {
 
 std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorithms, size_t bytes,
                                  const Links& links) {
-  std::vector<Choice> all, tried;
+  std::vector<Choice> all, near;
   for (const auto& cuts : algorithms) all.insert(all.end(), cuts.begin(), cuts.end());
   const Choice best = all[best_of(all, bytes)];
   const Doubt& doubt = links.beta < kMemorySecondsAByte ? kDoubtInMemory : kDoubt;
@@ -68,19 +70,26 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
                            ? std::bit_width(static_cast<unsigned>(best.segments / cuts[0].segments)) - 1
                            : best_of(cuts, bytes);
     for (size_t i = own % 2; i < cuts.size(); i += 2)
-      if (i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) tried.push_back(cuts[i]);
+      if (i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) near.push_back(cuts[i]);
   }
   auto is_best = [&](const Choice& c) {
     return c.algorithm == best.algorithm && c.segments == best.segments;
   };
-  std::erase_if(tried, [&](const Choice& c) { return is_best(c) || c.cost_s > doubt.dearer * best.cost_s; });
-  std::stable_sort(tried.begin(), tried.end(), [](auto& a, auto& b) { return a.cost_s < b.cost_s; });
-  tried.insert(tried.begin(), best);
-  tried.resize(std::min(tried.size(), doubt.most));
+  std::erase_if(near, is_best);
+  std::stable_sort(near.begin(), near.end(), [](auto& a, auto& b) { return a.cost_s < b.cost_s; });
+  std::vector<Choice> tried{best};
+  int dense = 0;
+  for (const Choice& c : near) {
+    const bool likely = c.cost_s <= doubt.dearer * best.cost_s && tried.size() < doubt.most;
+    const bool beside = codes(best) && !codes(c) && dense++ < kDense;
+    if (likely || beside) tried.push_back(c);
+  }
   return tried;
 }
 
 }  // namespace
+
+bool codes(const Choice& choice) { return Registry<Algorithm>::find(choice.algorithm).coded; }
 
 size_t bytes_known(const Shape& shape) {
   return shape.out_counts.empty() ? shape.count * size_of(shape.dtype) : 0;

@@ -15,6 +15,7 @@ struct Choice {
   int segments = 1;
   double cost_s = 0;  // predicted
 };
+bool codes(const Choice& choice);
 
 // Calls that are chosen for alike, the same on every rank: collective, size in powers of two (of all_to_all
 // with uneven counts, which the ranks do not know of each other, none), algorithm, segments, root and codec
@@ -34,8 +35,8 @@ Links typical_links(const std::vector<int>& nodes);
 class Choices {
  public:
   // `shape.algorithm` "auto": any that offers the collective, with a codec those without it too: coding must
-  // pay. `shape.segments` 0: powers of two. `nodes`: the
-  // node of each rank. The choice comes first, then by cost what is worth trying.
+  // pay. `shape.segments` 0: powers of two. `nodes`: the node of each rank. The choice comes first, then by
+  // cost what is worth trying, some of them without the codec.
   // `coding`: what the shape's codec costs.
   const std::vector<Choice>& find(const Shape& shape, const std::vector<int>& nodes, const Links& links,
                                   const Coding& coding = {});

@@ -12,8 +12,6 @@ constexpr size_t kMostPrograms = 512;
 // Of codecs that were not timed: seconds a byte, of a busy core.
 constexpr Coding kTypicalCoding{1, 2.5e-10, 2.5e-10};
 
-bool codes(const Choice& choice) { return Registry<Algorithm>::find(choice.algorithm).coded; }
-
 void check_coding(const Shape& wish) {
   const bool coded = wish.codec != nullptr, named = wish.algorithm != "auto";
   if (named ? Registry<Algorithm>::find(wish.algorithm).coded == coded : !coded) return;

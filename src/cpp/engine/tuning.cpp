@@ -19,7 +19,7 @@ Timing timing_for(double seconds) {
   if (seconds < 1e-4) return {16, 5};
   if (seconds < 1e-3) return {8, 4};
   if (seconds < 1e-2) return {4, 3};
-  return seconds < 0.1 ? Timing{2, 2} : Timing{1, 1};
+  return seconds < 0.1 ? Timing{2, 3} : Timing{1, 1};
 }
 
 // The calls of a round are followed by so many times as many that try nothing.
@@ -27,8 +27,10 @@ constexpr int kRest = 64;
 constexpr int kRivalsAgain = 4;
 // Above this size the time of a message is taken as proportional to its bytes.
 constexpr size_t kProportional = 64 << 10;
+// What loses bits must save so much time.
+constexpr double kCodingGains = 1.05;
 
-// The lower one of two: what disturbs a burst makes it longer.
+// Of an even number the lower middle one: what disturbs a burst makes it longer.
 double median(std::vector<double> samples) {
   if (samples.empty()) return 0;
   const auto middle = samples.begin() + (samples.size() - 1) / 2;
@@ -108,7 +110,8 @@ void Tuning::settle(std::vector<double> agreed) {
   }
   std::vector<int> order(agreed.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return agreed[a] < agreed[b]; });
+  auto cost = [&](int place) { return agreed[place] * (codes(trials_[place].choice) ? kCodingGains : 1); };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return cost(a) < cost(b); });
   std::vector<Trial> sorted;
   for (const int place : order) sorted.push_back(std::move(trials_[place]));
   std::move(sorted.begin(), sorted.end(), trials_.begin());
