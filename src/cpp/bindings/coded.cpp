@@ -1,11 +1,9 @@
 // Calls with a codec: which one it is, what it costs, and where it goes what it loses.
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "base/cpus.h"
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
 #include "codecs/coding.h"
@@ -106,15 +104,17 @@ void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limi
   blocking(*core_, [&] { core_->run(largest_of(count, purpose), {bytes, bytes}, limit); });
 }
 
-// Once for each codec, before its first call that leaves the choice to us. Ranks code at the same time, on
-// less than a core each where there are fewer cores.
+// Once for each codec, before its first call that leaves the choice to us. All ranks at once, as in calls:
+// they may have less than a core each.
 void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
   const std::string spec = call.codec->spec();
   if (core_->frozen() || core_->coding_known(spec)) return;
-  std::array<double, 2> seconds = time_coding(*call.codec, call.dtype);
-  const std::vector<int>& nodes = core_->nodes();
-  const auto here = static_cast<double>(std::count(nodes.begin(), nodes.end(), nodes[core_->rank()]));
-  for (double& s : seconds) s *= std::max(1.0, here / usable_cpus());
+  std::array<double, 2> seconds{};
+  agree_on_largest(seconds.data(), seconds.size(), limit);
+  {
+    py::gil_scoped_release released;
+    seconds = time_coding(*call.codec, call.dtype);
+  }
   agree_on_largest(seconds.data(), seconds.size(), limit);
   core_->set_coding(spec, {1, seconds[0], seconds[1]});
 }

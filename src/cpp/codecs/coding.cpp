@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "codecs/floats.h"
@@ -12,18 +11,19 @@ namespace gpucomm {
 namespace {
 
 constexpr size_t kBytes = 256 << 10;
-constexpr int kTries = 5;
+// Longer than a scheduler's turns: where threads share a core it shows.
+constexpr double kWindow = 0.01;
 
 template <class Call>
-double least_seconds(Call call) {
+double mean_seconds(Call call) {
   using Clock = std::chrono::steady_clock;
-  double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kTries; ++i) {
-    const auto start = Clock::now();
+  call();  // touches the memory
+  const auto start = Clock::now();
+  double spent = 0;
+  int calls = 0;
+  for (; spent < kWindow; ++calls, spent = std::chrono::duration<double>(Clock::now() - start).count())
     call();
-    least = std::min(least, std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return least;
+  return spent / calls;
 }
 
 }  // namespace
@@ -58,8 +58,8 @@ std::array<double, 2> time_coding(const Codec& codec, Dtype dtype) {
   for (size_t i = 0; i < kBytes && !agreed; ++i)
     dense[i] = static_cast<std::byte>(0x30 + (i * 7 + i / 64) % 16);
   const PieceCoding coding{codec, dtype, count, slot.size() - kCodedHeader};
-  const double encode = least_seconds([&] { coding.encode(dense.data(), slot.data()); });
-  const double decode = least_seconds([&] { coding.decode(slot.data(), dense.data(), false); });
+  const double encode = mean_seconds([&] { coding.encode(dense.data(), slot.data()); });
+  const double decode = mean_seconds([&] { coding.decode(slot.data(), dense.data(), false); });
   return {encode / kBytes, decode / kBytes};
 }
 

@@ -57,7 +57,7 @@ struct PieceCoding {
   }
 };
 
-// Seconds that a byte takes to encode and to decode, out of a core's cache: the least of a few tries.
+// Seconds that a byte takes to encode and to decode, in a core's cache, in the mean of a while.
 std::array<double, 2> time_coding(const Codec& codec, Dtype dtype);
 
 }  // namespace gpucomm

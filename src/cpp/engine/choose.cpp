@@ -22,8 +22,9 @@ struct Doubt {
 };
 // Where bytes move at the memory's speed the model, which knows neither caches nor placement, is off by more.
 constexpr Doubt kDoubt{1.5, 1, 8}, kDoubtInMemory{4, 8, 16};
-// Whatever is predicted of a codec, so many choices without one are tried beside it.
+// Beside a codec so many choices without one are tried in any case, predicted at most so many times dearer.
 constexpr int kDense = 3;
+constexpr double kDearestDense = 4;
 constexpr double kMemorySecondsAByte = 1e-9;
 
 bool several(const std::vector<int>& nodes) {
@@ -81,7 +82,8 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
   int dense = 0;
   for (const Choice& c : near) {
     const bool likely = c.cost_s <= doubt.dearer * best.cost_s && tried.size() < doubt.most;
-    const bool beside = codes(best) && !codes(c) && dense++ < kDense;
+    const bool beside = codes(best) && !codes(c) && dense < kDense && c.cost_s <= kDearestDense * best.cost_s;
+    dense += !codes(c);
     if (likely || beside) tried.push_back(c);
   }
   return tried;

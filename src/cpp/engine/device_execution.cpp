@@ -176,7 +176,7 @@ void DeviceExecution::finish(int step) {
   done_[step] = 1, --remaining_;
 }
 
-// The next step of a lane, -1 behind its last; some are done before their turn (pass).
+// The next step of a lane, -1 behind its last; some are done before their turn (run_local, pass).
 int DeviceExecution::head(int lane) const {
   const std::vector<int>& steps = program().lane_steps[lane];
   const auto next =
@@ -189,7 +189,8 @@ bool DeviceExecution::ready(const Instruction& in, int except) const {
                      [&](int before) { return done_[before] || before == except; });
 }
 
-// What a lane has recorded last covers all its steps before.
+// What a lane has recorded last covers all its steps before, but those that passed with another lane's: they
+// use no slot of scratch, and what uses their piece is enqueued with them.
 void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
   const Held& held = share_->held;
   for (const int before : in.after) {
@@ -204,7 +205,7 @@ bool DeviceExecution::run(int step, Lane& lane, Stream stream) {
   const Lost lost = lost_of(program(), call_.arrays, share_->held.scratch.get());
   const DeviceCall call{program(), spaces_, *share_->held.device, stream, call_.arrays.error, lost};
   if (in.kind == StepKind::send) return send(in, lane, call);
-  if (receives(in.kind)) return pass(step, call) || receive(in, lane, call);
+  if (receives(in.kind)) return receive(in, lane, call);
   run_local(step, call);
   return true;
 }
@@ -229,6 +230,7 @@ bool DeviceExecution::receive(const Instruction& in, Lane& lane, const DeviceCal
   while (lane.moved < total) {
     for (const int peer : in.peers)
       if (!arena.has_chunk(peer)) return false;
+    if (!lane.moved && total <= arena.chunk_bytes() && pass(in, call)) return true;
     const size_t bytes = std::min(arena.chunk_bytes(), total - lane.moved);
     take(in, lane.moved, bytes, call);
     lane.moved += bytes;

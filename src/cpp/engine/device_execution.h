@@ -1,6 +1,6 @@
 // Calls on device arrays of ranks that are processes: this rank's program as a state machine that never
-// blocks. A step is done when it is enqueued, each lane on a stream of its own; messages pass through the
-// ranks' arenas, chunk by chunk, unless a subclass has another way for them.
+// blocks. A step is done when it is enqueued, each lane on a stream of its own (but see device_passing.cpp);
+// messages pass through the ranks' arenas, chunk by chunk, unless a subclass has another way for them.
 #pragma once
 #include <memory>
 #include <vector>
@@ -64,7 +64,8 @@ class DeviceExecution : public DeviceCalls {
   void finish(int step);
   bool can_leave(int send, int bringing) const;
   void run_local(int step, DeviceCall call);
-  bool pass(int step, DeviceCall call);
+  void forward(const Instruction& arrived, size_t bytes);
+  bool pass(const Instruction& in, DeviceCall call);
   void take(const Instruction& in, size_t moved, size_t bytes, const DeviceCall& call);
 
   DeviceWords* words_;                  // of arenas

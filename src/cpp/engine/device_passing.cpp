@@ -36,27 +36,33 @@ void DeviceExecution::run_local(int step, DeviceCall call) {
   finish(used_by);
 }
 
-// A piece that is here goes on to the next rank and is decoded where it lies, all by the decoding lane's
-// stream; false: not now.
-bool DeviceExecution::pass(int step, DeviceCall call) {
-  const Instruction& in = at(step);
-  if (in.used_by < 0 || !share_->arena || lanes_[in.lane].moved) return false;
-  SharedArena& arena = *share_->arena;
-  const size_t bytes = call.message_bytes(in);
-  if (bytes > arena.chunk_bytes() || !arena.has_chunk(in.peers[0])) return false;
+// From slot to slot, which the sending lane's event then covers.
+void DeviceExecution::forward(const Instruction& arrived, size_t bytes) {
+  const Instruction& in = at(arrived.sent_by);
+  const Held& held = share_->held;
+  const Stream stream = held.streams[in.lane].get();
+  wait_for_lanes(in, in.lane);
+  share_->arena->fill(in.peers[0], share_->arena->chunk(arrived.peers[0], stream), bytes, stream);
+  held.device->record(held.events[in.lane].get(), stream);
+  finish(arrived.sent_by);
+}
+
+// A piece that is here, in one chunk, is sent on, if it is to be, and decoded where it lies; false: not now.
+bool DeviceExecution::pass(const Instruction& in, DeviceCall call) {
+  if (in.used_by < 0) return false;
+  const int step = static_cast<int>(&in - program().instructions.data());
   const Instruction& user = at(in.used_by);
+  SharedArena& arena = *share_->arena;
   advance(user.lane);
   if (head(user.lane) != in.used_by || !ready(user, step)) return false;
   if (in.sent_by >= 0 && !can_leave(in.sent_by, step)) return false;
-  call.stream = share_->held.streams[user.lane].get();
+  const Held& held = share_->held;
+  if (in.sent_by >= 0) forward(in, call.message_bytes(in));
+  call.stream = held.streams[user.lane].get();
   wait_for_lanes(user, user.lane);
   call.arrived = arena.chunk(in.peers[0], call.stream);
-  if (in.sent_by >= 0) {
-    wait_for_lanes(at(in.sent_by), user.lane);
-    arena.fill(at(in.sent_by).peers[0], call.arrived, bytes, call.stream);
-    finish(in.sent_by);
-  }
   run_local(in.used_by, call);
+  if (in.sent_by >= 0) held.device->wait(call.stream, held.events[at(in.sent_by).lane].get());
   arena.give_back(in.peers[0], call.stream);
   finish(in.used_by);
   return true;

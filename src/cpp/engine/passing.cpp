@@ -1,5 +1,7 @@
 #include "engine/passing.h"
 
+#include <algorithm>
+
 namespace gpucomm {
 namespace {
 
@@ -22,9 +24,15 @@ class Marking {
     Instruction& in = steps_[step];
     const bool brings = in.kind == StepKind::encode || in.kind == StepKind::recv;
     if (!brings || in.target.space != Space::coded || !in.bytes || !find_users(step)) return;
-    const bool fits = in.kind == StepKind::recv ? in.used_by >= 0 && steps_[in.used_by].lane != in.lane
+    const bool fits = in.kind == StepKind::recv ? in.used_by >= 0 && !receives_in(steps_[in.used_by].lane)
                                                 : in.sent_by >= 0 && follows(in, next);
     if (!fits) in.sent_by = in.used_by = -1;
+  }
+
+  // Who receives drives the user's lane, which must not do the same.
+  bool receives_in(int lane) const {
+    const std::vector<int>& steps = program_.lane_steps[lane];
+    return std::any_of(steps.begin(), steps.end(), [&](int step) { return receives(steps_[step].kind); });
   }
 
   // What an encode leaves must be read here before anything else happens to it.
@@ -40,7 +48,7 @@ class Marking {
       const Instruction& other = steps_[i];
       if (other.kind != StepKind::recv && uses(other.source, in)) {
         int& user = other.kind == StepKind::send ? sent_by : used_by;
-        if (user >= 0 || other.bytes != in.bytes || other.peers.size() > 1) return false;
+        if (user >= 0 || other.bytes != in.bytes) return false;
         user = i;
       }
       if (other.kind == StepKind::send || !uses(other.target, in)) continue;

@@ -35,8 +35,8 @@ struct Instruction {
   // own operand; -1: none. These two are spared. (See recoding.h.)
   int encodes = -1, operand = -1;
   bool spared = false;
-  // Of what brings a coded piece, an encode or a recv: all that uses it, a send to one rank and another step;
-  // -1: none, or there are more. (See passing.h.)
+  // Of what brings a coded piece, an encode or a recv, where it may pass without a slot of scratch: all that
+  // uses it, a send and another step; else -1. (See passing.h.)
   int sent_by = -1, used_by = -1;
 };
 

@@ -9,6 +9,8 @@ namespace gpucomm {
 namespace {
 
 constexpr size_t kMostPrograms = 512;
+// What loses bits must save so much time.
+constexpr double kLossGains = 1.05;
 // Of codecs that were not timed: seconds a byte, of a busy core.
 constexpr Coding kTypicalCoding{1, 2.5e-10, 2.5e-10};
 
@@ -51,8 +53,9 @@ const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
   if (!tuning) {
     const auto replayed = replayed_.find(kind);
     const bool known = replayed != replayed_.end();
-    tuning =
-        std::make_shared<Tuning>(known ? replayed->second.candidates : candidates(wish), most_bytes(kind));
+    const bool lossy = wish.codec && wish.codec->traits().lossy;
+    tuning = std::make_shared<Tuning>(known ? replayed->second.candidates : candidates(wish),
+                                      most_bytes(kind), lossy ? kLossGains : 1);
     if (known) tuning->replay(replayed->second.agreements);
   }
   return last_tuning_ = tuning;

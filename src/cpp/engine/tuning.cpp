@@ -27,8 +27,6 @@ constexpr int kRest = 64;
 constexpr int kRivalsAgain = 4;
 // Above this size the time of a message is taken as proportional to its bytes.
 constexpr size_t kProportional = 64 << 10;
-// What loses bits must save so much time.
-constexpr double kCodingGains = 1.05;
 
 // Of an even number the lower middle one: what disturbs a burst makes it longer.
 double median(std::vector<double> samples) {
@@ -40,9 +38,10 @@ double median(std::vector<double> samples) {
 
 }  // namespace
 
-Tuning::Tuning(std::vector<Choice> candidates, size_t most_bytes)
+Tuning::Tuning(std::vector<Choice> candidates, size_t most_bytes, double coded_counts)
     : candidates_(std::move(candidates)),
       most_bytes_(most_bytes),
+      coded_counts_(coded_counts),
       rivals_(static_cast<int>(candidates_.size())) {
   const Timing timing = timing_for(candidates_[0].cost_s);
   burst_ = timing.burst, bursts_ = timing.bursts;
@@ -110,7 +109,7 @@ void Tuning::settle(std::vector<double> agreed) {
   }
   std::vector<int> order(agreed.size());
   std::iota(order.begin(), order.end(), 0);
-  auto cost = [&](int place) { return agreed[place] * (codes(trials_[place].choice) ? kCodingGains : 1); };
+  auto cost = [&](int place) { return agreed[place] * (codes(trials_[place].choice) ? coded_counts_ : 1); };
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return cost(a) < cost(b); });
   std::vector<Trial> sorted;
   for (const int place : order) sorted.push_back(std::move(trials_[place]));

@@ -14,8 +14,8 @@ namespace gpucomm {
 
 class Tuning {
  public:
-  // The `candidates` of a kind, the model's choice first.
-  Tuning(std::vector<Choice> candidates, size_t most_bytes);
+  // The `candidates` of a kind, the model's choice first. Times of what codes count `coded_counts` times.
+  Tuning(std::vector<Choice> candidates, size_t most_bytes, double coded_counts = 1);
 
   struct Turn {
     int place = 0;       // in the order of candidates as it is when the call starts
@@ -56,6 +56,7 @@ class Tuning {
 
   std::vector<Choice> candidates_;
   size_t most_bytes_;
+  double coded_counts_;
   int burst_, bursts_;
   // As calls are issued.
   int rivals_, issued_ = 0;
