@@ -244,3 +244,18 @@ def test_frozen_communicators_settle_by_the_model(links: str, pays: bool) -> Non
 
     found = run_ranks(2, body, **parse_emulated(links).arguments(2))
     assert found[0] == found[1] and (found[0] is None) == pays
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_auto_leaves_what_is_only_for_those_who_name_it(collective: str) -> None:
+    """Such as codings at every hop, which leave other bits on each rank."""
+    named_only = {name for name, about in _core.algorithms().items() if about["named_only"]}
+
+    def body(comm: Communicator) -> Any:
+        comm.set_links(_core.Links("switch", alpha=1e-5, beta=1e-8))
+        getattr(comm, collective)(np.ones(1 << 16, np.float32), codec="int8")
+        (row,) = comm.tuning()
+        return {candidate["algorithm"] for candidate in row["candidates"]}
+
+    tried = run_ranks(2, body)[0]
+    assert "coded_ring" in tried and "ring_per_hop" in named_only and not tried & named_only

@@ -1400,7 +1400,7 @@ def add_gpu(
 
 def algorithms() -> dict:
     """
-    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, repeats.
+    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, repeats, named_only.
     """
 
 def build_plan(

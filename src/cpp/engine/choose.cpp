@@ -133,7 +133,7 @@ const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<i
   std::vector<std::vector<Choice>> algorithms;
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
-    if (shape.algorithm == "auto" && entry.across_nodes && !several(nodes)) continue;
+    if (shape.algorithm == "auto" && (entry.named_only || (entry.across_nodes && !several(nodes)))) continue;
     if (entry.repeats && shape.tells_error) continue;
     if (entry.coded ? !shape.codec : shape.codec && shape.algorithm != "auto") continue;
     algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links, coding));

@@ -135,6 +135,7 @@ struct Algorithm {
   bool across_nodes = false;  // only of use where there are several
   bool coded = false;    // sends pieces in coded form: only for calls with a codec, and those take no other
   bool repeats = false;  // a rank may encode a piece more than once: what is lost cannot be told by element
+  bool named_only = false;  // never "auto": ranks may be left with other bits than each other
 
   bool offers(Collective c) const;
 };

@@ -1,6 +1,7 @@
 // ring_per_hop: the ring as if each message were compressed by its link: encoded before every hop, decoded
 // after it, and only then folded, one after the other. What coded_ring is compared with. A gathered chunk is
-// coded anew at each hop, so with most codecs the ranks' results differ: it offers no all_reduce.
+// coded anew at each hop, so with most codecs the ranks' results differ: it offers no all_reduce, and
+// "auto" leaves it.
 // Source: Zhou et al. 2023 (IPDPS), the point-to-point scheme.
 #include "plans/coded.h"
 
@@ -99,6 +100,8 @@ const Registry<Algorithm>::Add add{"ring_per_hop",
                                     {Collective::all_gather, Collective::reduce_scatter},
                                     true,
                                     build,
+                                    false,
+                                    true,
                                     false,
                                     true}};
 
