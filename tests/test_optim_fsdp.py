@@ -22,6 +22,7 @@ from torch.distributed.tensor import Shard
 from training import on_ranks, seeded
 
 import gpucomm
+from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError, MismatchError, RankFailedError, UnsupportedTypeError
 from gpucomm.optim import fsdp
 from gpucomm.optim.fsdp.collectives import _Pending
@@ -273,9 +274,10 @@ def settled_between(comm):
     """As fed_back, where "auto" codes, settles on messages as they are, tries again, and settles again."""
     told = [None, None, ("ring", 1), ("ring", 2), None, ("direct", 1)]
     asked = iter(told)
-    comm._settled_without_codec = lambda x, codec, tells_error: next(asked)
-    model = fully_shard(Linear(), mesh=groups_of(comm, 4)[0])
-    handle = fsdp.use(model, comm, None, "int4")
+    model, group = fully_shard(Linear(), mesh=groups_of(comm, 4)[0]), comm.split(0)
+    group.set_links(_core.Links("switch", beta=1e-3))  # so dear that nothing is tried but with the codec
+    group._settled_without_codec = lambda x, codec, tells_error: next(asked)
+    handle = fsdp.use(model, group, None, "int4")
     noise = torch.Generator().manual_seed(comm.rank)
     wanted = got = 0.0
     for settled in told:
@@ -288,7 +290,6 @@ def settled_between(comm):
         means = torch.stack([wanted, held])
         dist.all_reduce(means, op=dist.ReduceOp.AVG)
         torch.testing.assert_close(got + means[1], means[0], rtol=0, atol=1e-4)
-    del comm._settled_without_codec
     return handle.stats()["reduce_scatter"]["coded"]
 
 
