@@ -331,9 +331,7 @@ def test_the_host_does_not_wait_for_the_device(make_kit):
     def body(comm):
         with stream_of(kit) as stream:
             racing = Racing(kit, stream)
-            x = [racing.array(np.ones(10, np.float32)) for _ in range(8)][
-                -1
-            ]  # not all their pauses are short
+            x = [racing.array(np.ones(10, np.float32)) for _ in range(8)][-1]  # not all pause briefly
             event = kit.device.make_event()
             kit.device.record(event, stream)
             for _ in range(calls):
