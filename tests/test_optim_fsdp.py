@@ -290,6 +290,7 @@ def settled_between(comm):
         means = torch.stack([wanted, held])
         dist.all_reduce(means, op=dist.ReduceOp.AVG)
         torch.testing.assert_close(got + means[1], means[0], rtol=0, atol=1e-4)
+    group.close()
     return handle.stats()["reduce_scatter"]["coded"]
 
 

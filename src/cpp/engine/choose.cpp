@@ -22,10 +22,10 @@ struct Doubt {
 };
 // Where bytes move at the memory's speed the model, which knows neither caches nor placement, is off by more.
 constexpr Doubt kDoubt{1.5, 1, 8}, kDoubtInMemory{4, 8, 16};
+constexpr double kMemorySecondsAByte = 1e-9;
 // Beside a codec so many choices without one are tried in any case, predicted at most so many times dearer.
 constexpr int kDense = 3;
 constexpr double kDearestDense = 4;
-constexpr double kMemorySecondsAByte = 1e-9;
 
 bool several(const std::vector<int>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });

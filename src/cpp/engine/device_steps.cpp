@@ -41,7 +41,7 @@ void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<con
 
 // What a mean's sum loses once it is divided is the world's share of what the contributions lose.
 static void encode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
-  std::byte* const slot = call.leaves ? call.leaves : call.target(in);
+  std::byte* const slot = call.coded_target(in);
   call.device.encode(piece, call.source(in), slot, call.stream);
   if (!piece.codec->traits().lossy) return;
   if (call.lost.parts) {
@@ -56,14 +56,13 @@ static void encode(const DeviceCall& call, const Instruction& in, const CodedPie
 }
 
 // One step after the other where it must be told what is lost.
-static void recode(const DeviceCall& call, const Instruction& in, const std::byte* arrived,
-                   const CodedPiece& piece) {
+static void recode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
   const Instruction& after = call.program.instructions[in.encodes];
-  std::byte* const slot = call.leaves ? call.leaves : call.target(after);
+  const std::byte* const arrived = call.coded_source(in);
   const std::byte* const own =
       in.operand < 0 ? call.target(in) : call.source(call.program.instructions[in.operand]);
   if (!call.error && !call.lost.parts)
-    return call.device.decode_add_encode(piece, arrived, own, slot, call.stream);
+    return call.device.decode_add_encode(piece, arrived, own, call.coded_target(after), call.stream);
   if (own != call.target(in)) call.device.copy(call.target(in), own, in.bytes, call.stream);
   call.device.decode(piece, arrived, call.target(in), true, 1, call.stream);
   encode(call, after, piece);
@@ -86,11 +85,11 @@ Traffic traffic_of(const Program& program) {
 void enqueue_local(const DeviceCall& call, const Instruction& in) {
   const Shape& shape = call.program.shape;
   const CodedPiece piece{shape.codec, shape.dtype, count_of(call, in)};
-  const std::byte* const source = call.arrived ? call.arrived : call.source(in);
+  const std::byte* const source = call.coded_source(in);
   std::byte* const target = call.target(in);
   if (!in.bytes || in.spared) return;  // an empty piece does not travel
   if (in.kind == StepKind::encode) return encode(call, in, piece);
-  if (in.encodes >= 0) return recode(call, in, source, piece);
+  if (in.encodes >= 0) return recode(call, in, piece);
   if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
     return call.device.decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor_of(call, in),
                               call.stream);

@@ -35,6 +35,8 @@ struct DeviceCall {
   std::byte* target(const Instruction& in) const {
     return spaces[static_cast<size_t>(in.target.space)] + in.target_offset;
   }
+  const std::byte* coded_source(const Instruction& in) const { return arrived ? arrived : source(in); }
+  std::byte* coded_target(const Instruction& in) const { return leaves ? leaves : target(in); }
   size_t message_bytes(const Instruction& in) const { return gpucomm::message_bytes(program, in); }
 };
 

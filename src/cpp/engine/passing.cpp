@@ -1,13 +1,15 @@
 #include "engine/passing.h"
 
-#include <algorithm>
-
 namespace gpucomm {
 namespace {
 
 class Marking {
  public:
-  explicit Marking(Program& program) : program_(program), steps_(program.instructions) {}
+  explicit Marking(Program& program)
+      : program_(program), steps_(program.instructions), receives_(program.lanes) {
+    for (const Instruction& in : steps_)
+      if (receives(in.kind)) receives_[in.lane] = true;
+  }
 
   void run() {
     for (const std::vector<int>& lane : program_.lane_steps)
@@ -24,15 +26,10 @@ class Marking {
     Instruction& in = steps_[step];
     const bool brings = in.kind == StepKind::encode || in.kind == StepKind::recv;
     if (!brings || in.target.space != Space::coded || !in.bytes || !find_users(step)) return;
-    const bool fits = in.kind == StepKind::recv ? in.used_by >= 0 && !receives_in(steps_[in.used_by].lane)
+    // Who receives drives the user's lane, which must not do the same.
+    const bool fits = in.kind == StepKind::recv ? in.used_by >= 0 && !receives_[steps_[in.used_by].lane]
                                                 : in.sent_by >= 0 && follows(in, next);
     if (!fits) in.sent_by = in.used_by = -1;
-  }
-
-  // Who receives drives the user's lane, which must not do the same.
-  bool receives_in(int lane) const {
-    const std::vector<int>& steps = program_.lane_steps[lane];
-    return std::any_of(steps.begin(), steps.end(), [&](int step) { return receives(steps_[step].kind); });
   }
 
   // What an encode leaves must be read here before anything else happens to it.
@@ -61,12 +58,13 @@ class Marking {
 
   Program& program_;
   std::vector<Instruction>& steps_;
+  std::vector<bool> receives_;  // by lane: whether it has steps that do
 };
 
 }  // namespace
 
 void mark_passing(Program& program) {
-  if (program.shape.codec) Marking(program).run();
+  if (program.shape.codec && program.shape.on_device) Marking(program).run();
 }
 
 }  // namespace gpucomm

@@ -6,7 +6,7 @@
 
 namespace gpucomm {
 
-// Marks what brings such a piece. Who runs the program may use scratch all the same.
+// Marks what brings such a piece in a call on a device. Who runs the program may use scratch all the same.
 void mark_passing(Program& program);
 
 }  // namespace gpucomm

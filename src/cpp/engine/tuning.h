@@ -15,7 +15,7 @@ namespace gpucomm {
 class Tuning {
  public:
   // The `candidates` of a kind, the model's choice first. Times of what codes count `coded_counts` times.
-  Tuning(std::vector<Choice> candidates, size_t most_bytes, double coded_counts = 1);
+  Tuning(std::vector<Choice> candidates, size_t most_bytes, double coded_counts);
 
   struct Turn {
     int place = 0;       // in the order of candidates as it is when the call starts
