@@ -148,18 +148,42 @@ def test_many_calls_in_flight_are_settled_in_their_order() -> None:
     assert outcomes[1:] == outcomes[:-1]
 
 
+def after_a_rest(comm: Communicator) -> Any:
+    """The agreements of the first round and the row when another one has ended."""
+    first = reduce_often(comm, ENOUGH) and comm.tuning()[0]["agreements"]
+    x = np.zeros(1000, np.float32)
+    for _ in range(66 * ENOUGH):
+        comm.all_reduce(x)
+    return first, comm.tuning()[0]
+
+
 def test_after_a_rest_the_first_ones_meet_again() -> None:
     def long(comm: Communicator) -> Any:
         comm.set_links(MODEL)
-        first = reduce_often(comm, ENOUGH) and comm.tuning()[0]["agreements"]
-        x = np.zeros(1000, np.float32)
-        for _ in range(66 * ENOUGH):
-            comm.all_reduce(x)
-        return first, comm.tuning()
+        return after_a_rest(comm)
 
-    first, rows = run_ranks(2, long)[0]
-    agreements = rows[0]["agreements"]
-    assert [len(times) for times in agreements[len(first) :][:2]] == [4, 2]
+    first, row = run_ranks(2, long)[0]
+    assert [len(times) for times in row["agreements"][len(first) :][:2]] == [4, 2]
+
+
+def test_what_dropped_out_at_first_gets_another_chance() -> None:
+    _, (row,), _ = run_ranks(WORLD, learnt)[0]
+    tried = len(row["candidates"])
+    # In the order of the candidates at first; then the last one of the four is by far the best.
+    row["agreements"] = [[1.0 + i for i in range(len(times))] for times in row["agreements"]]
+    row["agreements"] += [[2.0, 3.0, 4.0, 1.0], [1.0, 2.0]]
+
+    def again(comm: Communicator) -> Any:
+        comm.set_links(MODEL)
+        comm.replay([row])
+        return after_a_rest(comm)
+
+    outcomes = run_ranks(WORLD, again)
+    assert outcomes[1:] == outcomes[:-1]
+    _, now = outcomes[0]
+    names = [(candidate["algorithm"], candidate["segments"]) for candidate in now["candidates"]]
+    assert tried > 4 and now["agreements"][: len(row["agreements"])] == row["agreements"]
+    assert (now["algorithm"], now["segments"]) == names[4]
 
 
 def test_a_wrong_model_is_corrected() -> None:

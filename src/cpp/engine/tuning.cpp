@@ -114,6 +114,9 @@ void Tuning::settle(std::vector<double> agreed) {
   std::vector<Trial> sorted;
   for (const int place : order) sorted.push_back(std::move(trials_[place]));
   std::move(sorted.begin(), sorted.end(), trials_.begin());
+  // One is left: of those that dropped out first another one is the last to meet the best again.
+  if (sorted.size() == 2 && trials_.size() > kRivalsAgain)
+    std::rotate(trials_.begin() + kRivalsAgain - 1, trials_.begin() + kRivalsAgain, trials_.end());
   agreements_.push_back(std::move(agreed));
 }
 

@@ -1,7 +1,8 @@
 // The model's choice corrected by measured times. The first calls of a kind try the candidates, in bursts of
 // a few calls each; then the ranks agree on the largest time of each, the slower half drops out, and so on
-// until one is left. After a long rest the first ones meet again, for conditions change. Everything is
-// decided by the count of calls and by agreed times: all ranks decide alike.
+// until one is left. After a long rest the first three and one of the others meet again, for conditions
+// change and what disturbed a time passes. Everything is decided by the count of calls and by agreed times:
+// all ranks decide alike.
 #pragma once
 #include <cstdint>
 #include <deque>
