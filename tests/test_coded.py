@@ -285,7 +285,6 @@ def test_what_is_lost_is_told(collective: str, algorithm: str, spec: str, op: st
 def test_the_bits_are_the_same_whether_errors_are_told(
     collective: str, algorithm: str, spec: str, dtype: Any, world: int
 ) -> None:
-    """Partial sums are decoded, added and encoded in one pass where none are, one after the other else."""
     if not _core.Codec(spec).takes(np.dtype(dtype).name):
         pytest.skip(f"{spec} does not take it")
 

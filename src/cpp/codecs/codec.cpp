@@ -2,7 +2,8 @@
 
 namespace gpucomm {
 
-bool Codec::decode_add_encode(const std::byte*, size_t, const std::byte*, size_t, Dtype, std::byte*) const {
+bool Codec::decode_add_encode(const std::byte*, size_t, const std::byte*, size_t, Dtype, std::byte*,
+                              Losses) const {
   return false;
 }
 

@@ -39,6 +39,14 @@ struct CodecError {  // of what decode would give, against what encode was given
   double sum_sq = 0;
 };
 
+// Where encode tells of each element what it loses: `times` times what decode would give less than it was
+// given. 0 where that is no finite number, beyond the largest number of the dtype that. What loses nothing
+// leaves it alone.
+struct Losses {
+  std::byte* elements = nullptr;  // null: not to be told
+  int times = 1;
+};
+
 // Immutable: threads share it. Pointers need no alignment, counts may be 0, nothing is allocated. Coded bytes
 // are little-endian. Equal elements give equal bytes on every machine and at every SIMD level.
 class Codec {
@@ -53,7 +61,7 @@ class Codec {
   // Returns the bytes written to `out`, which has room for max_bytes. Throws unsupported_type for a dtype
   // that it does not take, and invalid_argument for an element that it cannot carry; `out` is then undefined.
   virtual size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out,
-                        CodecError* error = nullptr) const = 0;
+                        CodecError* error = nullptr, Losses losses = {}) const = 0;
 
   // Throws invalid_argument where the bytes cannot come from encode; never reads beyond `bytes`.
   virtual void decode(const std::byte* in, size_t bytes, size_t count, Dtype dtype, std::byte* out) const = 0;
@@ -65,7 +73,7 @@ class Codec {
   // out = coded (own + what `in` decodes to), with the bits of decode_add and encode, without their pass
   // through memory. False: it has no such way, nothing is done.
   virtual bool decode_add_encode(const std::byte* in, size_t bytes, const std::byte* own, size_t count,
-                                 Dtype dtype, std::byte* out) const;
+                                 Dtype dtype, std::byte* out, Losses losses = {}) const;
 
   // Only of additive codecs: into += in, both coded, of the same count.
   virtual void add(const std::byte* in, size_t bytes, std::byte* into) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <vector>
 
 #include "codecs/floats.h"
@@ -34,19 +33,9 @@ void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times
   for (size_t begin = 0, item = size_of(dtype); begin < count; begin += kRun) {
     const size_t n = std::min(kRun, count - begin);
     widen(dtype, dense + begin * item, n, before), widen(dtype, error + begin * item, n, after);
-    for (size_t i = 0; i < n; ++i) {
-      const float difference = static_cast<float>(times) * (before[i] - after[i]);
-      after[i] = std::isfinite(difference) ? difference : 0;
-    }
-    if (dtype != Dtype::float32) saturate(dtype, after, n);
+    subtract_floats(dtype, before, after, times, n);
     narrow(dtype, after, n, error + begin * item);
   }
-}
-
-void PieceCoding::lost(const std::byte* dense, const std::byte* slot, int times, std::byte* error) const {
-  if (!codec.traits().lossy) return;  // the error is zeros, as it was given
-  decode(slot, error, false);
-  difference(dtype, dense, error, times, count);
 }
 
 std::array<double, 2> time_coding(const Codec& codec, Dtype dtype) {

@@ -16,7 +16,7 @@ inline uint64_t coded_size(const std::byte* slot) {
   return size;
 }
 
-// error = times x (dense - error); 0 where that is no finite number, beyond the largest finite number that.
+// error = times x (dense - error), as Losses.
 void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count);
 
 struct PieceCoding {
@@ -25,8 +25,9 @@ struct PieceCoding {
   size_t count;  // elements of the piece
   size_t room;   // bytes in a slot
 
-  void encode(const std::byte* dense, std::byte* slot, CodecError* error = nullptr) const {
-    const uint64_t size = codec.encode(dense, count, dtype, slot + kCodedHeader, error);
+  void encode(const std::byte* dense, std::byte* slot, CodecError* error = nullptr,
+              Losses losses = {}) const {
+    const uint64_t size = codec.encode(dense, count, dtype, slot + kCodedHeader, error, losses);
     std::memcpy(slot, &size, sizeof size);
   }
   void decode(const std::byte* slot, std::byte* dense, bool adds) const {
@@ -34,9 +35,10 @@ struct PieceCoding {
                                                           dense);
   }
   // In one pass, where the codec has one: `to` = coded (own + what `from` decodes to).
-  bool recode(const std::byte* from, const std::byte* own, std::byte* to) const {
+  bool recode(const std::byte* from, const std::byte* own, std::byte* to, Losses losses = {}) const {
     const uint64_t size = codec.max_bytes(count, dtype);
-    if (!codec.decode_add_encode(from + kCodedHeader, checked(from), own, count, dtype, to + kCodedHeader))
+    if (!codec.decode_add_encode(from + kCodedHeader, checked(from), own, count, dtype, to + kCodedHeader,
+                                 losses))
       return false;
     std::memcpy(to, &size, sizeof size);
     return true;
@@ -44,8 +46,6 @@ struct PieceCoding {
   void add(const std::byte* from, std::byte* into) const {
     codec.add(from + kCodedHeader, checked(from), into + kCodedHeader);
   }
-  // The difference to what the slot decodes to.
-  void lost(const std::byte* dense, const std::byte* slot, int times, std::byte* error) const;
 
  private:
   size_t checked(const std::byte* slot) const {

@@ -61,11 +61,11 @@ CodecError total(const Sums& sums) {
 
 bool FloatCodec::takes(Dtype dtype) const { return is_float_up_to_32(dtype); }
 
-size_t FloatCodec::encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out,
-                          CodecError* error) const {
+size_t FloatCodec::encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out, CodecError* error,
+                          Losses losses) const {
   check(dtype);
   const auto* floats = reinterpret_cast<const float*>(in);
-  if (dtype == Dtype::float32 && aligned(in) && !error) {
+  if (dtype == Dtype::float32 && aligned(in) && !error && !losses.elements) {
     const size_t done = encode_run(floats, {0, count, count}, out);
     if (done < count) refuse(floats + done, done, count - done);
     return coded_bytes(count);
@@ -77,6 +77,7 @@ size_t FloatCodec::encode(const std::byte* in, size_t count, Dtype dtype, std::b
     widen(dtype, in + begin * size_of(dtype), run.count, given);
     const size_t done = encode_run(given, run, out);
     if (done < run.count) refuse(given + done, begin + done, run.count - done);
+    if (losses.elements) tell(given, run, dtype, out, losses);
     if (error) measure(given, run, dtype, out, sums);
   }
   if (error) *error = total(sums);
@@ -110,7 +111,7 @@ void FloatCodec::decode_add(const std::byte* in, size_t bytes, size_t count, Dty
 }
 
 bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std::byte* own, size_t count,
-                                   Dtype dtype, std::byte* out) const {
+                                   Dtype dtype, std::byte* out, Losses losses) const {
   check(dtype);
   check_size(bytes, count);
   const size_t item = size_of(dtype);
@@ -129,6 +130,7 @@ bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std:
     widen(dtype, sums, run.count, values);
     const size_t done = encode_run(values, run, out);
     if (done < run.count) refuse(values + done, begin + done, run.count - done);
+    if (losses.elements) tell(values, run, dtype, out, losses);
   }
   return true;
 }
@@ -165,15 +167,25 @@ void FloatCodec::decode_checked(const std::byte* in, Run run, float* out) const 
          " shall decode are damaged near element ", run.begin + done);
 }
 
+void FloatCodec::decode_rounded(const std::byte* in, Run run, Dtype dtype, float* out) const {
+  decode_checked(in, run, out);
+  if (dtype == Dtype::float32) return;
+  std::byte rounded[kRun * 2];
+  saturate(dtype, out, run.count);
+  narrow(dtype, out, run.count, rounded);
+  widen(dtype, rounded, run.count, out);
+}
+
+void FloatCodec::tell(const float* given, Run run, Dtype dtype, const std::byte* coded, Losses losses) const {
+  float became[kRun];
+  decode_rounded(coded, run, dtype, became);
+  subtract_floats(dtype, given, became, losses.times, run.count);
+  narrow(dtype, became, run.count, losses.elements + run.begin * size_of(dtype));
+}
+
 void FloatCodec::measure(float* given, Run run, Dtype dtype, const std::byte* coded, Sums& sums) const {
   float became[kRun];
-  decode_checked(coded, run, became);
-  if (dtype != Dtype::float32) {
-    std::byte rounded[kRun * 2];
-    saturate(dtype, became, run.count);
-    narrow(dtype, became, run.count, rounded);
-    widen(dtype, rounded, run.count, became);
-  }
+  decode_rounded(coded, run, dtype, became);
   for (size_t i = run.count; i % kSums; ++i) given[i] = became[i] = 0;
   Leveled<measure_kernel<kRun, Sums>>::run(given, became, (run.count + kSums - 1) / kSums * kSums, sums);
 }

@@ -15,13 +15,13 @@ class FloatCodec : public Codec {
  public:
   bool takes(Dtype dtype) const override;
   size_t max_bytes(size_t count, Dtype) const override { return coded_bytes(count); }
-  size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out,
-                CodecError* error) const override;
+  size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out, CodecError* error,
+                Losses losses) const override;
   void decode(const std::byte* in, size_t bytes, size_t count, Dtype dtype, std::byte* out) const override;
   void decode_add(const std::byte* in, size_t bytes, size_t count, Dtype dtype,
                   std::byte* accumulator) const override;
   bool decode_add_encode(const std::byte* in, size_t bytes, const std::byte* own, size_t count, Dtype dtype,
-                         std::byte* out) const override;
+                         std::byte* out, Losses losses) const override;
   double bound(double block_max, Dtype dtype) const override;
 
  protected:
@@ -43,6 +43,9 @@ class FloatCodec : public Codec {
   void check(Dtype dtype) const;
   void check_size(size_t bytes, size_t count) const;
   void decode_checked(const std::byte* in, Run run, float* out) const;
+  // As decode gives it in the dtype.
+  void decode_rounded(const std::byte* in, Run run, Dtype dtype, float* out) const;
+  void tell(const float* given, Run run, Dtype dtype, const std::byte* coded, Losses losses) const;
   // Adds the errors of the run; fills `given` up.
   void measure(float* given, Run run, Dtype dtype, const std::byte* coded, Sums& sums) const;
   [[noreturn]] void refuse(const float* in, size_t begin, size_t count) const;

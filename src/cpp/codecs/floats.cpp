@@ -40,6 +40,14 @@ void add_kernel(const float* values, size_t count, Single* accumulator) {
   for (size_t i = 0; i < count; ++i) accumulator[i] = canonical(accumulator[i] + values[i]);
 }
 
+void subtract_kernel(const float* from, float* values, float times, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bits = bits_of(times * (from[i] - values[i]));
+    const bool finite = (bits & blocks::kMagnitudeBits) < blocks::kInfinityBits;
+    values[i] = float_of(choose_bits(finite, bits, 0));
+  }
+}
+
 int32_t magnitude_kernel(const float* values, size_t count) {
   int32_t most = 0;
   for (size_t i = 0; i < count; ++i)
@@ -158,6 +166,11 @@ void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accum
     Leveled<add_kernel>::run(values + begin, some, wide);
     narrow(dtype, wide, some, at);
   }
+}
+
+void subtract_floats(Dtype dtype, const float* from, float* values, int times, size_t count) {
+  Leveled<subtract_kernel>::run(from, values, static_cast<float>(times), count);
+  if (dtype != Dtype::float32) saturate(dtype, values, count);
 }
 
 double max_abs(Dtype dtype, const std::byte* in, size_t count) {

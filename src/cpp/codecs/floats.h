@@ -18,6 +18,8 @@ void narrow(Dtype dtype, const float* in, size_t count, std::byte* out);
 void saturate(Dtype dtype, float* values, size_t count);
 // accumulator[i] += values[i], in float32, rounded once.
 void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accumulator);
+// values[i] = times x (from[i] - values[i]): 0 where that is no finite number, at most the dtype's largest.
+void subtract_floats(Dtype dtype, const float* from, float* values, int times, size_t count);
 
 // The largest magnitude; NaN where one is.
 double max_abs(Dtype dtype, const std::byte* in, size_t count);

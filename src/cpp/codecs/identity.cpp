@@ -56,8 +56,8 @@ class Identity final : public Codec {
   size_t max_bytes(size_t count, Dtype dtype) const override { return count * size_of(dtype); }
   double bound(double, Dtype) const override { return 0; }
 
-  size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out,
-                CodecError* error) const override {
+  size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out, CodecError* error,
+                Losses) const override {
     if (error) *error = {};
     if (count) std::memcpy(out, in, count * size_of(dtype));
     return count * size_of(dtype);

@@ -130,8 +130,8 @@ class Mpc final : public Codec {
   }
   double bound(double, Dtype) const override { return 0; }
 
-  size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out,
-                CodecError* error) const override {
+  size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out, CodecError* error,
+                Losses) const override {
     check(dtype);
     if (error) *error = {};
     if (count == 0) return 0;

@@ -16,6 +16,8 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
                       uint64_t sequence) {
   program_ = &program, transport_ = &transport;
   error_ = arrays.error, lost_sq_ = arrays.lost_sq;
+  if (error_)
+    for (const auto& [begin, end] : program.exact) std::memset(error_ + begin, 0, end - begin);
   spaces_ = spaces_of(program, arrays, scratch);
   keeps_ = program.shape.count * size_of(program.shape.dtype) * program.world >= kLeastKept;
   expected_.start(program, transport, tagged(program, sequence));
@@ -182,7 +184,7 @@ void Execution::code(const Instruction& in) {
   reduce(shape.dtype, Op::sum, target, sums, 1, coding.count, program_->world);
 }
 
-// One step after the other where it must be told what is lost.
+// One step after the other where the sum of what is lost must be told.
 void Execution::recode(const Instruction& in, const PieceCoding& coding) {
   const Instruction& after = program_->instructions[in.encodes];
   const std::byte* from = at(in.source, in.source_offset);
@@ -193,7 +195,7 @@ void Execution::recode(const Instruction& in, const PieceCoding& coding) {
     own = at(copy.source, copy.source_offset);
   }
   ++decodes_;
-  if (!lost_sq_ && !error_ && coding.recode(from, own, at(after.target, after.target_offset)))
+  if (!lost_sq_ && coding.recode(from, own, at(after.target, after.target_offset), losses(after)))
     return void(++encodes_);
   if (own != sum) std::memcpy(sum, own, in.bytes);
   coding.decode(from, sum, true);
@@ -201,14 +203,18 @@ void Execution::recode(const Instruction& in, const PieceCoding& coding) {
 }
 
 // What a mean's sum loses once it is divided is the world's share of what the contributions lose.
-void Execution::encode(const Instruction& in, const PieceCoding& coding) {
-  const std::byte* source = at(in.source, in.source_offset);
-  std::byte* slot = at(in.target, in.target_offset);
-  CodecError lost;
-  coding.encode(source, slot, lost_sq_ ? &lost : nullptr), ++encodes_;
+Losses Execution::losses(const Instruction& in) const {
   const int times = in.final && program_->shape.op == Op::mean ? program_->world : 1;
-  if (lost_sq_) *lost_sq_ += lost.sum_sq * times * times;
-  if (error_ && in.bytes) coding.lost(source, slot, times, error_ + in.message_offset);
+  return {error_ && in.bytes ? error_ + in.message_offset : nullptr, times};
+}
+
+void Execution::encode(const Instruction& in, const PieceCoding& coding) {
+  const Losses told = losses(in);
+  CodecError lost;
+  coding.encode(at(in.source, in.source_offset), at(in.target, in.target_offset), lost_sq_ ? &lost : nullptr,
+                told);
+  ++encodes_;
+  if (lost_sq_) *lost_sq_ += lost.sum_sq * told.times * told.times;
 }
 
 // As far as all sources are there; they may be cut into different chunks.

@@ -45,6 +45,7 @@ class Execution {
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_coded(const Instruction& in, LaneState& lane);
   void code(const Instruction& in);
+  Losses losses(const Instruction& in) const;
   void encode(const Instruction& in, const PieceCoding& coding);
   void recode(const Instruction& in, const PieceCoding& coding);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);

@@ -177,6 +177,24 @@ size_t scratch_of(const Plan& plan, const Layout& layout, const Shape& shape) {
          coded_slot(plan, layout, shape) * plan.coded_slots;
 }
 
+// The message, but for the pieces that the program encodes and loses something of.
+std::vector<std::pair<size_t, size_t>> exact_parts(const Program& program) {
+  const Shape& shape = program.shape;
+  std::vector<std::pair<size_t, size_t>> encoded, exact;
+  if (shape.codec && shape.codec->traits().lossy)
+    for (const Instruction& in : program.instructions)
+      if (in.kind == StepKind::encode) encoded.push_back({in.message_offset, in.message_offset + in.bytes});
+  std::sort(encoded.begin(), encoded.end());
+  size_t done = 0;
+  for (const auto& [begin, end] : encoded) {
+    if (done < begin) exact.push_back({done, begin});
+    done = std::max(done, end);
+  }
+  const size_t all = shape.count * size_of(shape.dtype);
+  if (done < all) exact.push_back({done, all});
+  return exact;
+}
+
 }  // namespace
 
 Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratch) {
@@ -237,6 +255,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     mark_passing(program);
     break;
   }
+  program.exact = exact_parts(program);
   program.record = make_record(program.shape);
   program.fingerprint = fingerprint_of(program.record);
   return program;
@@ -246,6 +265,7 @@ Program opaque(const Shape& shape, int rank, int world) {
   Program program;
   program.shape = shape, program.world = world, program.rank = rank;
   program.shape.segments = 1;
+  program.exact = exact_parts(program);
   program.record = make_record(program.shape);
   program.fingerprint = fingerprint_of(program.record);
   return program;

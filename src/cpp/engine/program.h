@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/call.h"
@@ -45,6 +46,8 @@ struct Program {
   int world = 1, rank = 0, lanes = 0;
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> lane_steps;
+  std::vector<std::pair<size_t, size_t>>
+      exact;                                 // bytes of the message that this rank does not encode lossily
   size_t input_shift = 0, output_shift = 0;  // bytes from the message's start to the array given
   size_t scratch_slot_bytes = 0, coded_slot_bytes = 0;
   size_t coded_begin = 0, scratch_bytes = 0;  // coded slots follow those of scratch

@@ -63,7 +63,8 @@ Spaces staged_spaces(const Program& program, const Arrays& arrays, std::byte* sc
 
 void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream) {
   Device& device = *arrays.device;
-  if (arrays.error) clear(device, arrays.error, program.shape.count * size_of(program.shape.dtype), stream);
+  if (arrays.error)
+    for (const auto& [begin, end] : program.exact) clear(device, arrays.error + begin, end - begin, stream);
   if (!arrays.staging) return;
   const Staging& staging = *arrays.staging;
   for (const Staging::Copy& copy : staging.in) {
