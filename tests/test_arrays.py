@@ -217,3 +217,15 @@ def test_jax_arrays_are_read_but_never_written():
         return out.tolist(), x.tolist(), comm.all_gather(x).shape
 
     assert run_ranks(2, body) == [([1.0] * 4, [float(r)] * 4, (8,)) for r in range(2)]
+
+
+def test_views_that_only_say_what_they_hold_are_refused():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1 + 2j, 3 - 1j])
+
+    def body(comm):
+        with pytest.raises(UnsupportedTypeError, match="resolve_conj"):
+            comm.broadcast(x.conj())
+        return comm.broadcast(x.conj().resolve_conj()).tolist()
+
+    assert run_ranks(1, body) == [[1 - 2j, 3 + 1j]]

@@ -64,6 +64,42 @@ def test_the_error_is_below_what_was_asked_and_what_is_reported(
     assert found[0].bound <= most
 
 
+def in_16_bits(world: int, given: Any, most: float, **how: Any) -> list[Bounded]:
+    def body(comm: Communicator) -> Any:
+        comm.set_links(links_of(SLOW))
+        return comm.all_reduce(given[comm.rank].clone(), max_rel_err=most, **how)
+
+    return run_ranks(world, body)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("codec", [None, "int8", "bf16", "fp16"])
+@pytest.mark.parametrize("world", [2, 8])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_sums_of_16_bits_round_within_the_bound(dtype: str, codec: str | None, world: int, op: str) -> None:
+    """What each rank but the first adds is less than half of the sum's last place."""
+    torch = pytest.importorskip("torch")
+    large = 2048.0 if dtype == "float16" else 256.0
+    given = [torch.full([5000], large if r == 0 else 0.49, dtype=getattr(torch, dtype)) for r in range(world)]
+    norms = sum(float(x.double().norm()) for x in given)
+    exact = sum(x.double() for x in given) / (world if op == "mean" else 1)
+    norms /= world if op == "mean" else 1
+    for most in (0.0163, 0.1):
+        found = in_16_bits(world, given, most, codec=codec, op=op)[0]
+        error = float((found.result.double() - exact).norm()) / norms
+        assert error <= found.error <= found.bound
+        assert found.bound <= most or found.codec is None
+
+
+@pytest.mark.parametrize("codec", [None, "int8", "fp16", "fixed:1"])
+@pytest.mark.parametrize("world", [2, 4])
+def test_sums_beyond_16_bits_travel_as_they_are(codec: str | None, world: int) -> None:
+    torch = pytest.importorskip("torch")
+    given = [torch.full([5000], 40000.0, dtype=torch.float16)] * world
+    for found in in_16_bits(world, given, 0.1, codec=codec):
+        assert found.codec is None and bool(found.result.isinf().all())
+
+
 def test_alone_nothing_is_lost() -> None:
     (found,) = reduced(1, 0.1)
     assert (found.codec, found.bound, found.error) == (None, 0.0, 0.0)

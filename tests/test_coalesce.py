@@ -188,7 +188,7 @@ def test_a_root_may_broadcast_what_is_read_only():
 def test_packs_hold_every_array_once_within_their_size(parts, writes):
     comm = _core.Communicator("local", 0, 1, region=_core.Region(1))
     xs = [np.empty(n, dtype) for n, dtype in parts]
-    packs = comm._plan_packs(xs, writes, None, None)
+    packs = comm._plan_packs(xs, True, writes, None, None)
     assert sorted(i for places, *_ in packs for i in places) == list(range(len(xs)))
     for places, count, _, device in packs:
         assert places == sorted(places) and not device

@@ -303,6 +303,20 @@ def test_the_bits_are_the_same_whether_errors_are_told(
     assert run_ranks(world, body) == [True] * world
 
 
+@pytest.mark.parametrize("algorithm", ["coded_ring", "two_shot", "recursive_doubling"])
+@pytest.mark.parametrize("op", ["sum", "mean"])
+def test_a_sum_beyond_the_dtype_is_not_cut_to_its_largest_number(algorithm: str, op: str) -> None:
+    """But one that the coding alone has shifted there is."""
+
+    def body(comm: Communicator) -> Any:
+        x = np.array([40000, -40000, 16380], np.float16)
+        return comm.all_reduce(x, op, codec="fixed:8", algorithm=algorithm)
+
+    for found in run_ranks(4, body):
+        assert found[:2].tolist() == [np.inf, -np.inf]
+        assert found[2] == (65504 if op == "sum" else 16376)
+
+
 def test_added_to_the_next_contribution_nothing_is_lost_for_good() -> None:
     calls = 20
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from conftest import ALGORITHMS, ROOTED, pairs
 from ranks import run_ranks
 from reference import DTYPES, OPS, close, defined, fold, values
+
+from gpucomm.errors import UnsupportedTypeError
 
 WORLDS = [1, 2, 3, 4, 5, 7, 8]
 
@@ -376,3 +380,51 @@ def test_stats_count_payload_bytes():
         return after["bytes_sent"] - before["bytes_sent"], after["calls"] - before["calls"]
 
     assert run_ranks(4, body) == [(2 * 3 * (1 << 18) // 4, 1)] * 4
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("op", ["sum", "prod", "band", "bor", "bxor"])
+def test_unsigned_integers_wrap_as_signed_ones_do(dtype, op):
+    given = [np.array([np.iinfo(dtype).max - r, 1 << r, 7], dtype) for r in range(3)]
+    folds = {"sum": np.add, "prod": np.multiply, "band": np.bitwise_and}
+    fold = {**folds, "bor": np.bitwise_or, "bxor": np.bitwise_xor}[op]
+
+    def body(comm):
+        whole = comm.reduce_scatter(np.tile(given[comm.rank], (3, 1)), op)
+        packed, _ = comm.all_reduce([given[comm.rank].copy(), np.ones(2, dtype)], op)
+        return comm.all_reduce(given[comm.rank].copy(), op), whole[0], packed
+
+    for found in run_ranks(3, body):
+        for result in found:
+            assert result.dtype == dtype
+            assert result.tolist() == fold.reduce(given, dtype=dtype).tolist()
+
+
+@pytest.mark.parametrize("op", ["min", "max", "mean"])
+def test_unsigned_integers_have_no_order_here(op):
+    def body(comm):
+        with pytest.raises(UnsupportedTypeError, match=f"op '{op}' is not defined for uint32"):
+            comm.all_reduce(np.ones(3, np.uint32), op)
+
+    run_ranks(1, body)
+
+
+def test_a_barrier_may_be_asynchronous():
+    def body(comm):
+        if comm.rank == 0:
+            work = comm.barrier(async_op=True)
+            early = work.done()
+            came.set()
+            return early, work.wait(20)
+        came.wait(20)
+        return comm.barrier()
+
+    came = threading.Event()
+    assert run_ranks(2, body) == [(False, None), None]
+
+
+def test_segments_may_be_left_open_by_name():
+    def body(comm):
+        return comm.all_reduce(np.ones(4), algorithm="ring", segments="auto").tolist()
+
+    assert run_ranks(2, body) == [[2.0] * 4] * 2

@@ -11,6 +11,7 @@ import typing
 import typing_extensions
 
 __all__: list[str] = [
+    "Awaiting",
     "Block",
     "Codec",
     "Communicator",
@@ -38,6 +39,7 @@ __all__: list[str] = [
     "algorithms",
     "build_plan",
     "build_plans",
+    "check_settled",
     "choose",
     "codecs",
     "copy_pack",
@@ -846,7 +848,7 @@ class Communicator:
         root: typing.SupportsInt | typing.SupportsIndex = 0,
         scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -858,6 +860,7 @@ class Communicator:
     def _plan_packs(
         self,
         xs: list,
+        reads: bool,
         writes: bool,
         op: str | None,
         scale: typing.SupportsFloat | typing.SupportsIndex | None,
@@ -902,7 +905,7 @@ class Communicator:
         counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
         | None = None,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -933,7 +936,7 @@ class Communicator:
         out: typing.Any = None,
         scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -950,13 +953,13 @@ class Communicator:
                 arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
                 those of more than 1 MiB by themselves.
             op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
-                "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
+                of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
                 folded in float32.
             out: where the result goes instead of x; same dtype and count, apart from x.
             scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
                 dtype before anything is sent, in a pass of their own over x (or out, where it is given).
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
-            segments: how finely the message is cut for pipelining; None: the cheapest.
+            segments: how finely the message is cut for pipelining; None or "auto": the cheapest.
             timeout: seconds until the call fails on every rank; None: the communicator's.
             stream: the handle of the stream (a cudaStream_t as int) that arrays in a device's memory are used on; None:
                 the current one of their library where that tells, else the device's default stream. The call is
@@ -993,7 +996,7 @@ class Communicator:
         out_counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
         | None = None,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -1018,10 +1021,13 @@ class Communicator:
             As all_reduce; MismatchError also where a rank sends another number than its peer expects.
         """
     def barrier(
-        self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
-    ) -> None:
+        self,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        *,
+        async_op: bool = False,
+    ) -> typing.Any:
         """
-        Returns when every rank has called it.
+        Returns when every rank has called it; with async_op a Work at once, which is done then.
         """
     def broadcast(
         self,
@@ -1029,7 +1035,7 @@ class Communicator:
         root: typing.SupportsInt | typing.SupportsIndex = 0,
         *,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -1072,7 +1078,7 @@ class Communicator:
         counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
         | None = None,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -1130,7 +1136,7 @@ class Communicator:
         out: typing.Any = None,
         scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -1160,7 +1166,7 @@ class Communicator:
         counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
         | None = None,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -1207,7 +1213,7 @@ class Communicator:
         *,
         out: typing.Any = None,
         algorithm: str = "auto",
-        segments: typing.SupportsInt | typing.SupportsIndex | None = None,
+        segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
@@ -1390,6 +1396,16 @@ class Block:
         Its size.
         """
 
+class Awaiting:
+    """
+    Arrays that the result of a call under way will be copied into.
+    """
+    def __init__(self, arrays: list) -> None: ...
+    def release(self) -> None:
+        """
+        They are there, or never will be.
+        """
+
 def add_gpu(
     index: typing.SupportsInt | typing.SupportsIndex,
     capsule: typing_extensions.CapsuleType,
@@ -1430,6 +1446,11 @@ def build_plans(
 ) -> list[Plan]:
     """
     Every rank's plan of the same call.
+    """
+
+def check_settled(x: typing.Any) -> None:
+    """
+    Fails where an asynchronous call that is under way writes x.
     """
 
 def choose(

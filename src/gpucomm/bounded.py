@@ -23,6 +23,8 @@ __all__ = ["Bounded", "all_reduce"]
 _SPECS = ("int4", "int8", "fp8_e4m3", "bf16", "fp16", "zfp:8", "zfp:12", "zfp:16")
 # A codec's bound is a multiple of the magnitude, the same in every octave and largest at one of these.
 _MANTISSAS = (1.0, 1.0 + 2**-23, 1.25, 1.5, 1.75, 2.0 - 2**-23)
+# What storing a partial sum rounds, relative to it, where that is not far below what codecs lose.
+_ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 _SUMS = ("sum", "mean", "premul_sum")
 
 
@@ -31,13 +33,14 @@ class Bounded:
     """What an all_reduce with `max_rel_err` did.
 
     Errors are norms of (result - exact sum), relative to the sum of the norms of all ranks' x; what adding up
-    floats rounds is not in them.
+    rounds is in them for 16-bit floats, not for float32.
 
     Attributes:
         result: x or out, with the result.
         codec: the spec of the codec that was taken; None: elements travelled as they are.
         algorithm: what carried it.
-        bound: what the error cannot exceed, known before anything was sent.
+        bound: what the error cannot exceed, known before anything was sent. Above what was asked for only
+            where elements travelled as they are, and sums of 16-bit floats alone may round more.
         error: what it is at most, from what the ranks' encodings lost.
         bytes_sent: by this rank, in all calls that this took.
     """
@@ -117,14 +120,14 @@ def all_reduce(
     choices = _choices(comm, x, max_rel_err, codecs, sizes, timeout)
     choice = min(choices, key=lambda choice: choice.cost)
     result = x if out is None else out
-    lost = 0.0
+    lost = choice.bound
     if choice.codec is None:
         comm.all_reduce(x, op, out=out, scale=scale, **how)
     else:
         what = op, out, scale, choice.algorithm, choice.segments, timeout, choice.codec, stream
         mine = np.array([math.sqrt(comm._lossy_all_reduce(x, *what))])
-        lost = float(_summed(comm, mine, timeout)[0]) / sizes.norm * (1 + sizes.rounding)
-        lost = min(lost, choice.bound)  # both are bounds
+        coded = float(_summed(comm, mine, timeout)[0]) / sizes.norm * (1 + sizes.rounding)
+        lost = min(lost, coded + (1 + choice.bound) * _folding(comm.world, sizes.dtype))  # both are bounds
     sent = comm.stats()["bytes_sent"] - before
     return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, sent)
 
@@ -182,7 +185,8 @@ def _choices(
 ) -> Iterator[_Choice]:
     """What keeps to the bound, the same on every rank: sending elements as they are always does."""
     dense = comm._predict(x, None, timeout) if codecs else []
-    yield _Choice(min((cost for *_, cost in dense), default=0.0), None, "auto", 0, 0.0)
+    least = min((cost for *_, cost in dense), default=0.0)
+    yield _Choice(least, None, "auto", 0, _folding(comm.world, sizes.dtype))
     for codec in codecs:
         for algorithm, segments, cost in comm._predict(x, codec.spec, timeout):
             about = _core.algorithms()[algorithm]
@@ -199,15 +203,29 @@ def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> flo
     by block; by Minkowski's inequality the norms of these add up. Rounded up: the norms are sums of floats.
     """
     up = 1 + sizes.rounding
-    found = _passes(algorithm, world, codec.traits["additive"])
+    additive = codec.traits["additive"]
+    found = _passes(algorithm, world, additive)
     least = up * found * codec.bound(0.0, sizes.dtype) * world * math.sqrt(sizes.count) / sizes.norm
+    unit = _ROUNDING.get(sizes.dtype, 0.0)
     if codec.traits["bound"] == "absolute":
-        return least
-    share = max(codec.bound(m, sizes.dtype) / m for m in _MANTISSAS)
-    growth = math.expm1(found * math.log1p(share))  # (1 + share)^found - 1
-    if not math.isfinite(codec.bound(sizes.largest * (1 + growth), sizes.dtype)):
+        growth, blocks = (
+            2 * unit + unit**2,
+            sizes.norm,
+        )  # what is rounded once decoded, and divided for a mean
+    else:
+        # A share holds one rounding; plans of few passes store more partial sums, and a mean is divided.
+        share = max(codec.bound(m, sizes.dtype) / m for m in _MANTISSAS)
+        more = 0 if additive else max(1, world + 1 - found)
+        growth = math.expm1(found * math.log1p(share) + more * math.log1p(unit))  # (1 + share)^found ... - 1
+        blocks = sizes.blocks[codec.traits["block"]]
+    if not math.isfinite(codec.bound(sizes.largest * (1 + growth) + least * sizes.norm, sizes.dtype)):
         return math.inf
-    return up * growth * sizes.blocks[codec.traits["block"]] / sizes.norm + least
+    return up * growth * blocks / sizes.norm + least
+
+
+def _folding(world: int, dtype: str) -> float:
+    """What folds of as many arrays, and a division, round at most, relative to the sum of norms."""
+    return math.expm1(world * math.log1p(_ROUNDING.get(dtype, 0.0))) if world > 1 else 0.0
 
 
 @lru_cache

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
 from gpucomm.arrays import empty_like
-from gpucomm.errors import InvalidArgumentError
+from gpucomm.errors import Error, InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -88,7 +88,12 @@ class _Message:
         """Waits until the clock says `end` and unpacks, the first time; `host`: for a device too."""
         if self._work is not None:
             wait = self._work.synchronize if host else self._work.wait
-            self._result = wait(None if end is None else max(0.001, end - time.monotonic()))
+            try:
+                self._result = wait(None if end is None else max(0.001, end - time.monotonic()))
+            except Error:
+                if self._work.done():
+                    self._let_go()
+                raise
             self._close()
 
     def done(self) -> bool:
@@ -108,6 +113,9 @@ class _Message:
 
     def _unpack(self) -> None:
         self._put(self._result)
+
+    def _let_go(self) -> None:
+        """Nothing will be written into the arrays any more."""
 
 
 class _Single(_Message):
@@ -136,11 +144,17 @@ class _Pack(_Message):
         if reads:
             _core.copy_pack(self._arrays, self._pack, True)
         self._take(self._comm._packed(collective, self._pack, digest, **how), how)
+        self._awaiting = _core.Awaiting(self._arrays if writes and self._open else [])
 
     def _unpack(self) -> None:
         if self._writes:
             _core.copy_pack(self._arrays, self._pack, False)
         self._give_back()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._work is not None:
+            self._awaiting.release()
 
     def _take_buffer(self) -> None:
         """The last buffer of this dtype where it is free: memory that was touched before is much quicker."""
@@ -211,7 +225,7 @@ def run(
     gathered: list[Any] = [None] * len(xs)
     gathers = collective == "all_gather"
     messages: list[_Message] = []
-    packs = comm._plan_packs(list(xs), writes, how.get("op"), how.get("scale"))
+    packs = comm._plan_packs(list(xs), reads, writes, how.get("op"), how.get("scale"))
     for places, count, digest, device in packs:
         kind: type[_Message] = _Gathering if gathers else _Pack
         if device or len(places) == 1:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpucomm.errors import Error, UnsupportedTypeError
+from gpucomm.errors import Error, InvalidArgumentError, UnsupportedTypeError
 from gpucomm.objects import decode, encode
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _encoded(obj: Any, pickle: bool) -> tuple[bytes, int, Error | None]:
     """The bytes, what they are, and the error to raise once the other ranks know of it."""
     try:
         return encode(obj, pickle), _OBJECT, None
-    except UnsupportedTypeError as error:
+    except (InvalidArgumentError, UnsupportedTypeError) as error:
         return str(error).encode(), _REFUSED, error
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 
 __all__ = ["decode", "encode"]
@@ -36,6 +37,7 @@ def encode(obj: Any, pickle: bool = False) -> bytes:
         Bytes that `decode` turns into an equal object.
 
     Raises:
+        InvalidArgumentError: a collective that is under way writes one of the arrays.
         UnsupportedTypeError: there is something else, or it is nested more than 100 deep.
     """
     parts: list[bytes] = []
@@ -100,6 +102,8 @@ def _block(tag: bytes, content: bytes) -> bytes:
 
 
 def _put_array(x: Any, parts: list[bytes]) -> None:
+    if type(x) is np.ndarray and x.flags.c_contiguous:
+        _core.check_settled(x)
     shape = x.shape
     parts.append(_block(b"a" if type(x) is np.ndarray else b"g", x.dtype.str.encode()))
     parts.append(b"".join(_LENGTH.pack(n) for n in (len(shape), *shape)))

@@ -44,6 +44,13 @@ inline constexpr size_t size_of(Dtype dtype) { return kDtypeInfo[static_cast<int
 inline constexpr std::string_view name_of(Dtype dtype) { return kDtypeInfo[static_cast<int>(dtype)].name; }
 inline constexpr bool reducible(Dtype dtype) { return static_cast<int>(dtype) < kReducibleDtypes; }
 
+// Sums, products and bits of these unsigned integers are those of signed ones; others as they are.
+inline constexpr Dtype folded_as(Dtype dtype) {
+  if (dtype == Dtype::uint16) return Dtype::int16;
+  if (dtype == Dtype::uint32) return Dtype::int32;
+  return dtype == Dtype::uint64 ? Dtype::int64 : dtype;
+}
+
 inline constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::bfloat16; }  // of the reducible ones
 
 // premul_sum: a sum of contributions that each rank has multiplied by a factor of its own before.

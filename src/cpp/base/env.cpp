@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "base/error.h"
+
 namespace gpucomm {
 
 static std::string text(const char* name, const char* fallback = "") {
@@ -9,11 +11,14 @@ static std::string text(const char* name, const char* fallback = "") {
   return value && *value ? value : fallback;
 }
 
-static int number(const char* name, int fallback) {
+static int number(const char* name, int fallback, int most = 100000000) {
   const std::string value = text(name);
+  if (value.empty()) return fallback;
   char* end = nullptr;
   const long parsed = std::strtol(value.c_str(), &end, 10);
-  return value.empty() || *end || parsed < 0 || parsed > 100000000 ? fallback : static_cast<int>(parsed);
+  if (*end || parsed < 0 || parsed > most)
+    fail(ErrorKind::invalid_argument, name, "='", value, "' must be a whole number from 0 to ", most);
+  return static_cast<int>(parsed);
 }
 
 const Env& env() {
@@ -22,7 +27,7 @@ const Env& env() {
                           number("GPUCOMM_HEAP_MIB", -1),
                           number("GPUCOMM_ARENA_MIB", 32),
                           text("GPUCOMM_DEVICE_TRANSPORT", "auto"),
-                          number("GPUCOMM_CMA", 1)};
+                          number("GPUCOMM_CMA", 1, 2)};
   return values;
 }
 

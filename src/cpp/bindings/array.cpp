@@ -130,6 +130,13 @@ Array::Array(py::handle object, const char* what, bool anywhere) : anywhere_(any
     fail(ErrorKind::unsupported_type, what, " (", type_name(object), ") can not be read: ", error.what());
   }
   read(tensor, what);
+  // torch's C table gives the memory of such views as it is.
+  for (const char* flag : {"is_conj", "is_neg"})
+    if (dtype_ >= Dtype::complex64 && dtype_ <= Dtype::complex128 && py::hasattr(object, flag) &&
+        object.attr(flag)().cast<bool>())
+      fail(ErrorKind::unsupported_type, what,
+           " is a conjugated or negated view, whose memory holds other values: ",
+           "pass x.resolve_conj().resolve_neg()");
 }
 
 Array::~Array() {

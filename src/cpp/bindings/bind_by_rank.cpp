@@ -102,9 +102,8 @@ Raises:
 void bind_by_rank(py::class_<PyCommunicator>& type) {
   type.def(
           "all_gather",
-          [](PyCommunicator& c, Object x, Object out, const Counts& counts, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op, Handle stream,
-             std::optional<std::string> codec) {
+          [](PyCommunicator& c, Object x, Object out, const Counts& counts, Text algorithm, Segments segments,
+             Maybe timeout, bool async_op, Handle stream, std::optional<std::string> codec) {
             if (several(x))
               return coalesced(c, "all_gather", x, "out"_a = out, "counts"_a = counts,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
@@ -120,7 +119,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
       .def(
           "reduce_scatter",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Counts& counts,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op, Handle stream,
+             Text algorithm, Segments segments, Maybe timeout, bool async_op, Handle stream,
              std::optional<std::string> codec, Object error) {
             return c.located([&] {
               return c.reduce_scatter(
@@ -135,7 +134,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
       .def(
           "gather",
           [](PyCommunicator& c, Object x, int root, Object out, const Counts& counts, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op, Handle stream) {
+             Segments segments, Maybe timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.gather(x, root, out, counts,
                               with_stream(stream, {algorithm, segments, timeout, async_op}));
@@ -146,7 +145,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
           "stream"_a = py::none(), kGather)
       .def(
           "scatter",
-          [](PyCommunicator& c, Object x, int root, Object out, Text algorithm, std::optional<int> segments,
+          [](PyCommunicator& c, Object x, int root, Object out, Text algorithm, Segments segments,
              Maybe timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.scatter(x, root, out, with_stream(stream, {algorithm, segments, timeout, async_op}));
@@ -158,7 +157,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
       .def(
           "all_to_all",
           [](PyCommunicator& c, Object x, Object out, const Counts& counts, const Counts& out_counts,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op, Handle stream) {
+             Text algorithm, Segments segments, Maybe timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.all_to_all(x, out, counts, out_counts,
                                   with_stream(stream, {algorithm, segments, timeout, async_op}));

@@ -28,13 +28,13 @@ Args:
         arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
         those of more than 1 MiB by themselves.
     op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
-        "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
+        of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
         folded in float32.
     out: where the result goes instead of x; same dtype and count, apart from x.
     scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
         dtype before anything is sent, in a pass of their own over x (or out, where it is given).
     algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
-    segments: how finely the message is cut for pipelining; None: the cheapest.
+    segments: how finely the message is cut for pipelining; None or "auto": the cheapest.
     timeout: seconds until the call fails on every rank; None: the communicator's.
     stream: the handle of the stream (a cudaStream_t as int) that arrays in a device's memory are used on; None:
         the current one of their library where that tells, else the device's default stream. The call is
@@ -154,14 +154,14 @@ void bind_communicator(py::module_& m) {
   bind_heap(m, type);
   bind_point_to_point(type);
   bind_tuning(type);
-  type.def("_plan_packs", &PyCommunicator::plan_packs, "xs"_a, "writes"_a, "op"_a, "scale"_a,
+  type.def("_plan_packs", &PyCommunicator::plan_packs, "xs"_a, "reads"_a, "writes"_a, "op"_a, "scale"_a,
            "How a list of arrays travels: (places, elements, digest, on a device) of each message, after "
            "their "
            "checks.")
       .def(
           "_packed",
           [](PyCommunicator& c, Text collective, Object x, uint64_t pack, Text op, int root, Maybe scale,
-             Text algorithm, std::optional<int> segments, Maybe timeout, bool async_op, Handle stream,
+             Text algorithm, Segments segments, Maybe timeout, bool async_op, Handle stream,
              std::optional<std::string> codec) {
             const Options options =
                 with_stream(stream, {algorithm, segments, timeout, async_op, pack, codec});
@@ -244,9 +244,9 @@ void bind_communicator(py::module_& m) {
            "nodes"_a = std::vector<int>{}, "script"_a = Script{}, "began"_a = 0)
       .def(
           "all_reduce",
-          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op, Handle stream,
-             std::optional<std::string> codec, Object error, Maybe max_rel_err) {
+          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm, Segments segments,
+             Maybe timeout, bool async_op, Handle stream, std::optional<std::string> codec, Object error,
+             Maybe max_rel_err) {
             if (max_rel_err)
               return bounded(c, x, *max_rel_err, "op"_a = op, "out"_a = out, "scale"_a = scale,
                              "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
@@ -270,7 +270,7 @@ void bind_communicator(py::module_& m) {
       .def(
           "reduce",
           [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,
-             std::optional<int> segments, Maybe timeout, bool async_op, Handle stream) {
+             Segments segments, Maybe timeout, bool async_op, Handle stream) {
             if (several(x))
               return coalesced(c, "reduce", x, "op"_a = op, "root"_a = root, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
@@ -285,8 +285,8 @@ void bind_communicator(py::module_& m) {
           "stream"_a = py::none(), kReduce)
       .def(
           "broadcast",
-          [](PyCommunicator& c, Object x, int root, Text algorithm, std::optional<int> segments,
-             Maybe timeout, bool async_op, Handle stream) {
+          [](PyCommunicator& c, Object x, int root, Text algorithm, Segments segments, Maybe timeout,
+             bool async_op, Handle stream) {
             if (several(x))
               return coalesced(c, "broadcast", x, "root"_a = root, "algorithm"_a = algorithm,
                                "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op,
@@ -298,8 +298,12 @@ void bind_communicator(py::module_& m) {
           "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(),
           "timeout"_a = py::none(), "async_op"_a = false, "stream"_a = py::none(), kBroadcast)
       .def(
-          "barrier", [](PyCommunicator& c, Maybe timeout) { c.located([&] { c.barrier(timeout); }); },
-          "timeout"_a = py::none(), "Returns when every rank has called it.")
+          "barrier",
+          [](PyCommunicator& c, Maybe timeout, bool async_op) {
+            return c.located([&] { return c.barrier(timeout, async_op); });
+          },
+          "timeout"_a = py::none(), py::kw_only(), "async_op"_a = false,
+          "Returns when every rank has called it; with async_op a Work at once, which is done then.")
       .def("abort", &PyCommunicator::abort,
            "Ends it on every rank, at once and for good: calls under way and later ones raise and name this "
            "rank.")

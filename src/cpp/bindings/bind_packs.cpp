@@ -9,6 +9,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/collectives.h"
+#include "bindings/in_flight.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -87,10 +88,11 @@ void copy_pack(const py::list& xs, const py::object& pack, bool into) {
 
 }  // namespace
 
-py::list PyCommunicator::plan_packs(const py::list& xs, bool writes, const std::optional<std::string>& op,
-                                    Factor scale) const {
+py::list PyCommunicator::plan_packs(const py::list& xs, bool reads, bool writes,
+                                    const std::optional<std::string>& op, Factor scale) const {
   return located([&] {
     const std::deque<Array> arrays = borrow(xs, true);
+    for (const py::handle x : xs) gpucomm::check_apart(reads ? x : py::none(), writes ? x : py::none());
     for (size_t i = 0; i < arrays.size(); ++i) {
       if (op) check_reducible(arrays[i], *op, scale);
       if (writes) check_writable(arrays[i], concat("x[", i, "]").c_str(), "");
@@ -104,6 +106,12 @@ py::list PyCommunicator::plan_packs(const py::list& xs, bool writes, const std::
 }
 
 void bind_packs(py::module_& m) {
+  py::class_<Awaiting>(m, "Awaiting", "Arrays that the result of a call under way will be copied into.")
+      .def(py::init<const py::list&>(), "arrays"_a)
+      .def("release", &Awaiting::release, "They are there, or never will be.");
+  m.def(
+      "check_settled", [](py::handle x) { gpucomm::check_apart(x, py::none()); }, "x"_a,
+      "Fails where an asynchronous call that is under way writes x.");
   m.def("copy_pack", &copy_pack, "xs"_a, "pack"_a, "into"_a,
         "Copies arrays into a pack, one behind the other, or out of it again.");
 }

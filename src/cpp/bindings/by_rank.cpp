@@ -61,7 +61,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
   const int rank = core_->rank();
   const Parts parts = divided(in, counts, core_->world());
   Shape call = shape(Collective::reduce_scatter, in, parts, options);
-  call.op = parse_op(op);
+  call.op = parse_op(op), call.dtype = folded_as(call.dtype);
   if (out.is_none()) out = allocate(x, in, parts.rows[rank]);
   const Array to(out, "out", true);
   std::byte* own = in.data() + parts.begin(rank) * size_of(in.dtype());

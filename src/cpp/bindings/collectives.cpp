@@ -3,10 +3,12 @@
 #include <pthread.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <map>
 
+#include "base/env.h"
 #include "bindings/in_flight.h"
 #include "bindings/names.h"
 #include "transports/emulated.h"
@@ -22,7 +24,7 @@ std::atomic<bool> is_child{false};
 Seconds seconds(double value) {
   if (!(value > 0) || !std::isfinite(value))
     fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value);
-  return Seconds(value);
+  return Seconds(std::min(value, 1e9));  // clocks count nanoseconds in 63 bits
 }
 
 }  // namespace
@@ -137,6 +139,7 @@ static void complete(Endpoint& endpoint) {
 PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
                                const std::optional<Emulation>& emulation) {
   forked();
+  static_cast<void>(env());  // what is wrong there is said here, not in another thread
   const Seconds timeout = seconds(timeout_s);
   if (emulation && endpoint.nodes.empty()) endpoint.nodes = emulation->links.nodes;
   complete(endpoint);
@@ -171,10 +174,14 @@ void PyCommunicator::check_root(int root) const {
 }
 
 void PyCommunicator::check_reducible(const Array& x, const std::string& name, Factor scale) const {
-  if (!reducible(x.dtype()))
+  const Op op = parse_op(name);
+  const bool wraps = op == Op::sum || op == Op::prod || bitwise(op);
+  if (!reducible(folded_as(x.dtype())))
     fail(ErrorKind::unsupported_type, name_of(x.dtype()),
          " arrays can not be reduced, only moved (broadcast, all_gather)");
-  const Op op = parse_op(name);
+  if (!reducible(x.dtype()) && !wraps)
+    fail(ErrorKind::unsupported_type, "op '", name, "' is not defined for ", name_of(x.dtype()),
+         " arrays, only sum, prod, band, bor and bxor");
   if (op == Op::mean && x.dtype() == Dtype::boolean)
     fail(ErrorKind::unsupported_type,
          "op 'mean' is not defined for bool arrays; 'min' is their \"and\", 'max' their \"or\"");
@@ -238,7 +245,7 @@ py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::o
     const Array where(x.is_none() ? result : x, "x", true);
     return issue_on_device(std::move(shape), arrays, where, std::move(x), result, options, limit);
   }
-  check_apart(x, written_by(shape, arrays, result));
+  check_apart(x, written_by(shape, arrays, result), options.error);
   arrays.error = error_for(options);
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
@@ -270,7 +277,8 @@ py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::o
     work = core_->start(shape, arrays, limit);
   }
   if (!shape.on_device)
-    now_in_flight(work, name_of(shape.collective).data(), x, written_by(shape, arrays, result));
+    now_in_flight(work, name_of(shape.collective).data(), x, written_by(shape, arrays, result),
+                  options.error);
   kept_.push_back({work, std::move(x), result, options.error});
   return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
 }
@@ -314,7 +322,7 @@ py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::o
   const Array in(x, "x", true);
   check_reducible(in, op, scale);
   Shape call = shape(Collective::all_reduce, in, options);
-  call.op = parse_op(op);
+  call.op = parse_op(op), call.dtype = folded_as(call.dtype);
   check_has_codec(options);
   return fold(std::move(call), x, in, out, scale, options);
 }
@@ -325,7 +333,7 @@ py::object PyCommunicator::reduce(py::object x, int root, const std::string& op,
   check_root(root);
   check_reducible(in, op, scale);
   Shape call = shape(Collective::reduce, in, options);
-  call.op = parse_op(op), call.root = root;
+  call.op = parse_op(op), call.dtype = folded_as(call.dtype), call.root = root;
   if (core_->rank() == root) return fold(std::move(call), x, in, out, scale, options);
   call.in_place = false;  // x is only read here
   Arrays arrays{in.data(), nullptr};
@@ -342,10 +350,10 @@ py::object PyCommunicator::broadcast(py::object x, int root, const Options& opti
   return issue(call, {in.data(), in.data()}, x, x, options);
 }
 
-void PyCommunicator::barrier(std::optional<double> timeout_s) {
+py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_op) {
   if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
-  const Seconds limit = timeout(timeout_s);
-  run({.purpose = Purpose::barrier, .algorithm = "one_shot"}, {}, limit);  // an all_reduce of nothing
+  const Shape nothing{.purpose = Purpose::barrier, .algorithm = "one_shot"};  // of an all_reduce
+  return begin(nothing, {}, py::none(), py::none(), {.async_op = async_op}, timeout(timeout_s));
 }
 
 void PyCommunicator::abort() {

@@ -24,6 +24,11 @@ using Text = const std::string&;
 using Maybe = std::optional<double>;
 using Object = pybind11::object;
 
+// None and "auto": the cheapest.
+struct Segments : std::optional<int> {
+  using optional::optional;
+};
+
 // The keywords that every collective takes.
 struct Options {
   std::string algorithm;
@@ -130,8 +135,8 @@ class PyCommunicator {
                             const Options& options);
   // How a list of arrays travels: packs of (places in the list, elements, digest). Validates the arrays of a
   // call that writes them, or not, and reduces them by `op`, or not.
-  pybind11::list plan_packs(const pybind11::list& xs, bool writes, const std::optional<std::string>& op,
-                            Factor scale) const;
+  pybind11::list plan_packs(const pybind11::list& xs, bool reads, bool writes,
+                            const std::optional<std::string>& op, Factor scale) const;
   // One message of several arrays that a device holds, all of one dtype and validated by plan_packs. The
   // result is a list: xs, or of all_gather new arrays.
   pybind11::object packed_on_device(Collective collective, const pybind11::list& xs, const std::string& op,
@@ -144,7 +149,7 @@ class PyCommunicator {
   std::vector<Choice> predict(pybind11::object x, const std::optional<std::string>& codec, Maybe timeout_s);
   // What a reduce_scatter of x by "auto" takes in place of this codec, if that is settled; it counts as one.
   std::optional<Choice> settled_without_codec(pybind11::object x, const std::string& codec, bool tells_error);
-  void barrier(std::optional<double> timeout_s);
+  pybind11::object barrier(std::optional<double> timeout_s, bool async_op);
   void abort();
   std::vector<int> survivors(int round, double patience_s);
   void close();
@@ -263,3 +268,19 @@ void blocking(Communicator& communicator, Call call) {
 bool forked();
 
 }  // namespace gpucomm
+
+template <>
+struct pybind11::detail::type_caster<gpucomm::Segments> {
+  PYBIND11_TYPE_CASTER(gpucomm::Segments, const_name("int | typing.Literal['auto'] | None"));
+
+  bool load(handle object, bool convert) {
+    make_caster<int> number;
+    if (object.is_none() || (isinstance<str>(object) && object.cast<std::string>() == "auto")) return true;
+    if (!number.load(object, convert)) return false;
+    value = cast_op<int>(number);
+    return true;
+  }
+  static handle cast(const gpucomm::Segments& segments, return_value_policy, handle) {
+    return (segments ? object(int_(*segments)) : object(none())).release();
+  }
+};

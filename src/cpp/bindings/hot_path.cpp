@@ -46,7 +46,7 @@ struct Method {
 
 std::array<Method, 5> methods{{
     {"barrier", false, false, false, false, false,
-     [](PyCommunicator& c, const Call&) { return c.barrier({}), py::object(py::none()); }},
+     [](PyCommunicator& c, const Call&) { return c.barrier({}, false); }},
     {"all_reduce", true, true, false, true, true,
      [](PyCommunicator& c, const Call& call) {
        return c.all_reduce(call.x, call.op, call.out, {}, call.options);

@@ -1,5 +1,6 @@
 #include "bindings/in_flight.h"
 
+#include <array>
 #include <vector>
 
 #include "bindings/array.h"
@@ -15,9 +16,10 @@ struct Span {
 };
 
 struct Flight {
-  std::shared_ptr<Pending> call;
+  std::shared_ptr<const std::atomic<bool>> done;
   const char* name;
-  Span read, written;
+  Span read;
+  std::array<Span, 2> written;
 };
 
 std::vector<Flight>& flights() {
@@ -33,19 +35,29 @@ Span span_of(py::handle object) {
 
 }  // namespace
 
-void check_apart(py::handle read, py::handle written) {
-  std::erase_if(flights(), [](const Flight& f) { return f.call->done.load(std::memory_order_acquire); });
+void check_apart(py::handle read, py::handle written, py::handle error) {
+  std::erase_if(flights(), [](const Flight& f) { return f.done->load(std::memory_order_acquire); });
   if (flights().empty()) return;
-  const Span in = span_of(read), out = span_of(written);
-  for (const Flight& f : flights())
-    if (f.written.overlaps(in) || f.written.overlaps(out) || f.read.overlaps(out))
-      fail(ErrorKind::invalid_argument, "the array overlaps one of an asynchronous ", f.name,
-           " that is still under way: wait() for that first");
+  const std::array<Span, 3> spans{span_of(written), span_of(error), span_of(read)};
+  for (const Flight& f : flights()) {
+    for (const Span& span : spans) {
+      const bool writes = &span != &spans.back();
+      if (f.written[0].overlaps(span) || f.written[1].overlaps(span) || (writes && f.read.overlaps(span)))
+        fail(ErrorKind::invalid_argument, "the array overlaps one of an asynchronous ", f.name,
+             " that is still under way: wait() for that first");
+    }
+  }
 }
 
-void now_in_flight(std::shared_ptr<Pending> call, const char* name, py::handle read, py::handle written) {
-  const Span in = span_of(read), out = span_of(written);
-  if (in.begin || out.begin) flights().push_back({std::move(call), name, in, out});
+void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, py::handle read,
+                   py::handle written, py::handle error) {
+  const Flight flight{{call, &call->done}, name, span_of(read), {span_of(written), span_of(error)}};
+  if (flight.read.begin || flight.written[0].begin || flight.written[1].begin) flights().push_back(flight);
+}
+
+Awaiting::Awaiting(const py::list& arrays) {
+  for (const py::handle array : arrays)
+    flights().push_back({done_, "collective on a list", {}, {span_of(array), Span{}}});
 }
 
 }  // namespace gpucomm

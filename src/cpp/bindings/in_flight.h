@@ -4,6 +4,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <atomic>
 #include <memory>
 
 #include "engine/drivable.h"
@@ -12,9 +13,20 @@ namespace gpucomm {
 
 // Fails where what a call reads or writes (None: nothing) overlaps what one under way writes, or what it
 // writes overlaps what one under way reads.
-void check_apart(pybind11::handle read, pybind11::handle written);
-// `name`: of the call, for error texts.
-void now_in_flight(std::shared_ptr<Pending> call, const char* name, pybind11::handle read,
-                   pybind11::handle written);
+void check_apart(pybind11::handle read, pybind11::handle written, pybind11::handle error = pybind11::none());
+// `name`: of the call, for error texts. `error`: what it writes too.
+void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, pybind11::handle read,
+                   pybind11::handle written, pybind11::handle error = pybind11::none());
+
+// Arrays into which the result of a call under way will be copied: in flight until this is released.
+class Awaiting {
+ public:
+  explicit Awaiting(const pybind11::list& arrays);
+  ~Awaiting() { release(); }
+  void release() { *done_ = true; }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> done_ = std::make_shared<std::atomic<bool>>(false);
+};
 
 }  // namespace gpucomm

@@ -43,7 +43,8 @@ py::object PyCommunicator::packed_on_device(Collective collective, const py::lis
   const bool reads = collective != Collective::broadcast || is_root;
   const bool gets = collective == Collective::reduce ? is_root : !gathers;
   Shape call = shape(collective, arrays[0], options);
-  call.op = reduces(collective) ? parse_op(op) : call.op, call.root = root, call.in_place = gets;
+  if (reduces(collective)) call.op = parse_op(op), call.dtype = folded_as(call.dtype);
+  call.root = root, call.in_place = gets;
   Staging staging{arrays[0].dtype()};
   staging.in = copies(arrays), staging.input = 0, staging.factor = scale;
   staging.bytes = staging.in.back().offset + staging.in.back().bytes;

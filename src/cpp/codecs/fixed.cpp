@@ -106,6 +106,7 @@ class Fixed final : public FloatCodec {
     return with_integer([&]<class T>(T) { return decode_as<T>(in, run, out); });
   }
   double lost(double) const override { return step_ / 2.0; }
+  float stray() const override { return setting_.stray(); }
   const char* refusal(float value) const override {
     if (const char* reason = FloatCodec::refusal(value)) return reason;
     return nearest_of_any(std::abs(value) / step_) > limit_ ? "it is beyond the agreed largest magnitude"

@@ -19,6 +19,9 @@ struct FixedSetting {
     return std::ldexp(1.0f, exponent - 1);
   }
 
+  // What a sum of all ranks' codings may be off by.
+  float stray() const { return 0.5f * step() * static_cast<float>(world); }
+
   // The largest magnitude, in steps, of which `world` summands fit; a float.
   float limit() const {
     const int64_t limit = ((int64_t{1} << (width - 1)) - 1) / world;

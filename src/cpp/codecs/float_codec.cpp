@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "codecs/blocks/portable.h"
 #include "codecs/floats.h"
@@ -93,7 +94,7 @@ void FloatCodec::decode(const std::byte* in, size_t bytes, size_t count, Dtype d
   for (size_t begin = 0; begin < count; begin += kRun) {
     const Run run = {begin, std::min(kRun, count - begin), count};
     decode_checked(in, run, values);
-    if (dtype != Dtype::float32) saturate(dtype, values, run.count);
+    if (dtype != Dtype::float32) saturate(dtype, values, run.count, stray());
     narrow(dtype, values, run.count, out + begin * size_of(dtype));
   }
 }
@@ -136,6 +137,7 @@ bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std:
 }
 
 double FloatCodec::bound(double block_max, Dtype dtype) const {
+  if (block_max > largest(dtype)) return std::numeric_limits<double>::infinity();
   const double in_float32 = lost(block_max);
   return in_float32 + rounding(dtype, block_max + in_float32);
 }
@@ -171,7 +173,7 @@ void FloatCodec::decode_rounded(const std::byte* in, Run run, Dtype dtype, float
   decode_checked(in, run, out);
   if (dtype == Dtype::float32) return;
   std::byte rounded[kRun * 2];
-  saturate(dtype, out, run.count);
+  saturate(dtype, out, run.count, stray());
   narrow(dtype, out, run.count, rounded);
   widen(dtype, rounded, run.count, out);
 }

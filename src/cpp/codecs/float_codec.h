@@ -1,6 +1,8 @@
 // What all codecs of floats share. They code runs of float32; the 16-bit floats are widened on the way in and
 // rounded once on the way out, so that coded bytes say nothing of the dtype.
 #pragma once
+#include <limits>
+
 #include "codecs/codec.h"
 
 namespace gpucomm {
@@ -35,7 +37,10 @@ class FloatCodec : public Codec {
   virtual size_t encode_run(const float* in, Run run, std::byte* out) const = 0;
   virtual size_t decode_run(const std::byte* in, Run run, float* out) const = 0;
   virtual double lost(double block_max) const = 0;  // the bound in float32
-  virtual const char* refusal(float value) const;   // why the element cannot be carried; null: it can
+  // How far beyond the dtype's largest number decode may come by what it loses; what is further was a sum
+  // beyond it.
+  virtual float stray() const { return std::numeric_limits<float>::max(); }
+  virtual const char* refusal(float value) const;  // why the element cannot be carried; null: it can
 
  private:
   struct Sums;

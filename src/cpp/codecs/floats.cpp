@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "base/half.h"
 #include "codecs/blocks/portable.h"
@@ -55,10 +56,10 @@ int32_t magnitude_kernel(const float* values, size_t count) {
   return most;
 }
 
-void saturate_kernel(float* values, size_t count, uint32_t largest) {
+void saturate_kernel(float* values, size_t count, uint32_t largest, uint32_t most) {
   for (size_t i = 0; i < count; ++i) {
     const uint32_t bits = bits_of(values[i]), magnitude = bits & blocks::kMagnitudeBits;
-    const bool beyond = magnitude > largest && magnitude < blocks::kInfinityBits;
+    const bool beyond = magnitude > largest && magnitude <= most && magnitude < blocks::kInfinityBits;
     values[i] = float_of(choose_bits(beyond, largest | (bits & ~blocks::kMagnitudeBits), bits));
   }
 }
@@ -150,8 +151,9 @@ void narrow(Dtype dtype, const float* in, size_t count, std::byte* out) {
   std::memcpy(out, in, 4 * count);
 }
 
-void saturate(Dtype dtype, float* values, size_t count) {
-  Leveled<saturate_kernel>::run(values, count, bits_of(static_cast<float>(largest(dtype))));
+void saturate(Dtype dtype, float* values, size_t count, float stray) {
+  const auto end = static_cast<float>(largest(dtype));
+  Leveled<saturate_kernel>::run(values, count, bits_of(end), bits_of(end + stray));
 }
 
 void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accumulator) {
@@ -170,7 +172,7 @@ void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accum
 
 void subtract_floats(Dtype dtype, const float* from, float* values, int times, size_t count) {
   Leveled<subtract_kernel>::run(from, values, static_cast<float>(times), count);
-  if (dtype != Dtype::float32) saturate(dtype, values, count);
+  if (dtype != Dtype::float32) saturate(dtype, values, count, std::numeric_limits<float>::max());
 }
 
 double max_abs(Dtype dtype, const std::byte* in, size_t count) {

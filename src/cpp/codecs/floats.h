@@ -14,8 +14,9 @@ inline bool is_float_up_to_32(Dtype dtype) {
 void widen(Dtype dtype, const std::byte* in, size_t count, float* out);
 // Rounds to nearest, ties to even; beyond the largest number, to Inf.
 void narrow(Dtype dtype, const float* in, size_t count, std::byte* out);
-// Makes finite values beyond the largest number of the dtype that number.
-void saturate(Dtype dtype, float* values, size_t count);
+// Makes finite values beyond the largest number of the dtype that number, where they are beyond by up to
+// `stray`.
+void saturate(Dtype dtype, float* values, size_t count, float stray);
 // accumulator[i] += values[i], in float32, rounded once.
 void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accumulator);
 // values[i] = times x (from[i] - values[i]): 0 where that is no finite number, at most the dtype's largest.

@@ -96,13 +96,14 @@ GPUCOMM_PROGRAM Words4 narrow(Kind kind, const Four& x) {
   return raw;
 }
 
-// Finite values beyond the largest number of the kind become that number.
-GPUCOMM_PROGRAM void saturate(Kind kind, Four& x) {
+// As saturate() of codecs/floats.h.
+GPUCOMM_PROGRAM void saturate(Kind kind, Four& x, float stray) {
   if (kind == Kind::float32) return;
   const uint32_t largest = kind == Kind::float16 ? 0x477fe000 : 0x7f7f0000;
+  const uint32_t most = blocks::bits_of(blocks::float_of(largest) + stray);
   for (float& value : x.at) {
     const uint32_t bits = blocks::bits_of(value), magnitude = bits & blocks::kMagnitudeBits;
-    const bool beyond = magnitude > largest && magnitude < blocks::kInfinityBits;
+    const bool beyond = magnitude > largest && magnitude <= most && magnitude < blocks::kInfinityBits;
     value = blocks::float_of(blocks::choose(beyond, largest | (bits & ~blocks::kMagnitudeBits), bits));
   }
 }

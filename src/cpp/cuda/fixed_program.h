@@ -15,11 +15,11 @@ struct Fixed {
     uint32_t at[kWords];
   };
   struct Shared {};
-  float step, inverse, limit;
+  float step, inverse, limit, stray;
 
   static Fixed make(const char* argument) {
     const FixedSetting setting = parse_fixed(argument).value();
-    return {setting.step(), 1 / setting.step(), setting.limit()};
+    return {setting.step(), 1 / setting.step(), setting.limit(), setting.stray()};
   }
 
   template <bool kFull>

@@ -145,9 +145,14 @@ struct Decode {
 
   GPUCOMM_PROGRAM Words4 finish(const Words4& own, Four& x) const {
     const Kind kind = piece.dense.kind;
-    if (!adds) saturate(kind, x);
+    if (!adds) saturate(kind, x, stray());
     const Words4 raw = adds ? add(kind, own, x) : narrow(kind, x);
     return divisor > 1 ? divide(kind, raw, static_cast<float>(divisor)) : raw;
+  }
+
+  GPUCOMM_PROGRAM float stray() const {
+    if constexpr (requires { piece.math.stray; }) return piece.math.stray;
+    return blocks::float_of(blocks::kInfinityBits - 1);
   }
 
   GPUCOMM_PROGRAM void damaged(const Tile& tile) const {

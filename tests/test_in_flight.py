@@ -1,0 +1,99 @@
+"""Arrays of asynchronous calls under way: who touches them is told so, and nothing is changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+
+
+def test_what_a_call_under_way_will_write_besides_its_result_is_left_alone():
+    """Where it tells what a codec loses, and arrays of a list until its wait()."""
+
+    def body(comm):
+        x, lost = np.ones(1 << 16, np.float32), np.zeros(1 << 16, np.float32)
+        ys = [np.ones(5), np.ones(6)]
+        if comm.rank == 1:
+            started.wait(20)
+        first = comm.all_reduce(x, codec="int8", algorithm="coded_ring", error=lost, async_op=True)
+        second = comm.all_reduce(ys, algorithm="ring", async_op=True)
+        if comm.rank == 0:
+            for call in (
+                lambda: comm.all_reduce(np.ones(1 << 16, np.float32), codec="int8", error=lost),
+                lambda: comm.all_reduce(lost),
+                lambda: comm.all_reduce(ys[1]),
+            ):
+                with pytest.raises(InvalidArgumentError, match=r"overlaps .* still under way.*rank 0 of 2"):
+                    call()
+            started.set()
+        first.wait()
+        while not second.done():
+            time.sleep(0.001)
+        with pytest.raises(
+            InvalidArgumentError, match=r"collective on a list .* still under way"
+        ):
+            comm.all_reduce(ys[1])
+        second.wait()
+        return comm.all_reduce(ys[1], algorithm="ring").tolist()
+
+    started = threading.Event()
+    assert run_ranks(2, body) == [[4.0] * 6] * 2
+
+
+def test_an_array_that_a_call_under_way_writes_is_no_object_to_send():
+    def body(comm):
+        other, x = comm.split(0), np.ones(1 << 16)
+        if comm.rank == 0:
+            work = comm.all_reduce(x, algorithm="ring", async_op=True)
+        with pytest.raises((InvalidArgumentError, UnsupportedTypeError), match="under way"):
+            other.broadcast_object({"x": x})
+        if comm.rank == 1:  # only now, so that the call of rank 0 stays under way
+            work = comm.all_reduce(x, algorithm="ring", async_op=True)
+        return work.wait()[0]
+
+    assert run_ranks(2, body) == [2.0] * 2
+
+
+def test_arrays_in_flight_are_left_alone():
+    """Of any communicator of the process, until the call has ended; who only reads may do so together."""
+
+    def body(comm):
+        other = comm.split(0)
+        x, apart, both = np.ones(4_000_000), np.ones(8), np.zeros((2, 8))
+        if comm.rank == 0:  # rank 1 comes later, so these calls stay under way
+            first = [
+                comm.all_reduce(x, algorithm="ring", async_op=True),
+                comm.recv(both[0], 1, async_op=True),
+            ]
+            for call in (
+                lambda: comm.all_reduce(x[:5]),
+                lambda: other.broadcast(x, 1),
+                lambda: other.all_gather(x[3:7], out=np.zeros(8)),
+                lambda: comm.send(x[9:], 1),
+                lambda: comm.recv(x[9:], 1),
+                lambda: comm.sendrecv(apart, 1, both, 1),
+                lambda: other.send(both[0], 1),
+                lambda: comm.all_reduce(x, "premul_sum", scale=100.0),
+                lambda: comm.all_reduce(np.ones(8, np.float32), codec="int8", error=x[:4].view(np.float32)),
+                lambda: comm.all_reduce([x[:5], x[5:9]]),
+                lambda: comm.broadcast([apart, x[5:9]], 1),
+            ):
+                with pytest.raises(InvalidArgumentError, match=r"overlaps .* still under way.*rank 0 of 2"):
+                    call()
+            first += [comm.send(apart, 1, async_op=True) for _ in range(2)]
+        else:
+            for _ in range(2):
+                comm.recv(np.zeros(8), 0)
+            first = [comm.all_reduce(x, algorithm="ring", async_op=True), comm.send(apart, 0, async_op=True)]
+        for work in first:
+            work.wait()
+        comm.all_reduce(x, algorithm="ring")  # the first has ended: its array is the caller's again
+        other.close()
+        return x[0], both[0, 0]
+
+    assert run_ranks(2, body) == [(4.0, 1.0), (4.0, 0.0)]
