@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -423,3 +425,12 @@ def test_a_refused_call_has_not_multiplied(alone, how):
 def test_timeouts_may_be_longer_than_clocks_count(alone):
     assert alone.all_reduce(np.ones(3), timeout=1e30).tolist() == [1, 1, 1]
     run_ranks(2, lambda comm: comm.barrier(timeout=1e10))
+
+
+@pytest.mark.parametrize("name", ["GPUCOMM_CMA", "GPUCOMM_HEAP_MIB", "GPUCOMM_SPIN_US", "GPUCOMM_SIMD"])
+def test_a_setting_that_cannot_be_read_is_an_error(name):
+    program = "import gpucomm; gpucomm.init()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, name: "no"}, capture_output=True, text=True
+    )
+    assert ended.returncode and "InvalidArgumentError" in ended.stderr and name in ended.stderr

@@ -435,6 +435,21 @@ def test_ranks_with_other_codecs_name_both() -> None:
         assert "codec bf16" in str(outcome)
 
 
+@pytest.mark.parametrize(("one", "other"), [("zfp:8", "zfp:16"), ("int8", None)])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_other_codecs_are_seen_where_none_is_taken_too(one: str, other: str | None, frozen: bool) -> None:
+    def body(comm: Communicator) -> None:
+        comm.set_links(_core.Links("switch", alpha=1e-6, beta=1e-12))  # coding does not pay
+        if frozen:
+            comm.freeze()
+        for _ in range(20):
+            comm.all_reduce(np.ones(1 << 14, np.float32), codec=other if comm.rank else one)
+
+    for outcome in outcomes_of(2, body):
+        assert isinstance(outcome, MismatchError)
+        assert f"codec {one}" in str(outcome) or not frozen
+
+
 @pytest.mark.parametrize("spec", ["int8", "fixed:0.01"])
 def test_what_a_codec_cannot_carry_is_an_error_on_every_rank(spec: str) -> None:
     def body(comm: Communicator) -> None:

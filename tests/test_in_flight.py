@@ -34,9 +34,7 @@ def test_what_a_call_under_way_will_write_besides_its_result_is_left_alone():
         first.wait()
         while not second.done():
             time.sleep(0.001)
-        with pytest.raises(
-            InvalidArgumentError, match=r"collective on a list .* still under way"
-        ):
+        with pytest.raises(InvalidArgumentError, match=r"collective on a list .* still under way"):
             comm.all_reduce(ys[1])
         second.wait()
         return comm.all_reduce(ys[1], algorithm="ring").tolist()

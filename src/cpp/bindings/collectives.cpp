@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/env.h"
+#include "base/simd.h"
 #include "bindings/in_flight.h"
 #include "bindings/names.h"
 #include "transports/emulated.h"
@@ -139,7 +140,7 @@ static void complete(Endpoint& endpoint) {
 PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
                                const std::optional<Emulation>& emulation) {
   forked();
-  static_cast<void>(env());  // what is wrong there is said here, not in another thread
+  env(), simd();  // what is wrong there is said here, not in another thread
   const Seconds timeout = seconds(timeout_s);
   if (emulation && endpoint.nodes.empty()) endpoint.nodes = emulation->links.nodes;
   complete(endpoint);
@@ -253,6 +254,7 @@ py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::o
   if (chooses && !core_->links_known()) measure_links(limit);
   if (options.codec)
     shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x", true).count(), limit);
+  if (chooses && options.codec) shape.asked = *options.codec;
   if (chooses && shape.codec) measure_coding(shape, limit);
   return begin(shape, arrays, std::move(x), std::move(result), options, limit);
 }

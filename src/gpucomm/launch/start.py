@@ -21,10 +21,11 @@ from gpucomm.launch.rendezvous import meet
 if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
 
-__all__ = ["adopt", "bound", "check_timeout", "emulation", "frozen_if_asked", "init", "replace"]
+__all__ = ["adopt", "bound", "checked_timeout", "emulation", "frozen_if_asked", "init", "replace"]
 
 
 _log = logging.getLogger("gpucomm")
+_LONGEST = 1e9  # seconds: what sockets and selectors take
 
 
 class _Process:
@@ -65,7 +66,7 @@ def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communi
         MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
         PeerLostError: a rank ended meanwhile.
     """
-    check_timeout(timeout)
+    timeout = checked_timeout(timeout)
     if (own := getattr(_thread, "comm", None)) is not None:
         return own  # type: ignore[no-any-return]
     with _Process.lock:
@@ -119,10 +120,11 @@ def bound(comm: Communicator) -> Iterator[None]:
         del _thread.comm
 
 
-def check_timeout(timeout: float) -> None:
-    """Raise InvalidArgumentError unless `timeout` is a positive number of seconds."""
+def checked_timeout(timeout: float) -> float:
+    """Returns `timeout`, or what clocks can count; raises InvalidArgumentError unless it is a positive number."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise InvalidArgumentError(f"timeout={timeout!r} must be a positive, finite number of seconds")
+    return min(timeout, _LONGEST)
 
 
 def emulation(links: str, world: int) -> dict[str, Any]:

@@ -15,8 +15,7 @@ __all__ = ["shrink"]
 
 def shrink(comm: Communicator, timeout: float | None) -> Communicator:
     """See `Communicator.shrink`."""
-    patience = comm.timeout if timeout is None else timeout
-    start.check_timeout(patience)
+    patience = start.checked_timeout(comm.timeout if timeout is None else timeout)
     where = f"(rank {comm.rank} of {comm.world})"
     attempt = vars(comm).setdefault("_attempt", 0)
     if attempt is None:

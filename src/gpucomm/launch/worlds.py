@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from gpucomm.comm import Communicator
 from gpucomm.errors import ClosedError, InvalidArgumentError
 from gpucomm.launch.environment import parse_nodes
-from gpucomm.launch.start import check_timeout
+from gpucomm.launch.start import checked_timeout
 
 __all__ = ["World", "local"]
 
@@ -125,7 +125,7 @@ def local(
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise InvalidArgumentError(f"ranks={ranks!r} must be a whole number of at least 1")
-    check_timeout(timeout)
+    timeout = checked_timeout(timeout)
     if threads and env is not None:
         raise InvalidArgumentError("env= needs processes: threads share the environment of this process")
     if nodes is not None and not isinstance(nodes, str):
