@@ -349,6 +349,46 @@ def test_training_goes_on_where_it_was_saved(world, reduce_scatter):
     assert world.run(resumed, reduce_scatter, False) == [(False, True)] * 4
 
 
+def on_fewer_ranks(comm, divide, copies):
+    """What four ranks owe, and what two of them then pay and owe, in units of the gradient."""
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float16 if divide == "twice" else None)
+    saved, owed = None, []
+    for size in (4, 2):
+        mesh, inside = groups_of(comm, 2 if copies else size)
+        model = fully_shard(Linear(), mesh=mesh, mp_policy=policy)
+        if divide == "never":
+            model.set_gradient_divide_factor(1.0)
+        across = {"replicate": comm.split(comm.rank % 2)} if copies and size == 4 else {}
+        handle = fsdp.use(model, inside, None, "int4", algorithm=RING, **across)
+        if saved is None:
+            noise = torch.Generator().manual_seed(comm.rank)
+            model({"b": torch.randn(12, 40, generator=noise)}).backward()
+            saved = handle.state_dict()
+            paid = torch.zeros(12, 40)
+        else:
+            states = [None] * 4
+            dist.all_gather_object(states, saved)
+            handle.load_state_dict(gpucomm.exchange.reshard(states, 2)[inside.rank])
+            model({"b": torch.zeros(12, 40)}).backward()
+            paid = model.b.grad.full_tensor()
+        held = handle.state_dict()["residuals"]["b"]
+        dist.all_reduce(held)
+        worth = {"never": 1.0, "once": 1 / size, "twice": 2 / size}[divide]
+        # on two ranks both pairs have added theirs
+        owed.append(paid + held * worth / (4 // size))
+    return owed
+
+
+@pytest.mark.parametrize(
+    ("divide", "copies"),
+    [("once", False), ("never", False), ("twice", False), ("once", True), ("never", True)],
+)
+def test_fewer_ranks_owe_the_same_as_mean_and_as_sum(world, divide, copies):
+    for before, after in world.run(on_fewer_ranks, divide, copies):
+        assert before.abs().max() > 0.05
+        torch.testing.assert_close(after, before, rtol=0, atol=2e-3 if divide == "twice" else 1e-5)
+
+
 def overflown(comm, codecs, copies, only_first=False):
     mesh, inside, across = init_device_mesh("cpu", (4,)), comm, None
     if copies:
