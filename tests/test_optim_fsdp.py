@@ -298,19 +298,26 @@ def test_nothing_is_owed_once_auto_has_settled_on_messages_as_they_are(world):
     assert world.run(settled_between) == [3] * 4
 
 
-def beyond_fixed(comm):
-    model = fully_shard(Linear(), mesh=groups_of(comm, 4)[0])
-    handle = fsdp.use(model, comm, None, "fixed:1e-05", algorithm=RING)
+def beyond(comm, codec, how):
+    copies = how == "between copies"
+    mesh, inside = groups_of(comm, 2 if copies else 4)
+    model = fully_shard(Linear(), mesh=mesh)
+    across = {"replicate": comm.split(comm.rank % 2), "all_reduce": codec} if copies else {}
+    feedback = how == "fed back"
+    scatter = None if copies else codec
+    handle = fsdp.use(model, inside, None, scatter, error_feedback=feedback, algorithm=RING, **across)
     results = []
     for factor in (1.0, 1e6, 1.0):
         model.zero_grad()
         model({name: torch.full(param.shape, factor) for name, param in model.named_parameters()}).backward()
         results.append((model.a.grad.full_tensor() / factor).mean().item())
-    return results, handle.stats()["reduce_scatter"]["coded"]
+    return results, handle.stats()["all_reduce" if copies else "reduce_scatter"]["coded"]
 
 
-def test_what_no_width_of_fixed_holds_is_not_coded(world):
-    for results, coded in world.run(beyond_fixed):
+@pytest.mark.parametrize("how", ["fed back", "not fed back", "between copies"])
+@pytest.mark.parametrize("codec", ["fixed:1e-05", "fp16"])
+def test_sums_that_the_codec_does_not_hold_are_not_coded(world, codec, how):
+    for results, coded in world.run(beyond, codec, how):
         assert results == pytest.approx([1, 1, 1], rel=1e-3) and coded == 2
 
 
