@@ -52,7 +52,7 @@ class Coding:
 
     def largest(self, world: int) -> float:
         """Returns the magnitude up to which the codec carries what so many ranks sum: of each one's part."""
-        if not self.limited:
+        if self._codec is None or not self.limited:
             return LARGEST
         # A partial sum, with its errors, must stay finite for the codec to take it.
         largest = self._total
