@@ -88,8 +88,8 @@ def _summary(nbytes: int, links: _core.Links, schedule: _core.Schedule, findings
 def _verdict(findings: _core.Verified) -> str:
     sent, errors = ", ".join(str(pieces) for pieces in findings.sent), findings.encode_errors
     bound = (
-        f"\nwith a codec that does not add coded pieces, an element's error is at most {errors} times the codec's"
-        " bound of the largest partial sum; the times are those without a codec"
+        "\nwith a codec that does not add coded pieces, an element's error is at most"
+        f" {errors} times the codec's bound of the largest partial sum; the times are those without a codec"
     )
     return (
         "verified: every send meets its receive, nothing can deadlock, every contribution is in the result"
