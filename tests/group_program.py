@@ -227,6 +227,7 @@ def emulated(rank, world):
 
 def main(folder, *checks):
     torch.set_num_threads(1)
+    tempfile.tempdir = folder  # where a check that fails leaves nothing behind for good
     warnings.simplefilter("ignore")
     dist.init_process_group("gpucomm", timeout=timedelta(seconds=30))
     rank, world = dist.get_rank(), dist.get_world_size()

@@ -50,6 +50,11 @@ def expect(collective: str, arrays: list[np.ndarray], rank: int, root: int, op: 
     return np.split(result, world)[rank] if collective == "reduce_scatter" else result
 
 
+def test_a_mean_of_integers_wraps_before_it_divides():
+    results = run_ranks(2, lambda comm: comm.all_reduce(np.array([100, -100, 50], np.int8), "mean").tolist())
+    assert results == [[-28, 28, 50]] * 2
+
+
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("collective", "algorithm"), pairs())
 def test_dtypes_and_counts(collective, algorithm, world):

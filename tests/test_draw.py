@@ -118,6 +118,14 @@ def test_table_and_json(tmp_path, capsys):
     assert (first["start_s"], first["end_s"]) == (pytest.approx(3e-6), pytest.approx(9.024e-6))
 
 
+def test_what_a_codec_may_lose_is_said_where_one_is_taken(capsys):
+    for algorithm, said in (("coded_ring", True), ("ring", False)):
+        assert cli.main(["plan", "all_reduce", "--algorithm", algorithm, "--world", "8"]) == 0
+        out = capsys.readouterr().out
+        assert ("error is at most 8 times the codec's bound of the largest partial sum" in out) == said
+        assert ("the times are those without a codec" in out) == said
+
+
 def test_links():
     links = parse_model("chain, alpha=20us,beta=0.5ns,latency=0,gamma=1e2ps")
     assert (links.kind, links.lambda_) == ("chain", 0.0)

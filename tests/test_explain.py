@@ -6,13 +6,23 @@ import json
 
 import pytest
 
-from gpucomm import _core, cli
+from gpucomm import _core, cli, explain
 from gpucomm.explain import candidates
 
+COLLECTIVES = [
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "gather",
+    "scatter",
+    "all_to_all",
+]
 SLOW = _core.Links("switch", alpha=50e-6, beta=8e-9, lambda_=0.5e-3)
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("nbytes", [8, 1 << 16, 1 << 26])
 def test_every_candidate_is_there_and_the_taken_one_is_cheap(collective, nbytes):
     rows = candidates(collective, nbytes, 8, SLOW)
@@ -39,6 +49,23 @@ def test_a_given_model_starts_nothing(capsys, tmp_path):
     assert "* linear_pipeline " in said, "on a chain fusing pays"
     assert '"auto" takes linear_pipeline' in said and "measured" not in said
     assert len(json.loads((tmp_path / "rows.json").read_text())) == 7
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_collective_is_measured_rightly(collective, monkeypatch):
+    seen = []
+
+    def with_progress(steps, total, what):
+        done = list(steps)
+        seen.append((what, done.count(None) == total, [r.correct for r in done if r is not None]))
+        return [result for result in done if result is not None]
+
+    monkeypatch.setattr(explain, "with_progress", with_progress)
+    monkeypatch.setattr(explain, "_measured_links", lambda ranks, nodes: SLOW)
+    assert cli.main(["explain", collective, "--bytes", "4K", "--ranks", "3"]) == 0
+    ((what, counted, right),) = seen
+    assert what == f"explain {collective}" and counted and right and all(right)
 
 
 @pytest.mark.processes

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
 from ranks import outcomes_of, run_ranks
 
 from gpucomm import _core, cli
+from gpucomm.errors import CollectiveTimeoutError, MismatchError
 from gpucomm.flight import first_difference
 
 
@@ -89,8 +92,58 @@ def test_a_mismatch_is_in_the_log(tmp_path, monkeypatch, capsys):
     assert "the ranks differ in call rank 0: all_reduce #1 (sum of 3" in capsys.readouterr().out
     assert (
         "rank 1: all_reduce #1 (sum of 4"
-        in json.loads((tmp_path / "all.json").read_text())["first_difference"]
+        in json.loads((tmp_path / "all.json").read_text())[0]["first_difference"]
     )
+
+
+def test_each_communicator_has_a_log_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GPUCOMM_FLIGHT_DIR", str(tmp_path))
+
+    def body(comm):
+        groups = [comm.subset([0, 1, 2, 3]), comm.split(comm.rank // 2), comm]
+        for which, group in enumerate(groups):
+            group.barrier()
+            with pytest.raises(MismatchError):
+                group.all_reduce(np.ones(100 * (1 + which) + group.rank), algorithm="ring", segments=1)
+
+    run_ranks(4, body)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 4 * 3
+    assert cli.main(["flight", *map(str, files), "--json", str(tmp_path / "all.json")]) == 0
+    said = capsys.readouterr().out
+    assert said.count(", 4 ranks:") == said.count(", 2 ranks:") == 2
+    found = json.loads((tmp_path / "all.json").read_text())
+    seen = []
+    for one in found:
+        assert one["first_difference"].startswith("the ranks differ in call")
+        sums = {row["call"].partition("sum of ")[2][:1] for row in one["calls"]} - {""}
+        assert len(sums) == 1, "calls of several communicators"
+        seen += sums
+    assert sorted(seen) == ["1", "2", "2", "3"]
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["warned of", "where warnings are errors"])
+def test_a_log_that_cannot_be_written_hides_no_error(strict, tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUCOMM_FLIGHT_DIR", str(tmp_path / "missing"))
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: unraisable.append(told.exc_value))
+    unraisable, over = [], threading.Event()
+
+    def body(comm):
+        if comm.rank == 1:
+            over.wait(20)
+            return
+        try:
+            with pytest.raises(CollectiveTimeoutError, match="timed out"):
+                comm.all_reduce(np.ones(9), algorithm="ring", segments=1, timeout=0.2)
+        finally:
+            over.set()
+
+    with warnings.catch_warnings(record=not strict) as told:
+        warnings.simplefilter("error" if strict else "always")
+        run_ranks(2, body)
+    said = unraisable if strict else [one.message for one in told]
+    assert [type(one) for one in said] == [RuntimeWarning]
+    assert "no flight log of rank 0 of 2" in str(said[0]) and "missing" in str(said[0])
 
 
 def test_what_is_no_log_is_a_sentence(tmp_path, capsys):

@@ -7,7 +7,7 @@ import pytest
 from ranks import run_ranks
 
 import gpucomm
-from gpucomm.errors import InvalidArgumentError, PeerLostError
+from gpucomm.errors import InvalidArgumentError, MismatchError, PeerLostError
 
 
 def odd_and_even(comm):
@@ -47,6 +47,25 @@ def test_subset_keeps_the_order_given():
         return None if group is None else group.all_gather(np.array([comm.rank])).tolist()
 
     assert run_ranks(4, body) == [[3, 0, 1], [3, 0, 1], None, [3, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ([[0, 1], [1, 2], [1, 2]], r"rank 0 called subset\(\[0, 1\]\); rank 1, 2 called subset\(\[1, 2\]\)"),
+        ([[0, 1], [1, 0], [0, 1]], r"rank 0, 2 called subset\(\[0, 1\]\); rank 1 called subset\(\[1, 0\]\)"),
+        ([[0], [0], None], r"rank 0, 1 called subset\(\[0\]\); rank 2 called split"),
+    ],
+)
+def test_subsets_that_are_not_asked_alike_are_refused_on_every_rank(calls, said):
+    def body(comm):
+        ranks = calls[comm.rank]
+        with pytest.raises(MismatchError, match=rf"{said} \(rank {comm.rank} of 3\)"):
+            comm.split(0) if ranks is None else comm.subset(ranks)
+        group = comm.subset([2, 0])
+        return None if group is None else group.all_gather(np.array([comm.rank])).tolist()
+
+    assert run_ranks(3, body) == [[2, 0], None, [2, 0]]
 
 
 def test_ranks_may_stay_apart():

@@ -298,19 +298,26 @@ def test_nothing_is_owed_once_auto_has_settled_on_messages_as_they_are(world):
     assert world.run(settled_between) == [3] * 4
 
 
-def beyond_fixed(comm):
-    model = fully_shard(Linear(), mesh=groups_of(comm, 4)[0])
-    handle = fsdp.use(model, comm, None, "fixed:1e-05", algorithm=RING)
+def beyond(comm, codec, how):
+    copies = how == "between copies"
+    mesh, inside = groups_of(comm, 2 if copies else 4)
+    model = fully_shard(Linear(), mesh=mesh)
+    across = {"replicate": comm.split(comm.rank % 2), "all_reduce": codec} if copies else {}
+    feedback = how == "fed back"
+    scatter = None if copies else codec
+    handle = fsdp.use(model, inside, None, scatter, error_feedback=feedback, algorithm=RING, **across)
     results = []
     for factor in (1.0, 1e6, 1.0):
         model.zero_grad()
         model({name: torch.full(param.shape, factor) for name, param in model.named_parameters()}).backward()
         results.append((model.a.grad.full_tensor() / factor).mean().item())
-    return results, handle.stats()["reduce_scatter"]["coded"]
+    return results, handle.stats()["all_reduce" if copies else "reduce_scatter"]["coded"]
 
 
-def test_what_no_width_of_fixed_holds_is_not_coded(world):
-    for results, coded in world.run(beyond_fixed):
+@pytest.mark.parametrize("how", ["fed back", "not fed back", "between copies"])
+@pytest.mark.parametrize("codec", ["fixed:1e-05", "fp16"])
+def test_sums_that_the_codec_does_not_hold_are_not_coded(world, codec, how):
+    for results, coded in world.run(beyond, codec, how):
         assert results == pytest.approx([1, 1, 1], rel=1e-3) and coded == 2
 
 
@@ -347,6 +354,46 @@ def resumed(comm, reduce_scatter, keep):
 def test_training_goes_on_where_it_was_saved(world, reduce_scatter):
     assert world.run(resumed, reduce_scatter, True) == [(True, True)] * 4
     assert world.run(resumed, reduce_scatter, False) == [(False, True)] * 4
+
+
+def on_fewer_ranks(comm, divide, copies):
+    """What four ranks owe, and what two of them then pay and owe, in units of the gradient."""
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float16 if divide == "twice" else None)
+    saved, owed = None, []
+    for size in (4, 2):
+        mesh, inside = groups_of(comm, 2 if copies else size)
+        model = fully_shard(Linear(), mesh=mesh, mp_policy=policy)
+        if divide == "never":
+            model.set_gradient_divide_factor(1.0)
+        across = {"replicate": comm.split(comm.rank % 2)} if copies and size == 4 else {}
+        handle = fsdp.use(model, inside, None, "int4", algorithm=RING, **across)
+        if saved is None:
+            noise = torch.Generator().manual_seed(comm.rank)
+            model({"b": torch.randn(12, 40, generator=noise)}).backward()
+            saved = handle.state_dict()
+            paid = torch.zeros(12, 40)
+        else:
+            states = [None] * 4
+            dist.all_gather_object(states, saved)
+            handle.load_state_dict(gpucomm.exchange.reshard(states, 2)[inside.rank])
+            model({"b": torch.zeros(12, 40)}).backward()
+            paid = model.b.grad.full_tensor()
+        held = handle.state_dict()["residuals"]["b"]
+        dist.all_reduce(held)
+        worth = {"never": 1.0, "once": 1 / size, "twice": 2 / size}[divide]
+        # on two ranks both pairs have added theirs
+        owed.append(paid + held * worth / (4 // size))
+    return owed
+
+
+@pytest.mark.parametrize(
+    ("divide", "copies"),
+    [("once", False), ("never", False), ("twice", False), ("once", True), ("never", True)],
+)
+def test_fewer_ranks_owe_the_same_as_mean_and_as_sum(world, divide, copies):
+    for before, after in world.run(on_fewer_ranks, divide, copies):
+        assert before.abs().max() > 0.05
+        torch.testing.assert_close(after, before, rtol=0, atol=2e-3 if divide == "twice" else 1e-5)
 
 
 def overflown(comm, codecs, copies, only_first=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from datetime import timedelta
 from pathlib import Path
 
@@ -197,6 +198,19 @@ def test_forms_without_options(alone):
     out = torch.zeros(3)
     alone.allgather([out], x).wait()
     assert torch.equal(out, x)
+
+
+def test_a_coalescing_that_has_failed_keeps_no_later_tensors(alone):
+    failing = dist._coalescing_manager(device=torch.device("cpu"))
+    with pytest.raises(ZeroDivisionError), failing:
+        raise ZeroDivisionError("a fault of the user's")
+    kept = []
+    for _ in range(60):
+        x = torch.ones(1000)
+        assert dist.broadcast(x, 0, async_op=True).wait()
+        kept.append(weakref.ref(x))
+    del x
+    assert sum(ref() is not None for ref in kept) <= 1
 
 
 @pytest.mark.parametrize(

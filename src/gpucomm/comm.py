@@ -67,6 +67,7 @@ class Communicator(_core.Communicator):
 
         Raises:
             InvalidArgumentError: ranks repeat or are out of range.
+            MismatchError: the ranks did not say the same; on all of them, and this communicator stays open.
             Error: as any collective.
         """
         from gpucomm.launch import groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from gpucomm import _core, probe
 from gpucomm.bench.suite import Suite
+from gpucomm.bench.table import with_progress
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import local
 from gpucomm.launch.environment import parse_nodes
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm explain`."""
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("collective", help="all_reduce, reduce, broadcast, all_gather or reduce_scatter")
+    parser.add_argument("collective", help="all_reduce, broadcast, gather, all_to_all, ...")
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default: 2)")
     parser.add_argument("--links", metavar="MODEL", help="predict on this model of the links instead")
@@ -114,7 +116,8 @@ def _rates(links: _core.Links) -> str:
 def _measure(rows: list[dict[str, Any]], collective: str, nbytes: int, ranks: int, nodes: str) -> None:
     names = tuple(row["algorithm"] for row in rows)
     suite = Suite(collective, ranks, (nbytes,), names, (), "float32", 5, 0.01, 60.0, nodes=nodes)
-    results = {result.algorithm: result for result in suite.run() if result is not None}
+    with closing(suite.run()) as steps:  # also ends the ranks when we are interrupted
+        results = {r.algorithm: r for r in with_progress(steps, suite.steps, f"explain {collective}")}
     for row in rows:
         row["measured_s"] = float(np.median(results[row["algorithm"]].times_s))
 

@@ -86,11 +86,15 @@ def _summary(nbytes: int, links: _core.Links, schedule: _core.Schedule, findings
 
 
 def _verdict(findings: _core.Verified) -> str:
-    sent = ", ".join(str(pieces) for pieces in findings.sent)
+    sent, errors = ", ".join(str(pieces) for pieces in findings.sent), findings.encode_errors
+    bound = (
+        "\nwith a codec that does not add coded pieces, an element's error is at most"
+        f" {errors} times the codec's bound of the largest partial sum; the times are those without a codec"
+    )
     return (
         "verified: every send meets its receive, nothing can deadlock, every contribution is in the result"
         f" exactly once\npieces sent by rank: {sent}; scratch slots: {findings.scratch_slots};"
-        f" lossy passes: {findings.lossy_passes}, encode errors: {findings.encode_errors}"
+        f" lossy passes: {findings.lossy_passes}, encode errors: {errors}{bound if errors else ''}"
     )
 
 

@@ -1,4 +1,5 @@
-// Every decoder on any bytes: it may throw Error, and nothing else may happen. Run by tools/fuzz.sh.
+// Every decoder on any bytes, by itself and in one pass with the encoder as at a hop of a collective: it may
+// throw Error, and nothing else may happen. Run by tools/fuzz.sh.
 // The first three bytes choose the codec, the dtype and the count; the rest is the stream, either as it is
 // or, so that the fixed sizes are met, cut or filled up to the size that the codec expects.
 #include <algorithm>
@@ -50,6 +51,19 @@ void check(const Codec& codec, const std::vector<std::byte>& stream, size_t coun
   if (out != back) std::abort();
 }
 
+// What a hop makes of a peer's bytes is what decode_add and encode make of them.
+void check_hop(const Codec& codec, const std::vector<std::byte>& stream, size_t count, Dtype dtype) {
+  std::vector<std::byte> sum(count * size_of(dtype)), once(codec.max_bytes(count, dtype)), twice(once.size());
+  try {
+    if (!codec.decode_add_encode(stream.data(), stream.size(), sum.data(), count, dtype, once.data())) return;
+  } catch (const Error&) {
+    return;
+  }
+  codec.decode_add(stream.data(), stream.size(), count, dtype, sum.data());
+  const size_t bytes = codec.encode(sum.data(), count, dtype, twice.data());
+  if (!std::equal(once.begin(), once.begin() + static_cast<ptrdiff_t>(bytes), twice.begin())) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -60,7 +74,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t count = data[2] * (data[3] % 8 + 1);
   data += 4, size -= 4;
   if (!codec.takes(dtype)) return 0;
-  check(codec, exactly(data, size, size), count, dtype);
-  check(codec, exactly(data, size, codec.max_bytes(count, dtype)), count, dtype);
+  for (const size_t wanted : {size, codec.max_bytes(count, dtype)}) {
+    const auto stream = exactly(data, size, wanted);
+    check(codec, stream, count, dtype);
+    check_hop(codec, stream, count, dtype);
+  }
   return 0;
 }

@@ -247,6 +247,8 @@ class PyCommunicator {
 // The last calls of every rank, as this one can read them: rows of rank, sequence, call, state; of sends and
 // receives, which count apart, op and peer too.
 pybind11::list flight_log(Communicator& communicator);
+// Writes them to a file; what goes wrong with that is said, and raises nothing.
+void dump_flight_log(Communicator& communicator, const char* why);
 
 // Runs what may block, without the GIL. The exception of a signal's handler (Ctrl-C) goes before the error
 // that it caused; a fault writes the flight log where one is asked for.
@@ -258,8 +260,7 @@ void blocking(Communicator& communicator, Call call) {
   } catch (const Error& error) {
     if (PyErr_Occurred()) throw pybind11::error_already_set();
     if (error.kind != ErrorKind::closed && std::getenv("GPUCOMM_FLIGHT_DIR"))
-      pybind11::module_::import("gpucomm.flight")
-          .attr("dump")(flight_log(communicator), communicator.rank(), error.what());
+      dump_flight_log(communicator, error.what());
     throw;
   }
 }

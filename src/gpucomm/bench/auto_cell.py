@@ -12,7 +12,7 @@ import numpy as np
 
 from gpucomm import Communicator, _core
 from gpucomm.bench.learning import learn, learnt
-from gpucomm.bench.metrics import elements_of
+from gpucomm.bench.metrics import ROOTED_BY_RANK, elements_of
 from gpucomm.bench.ours import Gpucomm
 from gpucomm.bench.peers import Call, aligned_zeros
 
@@ -21,7 +21,6 @@ __all__ = ["CODED", "OFFERED", "Choice", "fixed", "measure"]
 # A collective with one algorithm (all_to_all) leaves nothing to choose.
 OFFERED = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter")
 CODED = ("all_reduce", "all_gather", "reduce_scatter")  # take a codec
-_ROOTED_BY_RANK = ("gather", "scatter")
 _MOST_CALLS = 20_000
 _HOPELESS = 1.5  # a fixed choice that takes so many times the fastest's time is not measured in earnest
 _FEW = 6  # nor are more than so many
@@ -54,7 +53,7 @@ def measure(
         taken (algorithm, segments), auto_s and fixed (rows of algorithm, segments, times): seconds a call of
         each repetition, the slowest rank's; and learnt_in, the calls until one candidate was left.
     """
-    count = elements_of("all_gather" if collective in _ROOTED_BY_RANK else collective, nbytes, 4, comm.world)
+    count = elements_of(collective, nbytes, 4, comm.world)
     call_of = _calls(comm, collective, count, codec)
     gc.disable()
     try:
@@ -83,7 +82,7 @@ def _calls(comm: Communicator, collective: str, count: int, codec: str | None) -
     whole = aligned_zeros(count, "float32")
     share = count // comm.world
     part = whole[comm.rank * share : (comm.rank + 1) * share]
-    if collective in _ROOTED_BY_RANK:
+    if collective in ROOTED_BY_RANK:
         part = aligned_zeros(share, "float32")
     library = Gpucomm(comm)
     op = "sum"

@@ -13,13 +13,15 @@ COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatte
 MEMORIES = {"private": "gpucomm", "huge_pages": "gpucomm, huge pages", "shared": "gpucomm.empty"}
 # The environment of a rank: libraries that start more threads would take the cores of the other ranks.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-BY_RANK = ("all_gather", "reduce_scatter")  # each rank has or gets an equal part of the buffer
+# Each rank has, gets or sends to each other one an equal part of the buffer.
+BY_RANK = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+ROOTED_BY_RANK = ("gather", "scatter")  # of these the root alone has the whole
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
     """Bus bandwidth over algorithm bandwidth: what the busiest link carries, over the size of the buffer.
 
-    2(p-1)/p for all_reduce, (p-1)/p for all_gather and reduce_scatter, 1 for broadcast and reduce.
+    2(p-1)/p for all_reduce, 1 for broadcast and reduce, (p-1)/p for the others.
     """
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
@@ -29,8 +31,8 @@ def busbw_factor(collective: str, ranks: int) -> float:
 def elements_of(collective: str, nbytes: int, itemsize: int, ranks: int) -> int:
     """Elements of the whole buffer that is nearest below `nbytes`: at least one, or one for each rank.
 
-    The whole buffer is the array for all_reduce, reduce and broadcast; what all ranks have together for
-    all_gather (its result) and reduce_scatter (its argument).
+    The whole buffer is the array for all_reduce, reduce, broadcast and all_to_all; what all ranks have
+    together for all_gather and gather (the result), reduce_scatter and scatter (the argument).
     """
     parts = ranks if collective in BY_RANK else 1
     return max(1, nbytes // itemsize // parts) * parts

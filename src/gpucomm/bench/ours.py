@@ -43,6 +43,7 @@ class Gpucomm:
             "reduce_scatter": partial(comm.reduce_scatter, buffer, out=part, **fold),
             "gather": partial(comm.gather, part, 0, out=whole, **how),
             "scatter": partial(comm.scatter, whole, 0, out=part, **how),
+            "all_to_all": partial(comm.all_to_all, buffer, out=buffer, **how),
         }
         return calls[collective]
 

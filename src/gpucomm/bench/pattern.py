@@ -42,7 +42,11 @@ def stored(values: Array, dtype: npt.DTypeLike) -> Array:
 def fill(collective: str, buffer: Array, part: Array, rank: int) -> None:
     """Gives this rank's numbers to what it contributes; the rest of the buffer is 0."""
     buffer.fill(0)
-    first, given = (rank * part.size, part) if collective == "all_gather" else (0, buffer)
+    part.fill(0)
+    if collective == "scatter" and rank:
+        return  # the root has all
+    gathered = collective in ("all_gather", "gather")
+    first, given = (rank * part.size, part) if gathered else (0, buffer)
     for start in range(0, given.size, _BLOCK):
         block = given[start : start + _BLOCK]
         block[...] = stored(numbers(first + start, block.size, [rank]), block.dtype)
@@ -53,14 +57,15 @@ def holds(collective: str, buffer: Array, part: Array, rank: int, ranks: int) ->
 
     The expected result is the same on every rank, so ranks that are all right are also identical.
     """
-    everyone = list(range(ranks))
-    if collective == "all_gather":
-        size = part.size
-        return all(_equal(buffer[r * size :][:size], r * size, [r]) for r in everyone)
-    if collective == "reduce_scatter":
-        return _equal(part, rank * part.size, everyone)
-    if collective == "reduce" and rank:
+    everyone, size = list(range(ranks)), part.size
+    if collective in ("reduce", "gather") and rank:
         return True  # only the root has a result
+    if collective in ("all_gather", "gather"):
+        return all(_equal(buffer[r * size :][:size], r * size, [r]) for r in everyone)
+    if collective == "all_to_all":
+        return all(_equal(buffer[r * size :][:size], rank * size, [r]) for r in everyone)
+    if collective in ("reduce_scatter", "scatter"):
+        return _equal(part, rank * size, everyone if collective == "reduce_scatter" else [0])
     return _equal(buffer, 0, [0] if collective == "broadcast" else everyone)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gpucomm import Communicator
 from gpucomm.bench.learning import learn
-from gpucomm.bench.metrics import BY_RANK, MEMORIES
+from gpucomm.bench.metrics import BY_RANK, MEMORIES, ROOTED_BY_RANK
 from gpucomm.bench.ours import Gpucomm
 from gpucomm.bench.pattern import fill, holds
 from gpucomm.bench.peers import Array, Call, Library, aligned_zeros, peer, storage_of
@@ -58,6 +58,8 @@ def prepare(
             buffers[memory] = _zeros(memory, count, dtype)
         buffer, share = buffers[memory], count // comm.world
         part = buffer[comm.rank * share : (comm.rank + 1) * share] if collective in BY_RANK else buffer
+        if collective in ROOTED_BY_RANK:
+            part = _zeros(memory, share, dtype)
         call = _session.libraries[library].bind(collective, algorithm, buffer, part)
         _session.calls.append((call, buffer, part))
 

@@ -150,8 +150,9 @@ def own_residuals(state: Mapping[str, Any], who: str, rank: int, world: int) -> 
 def reshard(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
     """Gives the residuals of all ranks of one world to the ranks of another.
 
-    Every new rank gets the mean of the old residuals. So what is kept is the sum over the ranks of what each
-    residual is worth in the mean (residual / world): it is the same before and after.
+    What is kept is the sum over the ranks of what each residual is worth in the result. Where that is a mean
+    (residual / world), every new rank gets the mean of the old residuals. States of FSDP2, which may sum, say
+    themselves what one is worth: there every new rank gets its share of the sum, and scales it as it loads.
 
     Args:
         states: what :meth:`Exchange.state_dict` returned on every rank of one world, in any order.
@@ -178,13 +179,14 @@ def reshard(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, A
     names = residuals[0].keys()
     if any(one.keys() != names for one in residuals):
         raise InvalidArgumentError("[reshard] states must hold the same parameters on all ranks")
-    means = {name: sum(one[name].cpu().double() for one in residuals) / len(ranks) for name in names}
+    among = world if "worth" in states[0] else len(ranks)
+    shares = {name: sum(one[name].cpu().double() for one in residuals) / among for name in names}
     return [
         {
             **states[0],
             "rank": rank,
             "world": world,
-            "residuals": {name: mean.float() for name, mean in means.items()},
+            "residuals": {name: share.float() for name, share in shares.items()},
         }
         for rank in range(world)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import threading
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import numpy as np
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.errors import InvalidArgumentError
+from gpucomm.errors import InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
@@ -33,19 +34,7 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
         raise InvalidArgumentError(f"color must be a whole number from 0 up, or None, got {color!r} {where}")
     if not isinstance(key, int) or isinstance(key, bool):
         raise InvalidArgumentError(f"key must be a whole number, got {key!r} {where}")
-    token = secrets.randbits(62)
-    context = comm._fabric.next_context if comm._fabric else 0
-    mine = np.array([_APART if color is None else color, key, token, context], np.int64)
-    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, 4)
-    made = None
-    if color is not None:
-        members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
-        # the first member's token names the group: nobody can guess it
-        name = f"group {int(table[members[0], 2]):x}"
-        made = join(comm, members, name, comm.timeout, int(table[:, 3].max()))
-    comm.barrier()
-    forget(f"group {token:x}")
-    return made
+    return _divide(comm, color, key, None)
 
 
 def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
@@ -57,7 +46,42 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
             f"(rank {comm.rank} of {comm.world})"
         )
     inside = comm.rank in members
-    return split(comm, 0 if inside else None, members.index(comm.rank) if inside else 0)
+    return _divide(comm, 0 if inside else None, members.index(comm.rank) if inside else 0, members)
+
+
+def _divide(comm: Communicator, color: int | None, key: int, asked: list[int] | None) -> Communicator | None:
+    """Makes the groups; `asked` is what all must have said alike, None where each says its own."""
+    token = secrets.randbits(62)
+    context = comm._fabric.next_context if comm._fabric else 0
+    mine = np.array([_APART if color is None else color, key, token, context, _digest(asked)], np.int64)
+    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, len(mine))
+    if len(set(table[:, 4].tolist())) > 1:
+        raise MismatchError(_unlike(comm, asked))
+    made = None
+    if color is not None:
+        members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
+        # the first member's token names the group: nobody can guess it
+        name = f"group {int(table[members[0], 2]):x}"
+        made = join(comm, members, name, comm.timeout, int(table[:, 3].max()))
+    comm.barrier()
+    forget(f"group {token:x}")
+    return made
+
+
+def _digest(asked: list[int] | None) -> int:
+    if asked is None:
+        return 0
+    digest = hashlib.blake2b(np.array(asked, np.int64).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _unlike(comm: Communicator, asked: list[int] | None) -> str:
+    calls: dict[str, list[str]] = {}
+    for rank, ranks in enumerate(comm.gather_objects(asked) or ()):
+        call = "split" if ranks is None else f"subset({[int(r) for r in ranks]})"
+        calls.setdefault(call, []).append(str(rank))
+    said = "; ".join(f"rank {', '.join(who)} called {call}" for call, who in calls.items())
+    return f"every rank must call subset with the same ranks, but {said} (rank {comm.rank} of {comm.world})"
 
 
 def join(

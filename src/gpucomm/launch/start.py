@@ -121,7 +121,7 @@ def bound(comm: Communicator) -> Iterator[None]:
 
 
 def checked_timeout(timeout: float) -> float:
-    """Returns `timeout`, or what clocks can count; raises InvalidArgumentError unless it is a positive number."""
+    """Returns `timeout`, as far as clocks count; raises InvalidArgumentError unless it is positive."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise InvalidArgumentError(f"timeout={timeout!r} must be a positive, finite number of seconds")
     return min(timeout, _LONGEST)

@@ -119,7 +119,7 @@ class ReduceScatter(_Allocating):
             settled = self._settled(x, residual) if coded else None
             if settled is not None:
                 coded = False
-            elif (residual is not None or (coded and route.refuses)) and not sums_can_be_coded(
+            elif (residual is not None or (coded and route.limited)) and not sums_can_be_coded(
                 comm, x, route
             ):
                 coded, residual = False, None
@@ -198,7 +198,7 @@ class Replicas:
         op = "mean" if self._group.divides_by_all else "sum"
         with self._lane.meter.blocking("all_reduce") as account:
             coded = route.takes(shard.dtype)
-            if coded and (feeding or route.refuses):
+            if coded and (feeding or route.limited):
                 coded = sums_can_be_coded(comm, shard, route)
             account["coded"] += coded
             if coded and feeding:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from gpucomm.errors import InvalidArgumentError, UnavailableError
@@ -47,6 +48,22 @@ class Group:
     def divides_by_all(self) -> bool:
         """Whether gradients become a mean, not a sum divided by a factor of the user's."""
         return self._inner.gradient_divide_factor is None
+
+    @property
+    def worth(self) -> float:
+        """What a gradient that one rank sends counts for in the gradient of this copy of the model."""
+        from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
+
+        inner, dtypes = self._inner, self.reduced_dtypes()
+        _, divided_after, op, _ = _get_gradient_divide_factors(
+            self.process_group,
+            None,
+            next(iter(dtypes.values()), torch.float32),
+            self.device.type,
+            inner.gradient_divide_factor,
+            inner.force_sum_reduction_for_comms,
+        )
+        return 1.0 / (divided_after or 1.0) / (self.world if op == dist.ReduceOp.AVG else 1)
 
     def gathered_dtypes(self) -> dict[str, Any]:
         """Returns in which dtype each parameter is gathered, by name."""
@@ -148,8 +165,9 @@ def find_groups(model: Any) -> list[Group]:
                     "gives several meshes), and own communication needs one"
                 )
             for inner in inners:
-                found.setdefault(id(inner), Group(inner, module, _namer(model)))
-    except AttributeError as error:
+                group = found.setdefault(id(inner), Group(inner, module, _namer(model)))
+                assert group.worth > 0  # so that another torch is told of now
+    except (AttributeError, ImportError) as error:
         raise UnavailableError(
             f"[fsdp] torch {torch.__version__} keeps FSDP2's parameter groups in a way not known here "
             f"({error}); torch 2.13 is known to work"

@@ -44,21 +44,25 @@ class Handle:
         """Returns this rank's residuals: to be saved by every rank, they differ.
 
         Returns:
-            rank and world, and residuals: by the parameter's name a float32 tensor in the shape of its whole
-            gradient.
+            rank and world; residuals: by the parameter's name a float32 tensor in the shape of its whole
+            gradient; and worth: what each counts for in the gradient, 1 / world where that is a mean.
         """
-        residuals = {
-            slot.name: held
-            for group, residual in zip(self._groups, self._residuals, strict=True)
-            for slot in group.slots.values()
-            if residual is not None and (held := residual.get(slot)) is not None
-        }
-        return {"rank": self._rank, "world": self._world, "residuals": residuals}
+        residuals, worth = {}, {}
+        for group, residual in zip(self._groups, self._residuals, strict=True):
+            for slot in group.slots.values():
+                if residual is not None and (held := residual.get(slot)) is not None:
+                    residuals[slot.name], worth[slot.name] = held, self._worth(group)
+        return {"rank": self._rank, "world": self._world, "residuals": residuals, "worth": worth}
+
+    def _worth(self, group: Group) -> float:
+        copies = self._world // group.world
+        return group.worth / (copies if group.divides_by_all else 1)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes back what `state_dict` returned on this rank; other parameters have no residual then.
 
-        An empty state: none has.
+        An empty state: none has. One saved where gradients were divided otherwise, as by another world, is
+        scaled, by what torch has been told of that until now.
 
         Raises:
             InvalidArgumentError: it is of another rank or world or of other parameters, or nothing is fed
@@ -67,7 +71,7 @@ class Handle:
         me = f"rank {self._rank} of {self._world}"
         residuals = own_residuals(state, f"fsdp, {me}", self._rank, self._world)
         slots = {
-            slot.name: (slot, residual)
+            slot.name: (slot, residual, self._worth(group))
             for group, residual in zip(self._groups, self._residuals, strict=True)
             for slot in group.slots.values()
         }
@@ -87,6 +91,6 @@ class Handle:
             if residual is not None:
                 residual.drop()
         for name, tensor in residuals.items():
-            slot, residual = slots[name]
+            slot, residual, worth = slots[name]
             if residual is not None:
-                residual.put(slot, tensor)
+                residual.put(slot, tensor * (state.get("worth", {}).get(name, worth) / worth))

@@ -35,7 +35,8 @@ def use(
     """Lets FSDP2 communicate through gpucomm; every rank must call it, after the last fully_shard.
 
     What no codec takes travels dense: groups that mix dtypes (torch gathers them as bytes), integers, and a
-    message whose sum on some rank would not be finite (so a GradScaler sees its infinities).
+    message whose sum on some rank would not be finite (so a GradScaler sees its infinities) or more than the
+    codec holds.
 
     Args:
         model: holds modules that `fully_shard` has sharded over a mesh of cpu or cuda.

@@ -195,8 +195,11 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
             with beside.behind(x):
                 pending.append(call(*args, async_op=True, **how))
         work = Work(pending, result, copies, beside)
-        if self._together is not None:
-            self._together.append(work)
+        if (together := self._together) is not None:
+            # torch does not end a coalescing that has failed: what has ended well is not kept for it.
+            while together and together[0].is_success():
+                together.pop(0)
+            together.append(work)
         return work
 
     # Names before torch 2.13.
