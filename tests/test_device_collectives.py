@@ -440,7 +440,7 @@ def test_scratch_is_bounded_and_grows_by_need(make_kit):
 
 
 def test_mixed_arguments_and_ranks(make_kit):
-    kit, other = make_kit(), make_kit()
+    kit, other = make_kit(), HostKit()
 
     def arguments(comm):
         x = kit.array(np.ones(3, np.float32))
