@@ -35,7 +35,7 @@ def test_streams_wait_for_events_as_they_were_recorded_last():
 
 
 def test_a_later_recording_is_not_an_earlier_one():
-    """Recorded again on a stream that has less to do, an event still holds up who waits for its former time."""
+    """Recorded again on a stream with less to do, an event still holds up who waits for its former time."""
     gpu = HostKit(100_000)
     event, target, values = gpu.device.make_event(), np.zeros(2), np.arange(6.0)
     with stream_of(gpu) as a, stream_of(gpu) as b, stream_of(gpu) as c:
