@@ -46,9 +46,7 @@ docs: $(VENV)/.installed
 
 # On a machine with a GPU, without network: with the packages that are there (torch, pytest, scikit-build-core, ...).
 gpu:
-	GPUCOMM_CUDA=ON GPUCOMM_CUDA_ARCHITECTURES=$(GPU) $(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --upgrade --target build/gpu .
-	PYTHONPATH=build/gpu $(PYTHON) -m pytest tests/gpu
-	PYTHONPATH=build/gpu $(PYTHON) benchmarks/device.py --json benchmarks/results/h200.json
+	GPUCOMM_CUDA=ON GPUCOMM_CUDA_ARCHITECTURES=$(GPU) tools/gpu.sh $(PYTHON)
 
 bench: $(VENV)/.installed
 	$(BIN)/gpucomm bench all_reduce --ranks 2 --sizes 8,1K,64K,1M,16M,64M --algorithms auto,ring,linear_pipeline,direct --against gloo

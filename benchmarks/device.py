@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import time
@@ -60,6 +61,10 @@ class Host:
     def __init__(self) -> None:
         self.device = _core.HostDevice()
 
+    def free_bytes(self) -> int:
+        """Of the machine's memory."""
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
     def floats(self, count: int) -> Any:
         """An array of random float32."""
         return self.device.array(np.random.default_rng(count).standard_normal(count).astype(np.float32))
@@ -96,6 +101,8 @@ class Host:
 class Cuda:
     """The first GPU; torch makes the arrays and the events that tell times."""
 
+    _PAUSE = 2_000_000  # cycles, about a millisecond
+
     def __init__(self) -> None:
         import torch
 
@@ -106,6 +113,11 @@ class Cuda:
         self.device = gpucomm.cuda.device(0)
         self.torch = torch
         self.name = torch.cuda.get_device_name(0)
+
+    def free_bytes(self) -> int:
+        """Of the device's memory."""
+        self.torch.cuda.empty_cache()
+        return int(self.torch.cuda.mem_get_info()[0])
 
     def floats(self, count: int) -> Any:
         """An array of random float32."""
@@ -119,6 +131,7 @@ class Cuda:
         """Seconds from the first to the last of what `work` enqueues on the default stream."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.torch.cuda.synchronize()
+        self.torch.cuda._sleep(self._PAUSE)  # else the GPU would wait for the host between begin and work
         begin.record()
         work()
         end.record()
@@ -262,27 +275,39 @@ class Bench:
         return Row(**{**asdict(row), "host_us": statistics.median(host[1:]) * 1e6})
 
 
+def measured(place: Any, mib: int, repeats: int) -> dict[str, Any]:
+    """Prints the table of one size; what the file has of it."""
+    buffers = 2 * ROTATED * (_INPUTS + 2)  # and what the calls hold
+    if place.free_bytes() < buffers * mib << 20:
+        print(f"{place.name}: no room for {buffers} buffers of {mib} MiB")
+        return {"mib": mib, "rows": []}
+    bench = Bench(place, mib << 20, repeats)
+    print(f"{place.name}: a copy of {mib} MiB moves {bench.ceiling * 1e-9:.0f} GB/s (read plus written)")
+    rows = []
+    for row in (*bench.kernels(), *bench.collectives()):
+        rows.append(asdict(row))
+        host = "" if row.host_us is None else f"  host {row.host_us:8.1f} us"
+        print(f"{row.name:<44} {row.time_us:10.1f} us {row.GBps:8.1f} GB/s {row.of_floor:6.2f}{host}")
+    return {"mib": mib, "copy_GBps": bench.ceiling * 1e-9, "rows": rows}
+
+
 def main() -> None:
     """Measure, print a table, write the file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=["cuda", "host"], default="cuda")
-    parser.add_argument("--mib", type=int, default=256, metavar="N", help="MiB of a buffer (default: 256)")
+    sizes = {"type": int, "nargs": "+", "default": [256, 1024], "metavar": "N"}
+    parser.add_argument("--mib", **sizes, help="MiB of a buffer (default: 256 1024)")
     parser.add_argument("--repeats", type=int, default=15, metavar="N", help="repetitions (default: 15)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write versions and rows there")
     args = parser.parse_args()
     place = Cuda() if args.device == "cuda" else Host()
-    bench = Bench(place, args.mib << 20, args.repeats)
-    print(f"{place.name}: a copy of {args.mib} MiB moves {bench.ceiling * 1e-9:.0f} GB/s (read plus written)")
-    rows = []
-    for row in (*bench.kernels(), *bench.collectives()):
-        rows.append(row)
-        host = "" if row.host_us is None else f"  host {row.host_us:8.1f} us"
-        print(f"{row.name:<44} {row.time_us:10.1f} us {row.GBps:8.1f} GB/s {row.of_floor:6.2f}{host}")
-    if args.json:
-        about = {"versions": place.versions(), "copy_GBps": bench.ceiling * 1e-9, "mib": args.mib}
-        args.json.write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    about: dict[str, Any] = {"versions": place.versions(), "sizes": []}
+    for mib in args.mib:
+        about["sizes"].append(measured(place, mib, args.repeats))
+        if args.json:  # so far, for what may be ended before its end
+            args.json.write_text(json.dumps(about, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from on_gpu import CudaKit, missing
 from gpucomm import _core
 
 ALGORITHMS = _core.algorithms()
+ON_GPU = Path(__file__).parent / "gpu"
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
@@ -39,14 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips tests/gpu, with the reason, where there is no GPU."""
     if why := missing():
         for item in items:
-            if "gpu" in item.path.parts:
+            if item.path.parent == ON_GPU:
                 item.add_marker(pytest.mark.skip(reason=f"no GPU: {why}"))
 
 
 @pytest.fixture
 def make_kit(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """The device that a test of devices runs on, by `deferred_us`."""
-    return CudaKit if "gpu" in request.path.parts else HostKit
+    return CudaKit if request.path.parent == ON_GPU else HostKit
 
 
 @pytest.fixture

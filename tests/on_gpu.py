@@ -37,7 +37,7 @@ class CudaKit:
         if dtype == "bfloat16":
             tensor = tensor.view(torch.bfloat16)
         tensor = tensor.cuda()
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()  # of all streams, this would wait for what others pause
         return tensor
 
     def host(self, array: Any) -> np.ndarray:

@@ -151,3 +151,13 @@ def test_an_extension_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "gpucomm._cuda", None)
     monkeypatch.delattr(gpucomm, "_cuda", raising=False)
     assert cuda.why_not().startswith("gpucomm._cuda is there, but does not load: ")
+
+
+def test_no_kernel_is_launched_before_it_is_loaded() -> None:
+    """Loaded at its first launch it may end a capture, or wait for a kernel that waits for this rank."""
+    texts = [path.read_text() for path in (ROOT / "src" / "cpp" / "cuda").iterdir()]
+    assert any("<<<" in text for text in texts)
+    for text in texts:
+        for before in text.split("<<<")[:-1]:
+            assert "resident_blocks(residency<" in before[-250:], before[-250:]
+        assert "cudaLaunchKernel" not in text

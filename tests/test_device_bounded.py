@@ -251,6 +251,25 @@ def test_the_host_waits_no_longer_than_it_may(make_kit: Any) -> None:
     assert run_ranks(2, body) == [False] * 2
 
 
+def test_what_the_host_reads_comes_by_page_locked_memory(make_kit: Any) -> None:
+    """Into other memory CUDA's copies block the host, whatever the deadline."""
+    kit = make_kit(20)
+
+    def body(comm: Communicator) -> list[int | None]:
+        x, counts = kit.array(contribution(0, 5000, "normal")), []
+        for read in (
+            lambda: comm._norms(x, [1]),
+            lambda: comm.all_reduce(x, max_rel_err=0.5, codec="int8"),
+            lambda: comm.all_reduce(x, codec="fixed:1e-2"),
+        ):
+            before = kit.enqueued("allocate_pinned")
+            read()
+            counts.append(None if before is None else kit.enqueued("allocate_pinned") - before)
+        return counts
+
+    assert run_ranks(1, body)[0] in ([1, 1, 1], [None] * 3)
+
+
 def test_emulated_links_are_refused(make_kit: Any) -> None:
     kit = make_kit()
 

@@ -440,7 +440,7 @@ def test_scratch_is_bounded_and_grows_by_need(make_kit):
 
 
 def test_mixed_arguments_and_ranks(make_kit):
-    kit, other = make_kit(), make_kit()
+    kit, other = make_kit(), HostKit()
 
     def arguments(comm):
         x = kit.array(np.ones(3, np.float32))
@@ -461,6 +461,26 @@ def test_mixed_arguments_and_ranks(make_kit):
 
     for error in outcomes_of(2, ranks, timeout=10):
         assert isinstance(error, MismatchError) and "on a device" in str(error)
+
+
+def test_the_stream_of_a_thread_is_refused(make_kit):
+    """Handle 2, which means another one in each thread, and it is not the caller's that enqueues."""
+    kit = make_kit()
+
+    def body(comm):
+        x, y = (kit.array(np.ones(3, np.float32)) for _ in range(2))
+        for call in (
+            lambda: comm.all_reduce(x, stream=2),
+            lambda: comm.all_reduce([x, y], "premul_sum", scale=0.5, stream=2),
+            lambda: comm.all_reduce(x, max_rel_err=0.1, stream=2),
+            lambda: comm.sendrecv(x, comm.rank, y, comm.rank, stream=2),
+            lambda: comm.send(x, 1 - comm.rank, stream=2),
+        ):
+            with pytest.raises(InvalidArgumentError, match="stream 2 is CUDA's default stream"):
+                call()
+        return kit.host(comm.all_reduce(x, async_op=True).synchronize()).tolist()
+
+    assert run_ranks(2, body) == [[2.0] * 3] * 2
 
 
 def test_a_mismatch_names_both_calls_and_touches_nothing(make_kit):

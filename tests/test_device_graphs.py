@@ -262,10 +262,11 @@ def test_streams_of_different_captures(both, make_kit):
 )
 def test_what_no_graph_takes(what, text, make_kit):
     """What the host has to wait for; the communicator stays open."""
-    kit = make_kit()
+    kit, barrier = make_kit(), threading.Barrier(2, timeout=TIMEOUT_S)
 
     def body(comm):
         x = kit.array(np.ones(10_000, np.float32))
+        barrier.wait()  # no array is made while a stream is captured
         if comm.rank == 0:
             with stream_of(kit) as stream:
                 kit.begin_capture(stream)

@@ -7,6 +7,7 @@ import pytest
 from on_device import HostKit, address, stream_of, wait_for
 
 from gpucomm import _core
+from gpucomm.errors import UnavailableError
 
 
 def test_a_stream_keeps_its_order():
@@ -34,18 +35,39 @@ def test_streams_wait_for_events_as_they_were_recorded_last():
 
 
 def test_a_later_recording_is_not_an_earlier_one():
-    """Recorded again on a quicker stream, an event still holds up who waits for its former time."""
-    slow, quick = HostKit(100_000), HostKit()
-    event, target, one = quick.device.make_event(), np.zeros(2), np.ones(1)
-    with stream_of(quick) as b, stream_of(quick) as c, stream_of(slow) as a:
-        for _ in range(5):
-            slow.device.copy(address(target), address(one), 8, a)
-        slow.device.record(event, a)
-        quick.device.wait(c, event)
-        quick.device.record(event, b)
-        quick.device.copy(address(target) + 8, address(target), 8, c)
-    assert target[1] == 1
-    quick.device.end_event(event)
+    """Recorded again on a stream with less to do, an event still holds up who waits for its former time."""
+    gpu = HostKit(100_000)
+    event, target, values = gpu.device.make_event(), np.zeros(2), np.arange(6.0)
+    with stream_of(gpu) as a, stream_of(gpu) as b, stream_of(gpu) as c:
+        for i in range(6):
+            gpu.device.copy(address(target), address(values[i:]), 8, a)
+        gpu.device.record(event, a)
+        gpu.device.wait(c, event)
+        gpu.device.record(event, b)
+        gpu.device.copy(address(target) + 8, address(target), 8, c)
+    assert target[1] == 5
+    gpu.device.end_event(event)
+
+
+def test_events_are_recorded_and_streams_used_on_their_own_device():
+    """While a stream waits for what another device has recorded: as with CUDA."""
+    mine, other = HostKit().device, HostKit(20_000).device
+    event, theirs, x, values = mine.make_event(), other.make_event(), np.zeros(1), np.arange(4.0)
+    stream, away = mine.make_stream(), other.make_stream()
+    for device, wrong_event, on in [(mine, theirs, stream), (other, event, away), (mine, event, away)]:
+        with pytest.raises(UnavailableError, match="is one of another host device"):
+            device.record(wrong_event, on)
+    with pytest.raises(UnavailableError, match="the stream is one of another host device"):
+        mine.copy(address(x), address(x), 8, away)
+    for i in range(4):
+        other.copy(address(x), address(values[i:]), 8, away)
+    other.record(theirs, away)
+    mine.wait(stream, theirs)
+    mine.record(event, stream)
+    wait_for(mine, event)
+    assert other.done(theirs)
+    mine.end_event(event), other.end_event(theirs)
+    mine.end_stream(stream), other.end_stream(away)
 
 
 def test_without_an_event_streams_run_as_they_like():

@@ -25,8 +25,8 @@ with gpucomm.local(3, threads=True) as world:
 
 
 def test_every_algorithm_through_host_memory(module="on_gpu", kit="CudaKit"):
-    tests = str(Path(__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": tests, "GPUCOMM_DEVICE_TRANSPORT": "staged"}
+    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "GPUCOMM_DEVICE_TRANSPORT": "staged"}
     program = PROGRAM.format(module=module, kit=kit)
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ struct Device {
   int32_t type, id;
 };
 inline constexpr int32_t kCpu = 1, kCuda = 2, kCudaHost = 3, kExtension = 12;
+inline constexpr uintptr_t kStreamPerThread = 2;  // a stream's number: CUDA's default one of each thread
 struct DataType {
   uint8_t code, bits;
   uint16_t lanes;

@@ -58,7 +58,12 @@ void refuse_capture(uint64_t capture, const char* why) {
 }
 
 Stream stream_of(const Options& options, const Array& array) {
-  return options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
+  const Stream stream = options.stream ? reinterpret_cast<Stream>(*options.stream) : array.current_stream();
+  if (reinterpret_cast<uintptr_t>(stream) == dlpack::kStreamPerThread)
+    fail(ErrorKind::invalid_argument, "stream ", dlpack::kStreamPerThread,
+         " is CUDA's default stream of the calling thread, but other threads enqueue too: make a stream, and "
+         "pass its handle");
+  return stream;
 }
 
 void stream_waits(const Pending& call) {

@@ -12,6 +12,7 @@
 #include "cuda/coding.h"
 #include "cuda/context.h"
 #include "cuda/reduce.h"
+#include "cuda/residency.h"
 #include "cuda/status_word.h"
 #include "devices/handles.h"
 
@@ -51,6 +52,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   explicit CudaDevice(int index) : index_(index), context_(index) {
     const Context::Scope scope(context_);
     const OutsideCapture outside;
+    load_kernels();
     status_.emplace();
     never_ = new_event();
   }
@@ -177,7 +179,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
 
   void reduce(const Fold& fold, Stream stream) override {
     const Context::Scope scope(context_);
-    cuda::reduce(fold, index_, as_stream(stream));
+    cuda::reduce(fold, as_stream(stream));
   }
 
   void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,

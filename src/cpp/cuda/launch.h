@@ -11,8 +11,7 @@ namespace gpucomm::cuda {
 // For one or more `groups`, each of which is the work of a warp.
 template <auto kernel, class... Args>
 void launch(size_t groups, cudaStream_t stream, const Args&... args) {
-  static Residency residency;
-  const unsigned most = resident_blocks(reinterpret_cast<const void*>(kernel), residency);
+  const unsigned most = resident_blocks(residency<kernel>);
   const size_t wanted = (groups + kWarps - 1) / kWarps;
   const unsigned blocks = wanted < most ? static_cast<unsigned>(wanted) : most;
   kernel<<<blocks, kThreads, 0, stream>>>(args...);

@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "cuda/block.h"
-#include "cuda/kernels.h"
+#include "cuda/launch.h"
 #include "cuda/mpc_decode_program.h"
 #include "cuda/mpc_encode_program.h"
 
@@ -31,17 +31,22 @@ MpcPiece piece_of(const Job& job) {
           job.adds,  job.divisor,     job.status};
 }
 
+constexpr size_t kGroups = 1;  // of warps: one thread block
+
 void encode(const Job& job) {
-  auto* kernel = job.dtype == Dtype::float64 ? encode_mpc<uint64_t> : encode_mpc<uint32_t>;
-  kernel<<<1, kThreads, 0, job.stream>>>(piece_of(job), job.dense, job.to_slot);
-  check_launch();
+  const MpcPiece piece = piece_of(job);
+  if (job.dtype == Dtype::float64)
+    launch<encode_mpc<uint64_t>>(kGroups, job.stream, piece, job.dense, job.to_slot);
+  else
+    launch<encode_mpc<uint32_t>>(kGroups, job.stream, piece, job.dense, job.to_slot);
 }
 
 void decode(const Job& job) {
-  auto* kernel =
-      job.dtype == Dtype::float64 ? decode_mpc<uint64_t, Plain<double>> : decode_mpc<uint32_t, Plain<float>>;
-  kernel<<<1, kThreads, 0, job.stream>>>(piece_of(job), job.from, job.to_dense);
-  check_launch();
+  const MpcPiece piece = piece_of(job);
+  if (job.dtype == Dtype::float64)
+    launch<decode_mpc<uint64_t, Plain<double>>>(kGroups, job.stream, piece, job.from, job.to_dense);
+  else
+    launch<decode_mpc<uint32_t, Plain<float>>>(kGroups, job.stream, piece, job.from, job.to_dense);
 }
 
 const CodecKernels mpc("mpc", encode, decode, nullptr);

@@ -12,7 +12,9 @@ static __global__ void __launch_bounds__(kThreads) add_parts(const __grid_consta
 
 void add_squares(const Squared& of, std::byte* parts, cudaStream_t stream) {
   static_assert(kNormParts % kWarps == 0);
-  if (of.count) add_parts<<<kNormParts / kWarps, kThreads, 0, stream>>>(arguments_of(of, parts));
+  if (!of.count) return;
+  resident_blocks(residency<add_parts>);  // loads it
+  add_parts<<<kNormParts / kWarps, kThreads, 0, stream>>>(arguments_of(of, parts));
   check_launch();
 }
 

@@ -1,4 +1,4 @@
-// How many thread blocks of a kernel a device holds at a time.
+// How many thread blocks of a kernel a device holds at a time; and all kernels that there are.
 #pragma once
 #include "cuda/program.h"
 
@@ -6,13 +6,26 @@ namespace gpucomm::cuda {
 
 inline constexpr unsigned kThreads = kWarps * kLanes;
 
-// Of one kernel, for each device; 0: not asked yet.
+// Of one kernel, for each device; 0: not asked yet. Objects of static storage, which put themselves into a
+// list.
 struct Residency {
+  explicit Residency(const void* kernel) : kernel(kernel), next(first) { first = this; }
+
+  const void* kernel;
+  Residency* next;
   unsigned blocks[64] = {};
+
+  inline static constinit Residency* first = nullptr;
 };
 
-// On the current device.
-unsigned resident_blocks(const void* kernel, Residency& residency);
+template <auto kernel>
+inline Residency residency{reinterpret_cast<const void*>(kernel)};
+
+// On the current device. Asked first, it loads the kernel.
+unsigned resident_blocks(Residency& residency);
+// All onto the current device. CUDA would load each when it is launched first, which may have to wait for
+// what runs: another rank's part of a call that waits for this one's.
+void load_kernels();
 void check_launch();
 
 }  // namespace gpucomm::cuda

@@ -62,7 +62,8 @@ class Device {
   virtual void end_stream(Stream stream) noexcept = 0;
   virtual Event make_event() = 0;
   virtual void end_event(Event event) noexcept = 0;
-  // The event is done when all is that the stream holds now. Recorded again, it forgets the former time.
+  // The event is done when all is that the stream holds now. Recorded again, it forgets the former time. Both
+  // must be this device's own, while streams wait for other devices' events too.
   virtual void record(Event event, Stream stream) = 0;
   // What the stream gets from now on runs after what the event was last recorded behind; at once where it
   // never was.

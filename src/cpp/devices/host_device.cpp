@@ -20,8 +20,8 @@ namespace gpucomm {
 
 class HostStream {
  public:
-  explicit HostStream(std::chrono::microseconds deferred)
-      : deferred_(deferred), pauses_(std::random_device{}()), thread_([this] { serve(); }) {}
+  HostStream(const HostDevice& device, std::chrono::microseconds deferred)
+      : device(device), deferred_(deferred), pauses_(std::random_device{}()), thread_([this] { serve(); }) {}
   ~HostStream() {
     add({});
     thread_.join();
@@ -31,6 +31,8 @@ class HostStream {
     jobs_.push_back(std::move(job));
     added_.notify_one();
   }
+
+  const HostDevice& device;
 
  private:
   void serve() {
@@ -56,7 +58,13 @@ class HostStream {
 
 namespace {
 
-std::shared_ptr<HostEvent>& shared(Event event) { return *static_cast<std::shared_ptr<HostEvent>*>(event); }
+// What an event's handle points to.
+struct OwnedEvent {
+  const HostDevice& device;
+  std::shared_ptr<HostEvent> event;
+};
+
+OwnedEvent& owned(Event event) { return *static_cast<OwnedEvent*>(event); }
 
 PieceCoding coding_of(const CodedPiece& piece) {
   return {*piece.codec, piece.dtype, piece.count, piece.codec->max_bytes(piece.count, piece.dtype)};
@@ -70,7 +78,7 @@ void divide(const CodedPiece& piece, std::byte* dense, int divisor) {
 }  // namespace
 
 HostDevice::HostDevice(std::chrono::microseconds deferred, bool shares)
-    : deferred_(deferred), shares_(shares), default_stream_(std::make_unique<HostStream>(deferred)) {}
+    : deferred_(deferred), shares_(shares), default_stream_(std::make_unique<HostStream>(*this, deferred)) {}
 HostDevice::~HostDevice() = default;
 
 void HostDevice::reach(const Device& other) {
@@ -93,15 +101,15 @@ void HostDevice::release(std::byte* memory) noexcept {
   std::free(memory);
 }
 
-Stream HostDevice::make_stream() { return new HostStream(deferred_); }
+Stream HostDevice::make_stream() { return new HostStream(*this, deferred_); }
 void HostDevice::end_stream(Stream stream) noexcept {
   captures_.forget(stream);
   delete static_cast<HostStream*>(stream);
 }
-Event HostDevice::make_event() { return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>()); }
+Event HostDevice::make_event() { return new OwnedEvent{*this, std::make_shared<HostEvent>()}; }
 void HostDevice::end_event(Event event) noexcept {
   captures_.forget(event);
-  delete &shared(event);
+  delete &owned(event);
 }
 
 std::byte* HostDevice::allocate_shared(size_t bytes) {
@@ -122,31 +130,36 @@ std::string HostDevice::export_memory(const std::byte* memory) {
   std::lock_guard lock(mutex_);
   return shared_.at(memory).handle();
 }
-Event HostDevice::make_shared_event() { return new std::shared_ptr<HostEvent>(HostEvent::make_shared()); }
-std::string HostDevice::export_event(Event event) { return shared(event)->handle(); }
+Event HostDevice::make_shared_event() { return new OwnedEvent{*this, HostEvent::make_shared()}; }
+std::string HostDevice::export_event(Event event) { return owned(event).event->handle(); }
 Event HostDevice::open_event(const std::string& handle) {
-  return new std::shared_ptr<HostEvent>(std::make_shared<HostEvent>(handle));
+  return new OwnedEvent{*this, std::make_shared<HostEvent>(handle)};
 }
 
 bool HostDevice::done(Event event) {
   captures_.check(event);
-  return shared(event)->latest().done();
+  return owned(event).event->latest().done();
 }
 
 HostStream& HostDevice::stream_of(Stream stream) {
-  return stream ? *static_cast<HostStream*>(stream) : *default_stream_;
+  HostStream& found = stream ? *static_cast<HostStream*>(stream) : *default_stream_;
+  if (&found.device != this) fail(ErrorKind::unavailable, "the stream is one of another host device");
+  return found;
 }
 
 void HostDevice::record(Event event, Stream stream) {
   count("record");
+  if (&owned(event).device != this)
+    fail(ErrorKind::unavailable,
+         "the event is one of another host device: only its own streams can record it");
   if (captures_.record(event, stream)) return;
-  stream_of(stream).add([mark = shared(event)->record()] { mark.reach(); });
+  stream_of(stream).add([mark = owned(event).event->record()] { mark.reach(); });
 }
 
 void HostDevice::wait(Stream stream, Event event) {
   count("wait");
   if (captures_.wait(stream, event)) return;
-  stream_of(stream).add([this, mark = shared(event)->latest()] {
+  stream_of(stream).add([this, mark = owned(event).event->latest()] {
     if (mark.wait()) return;
     lost_.store(true, std::memory_order_release);
     fail_with(concat("process ", mark.maker(), ", for whose work it waited, has ended"));

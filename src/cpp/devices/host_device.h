@@ -28,7 +28,10 @@ class HostDevice : public Device {
   void reach(const Device& other) override;
   std::byte* allocate(size_t bytes) override;
   void release(std::byte* memory) noexcept override;
-  std::byte* allocate_pinned(size_t bytes) override { return allocate(bytes); }
+  std::byte* allocate_pinned(size_t bytes) override {
+    count("allocate_pinned");
+    return allocate(bytes);
+  }
   void release_pinned(std::byte* memory) noexcept override { release(memory); }
   // nullptr is a stream too, as with CUDA.
   Stream make_stream() override;
@@ -73,7 +76,8 @@ class HostDevice : public Device {
   // A function of what enqueues by itself, as NCCL does on CUDA's streams; the stream is no null.
   static void call(Stream stream, void (*function)(void*), void* argument);
 
-  // Pieces of work that were enqueued, by kind, for tests: "copy", "reduce", ..., "record", "wait".
+  // Pieces of work that were enqueued, by kind, for tests: "copy", "reduce", ..., "record", "wait"; and how
+  // often "allocate_pinned" was called.
   size_t enqueued(const std::string& kind) const;
 
  private:

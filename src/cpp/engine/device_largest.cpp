@@ -19,6 +19,12 @@ size_t part_of(size_t count) {
   return (part + kGrain - 1) / kGrain * kGrain;
 }
 
+// What the folds leave of a span.
+size_t left_of(size_t count) {
+  while (count > kFew) count = part_of(count);
+  return count;
+}
+
 // Room for all folds of a span, one behind the other.
 size_t room_of(size_t count) {
   size_t room = 0;
@@ -32,15 +38,19 @@ DeviceLargest::DeviceLargest(std::shared_ptr<Device> device, Dtype dtype, const 
                              Stream stream)
     : device_(std::move(device)), dtype_(dtype) {
   const size_t item = size_of(dtype);
-  size_t room = 0;
-  for (const Span& span : spans) room = std::max(room, room_of(span.count));
+  size_t room = 0, left = 0;
+  for (const Span& span : spans) room = std::max(room, room_of(span.count)), left += 2 * left_of(span.count);
   if (room) scratch_ = OwnMemory(device_, room * item);
+  if (left) found_ = {device_, device_->allocate_pinned(left * item)};
+  std::byte* at = found_.get();
   for (const Span& span : spans)
     for (const Op op : {Op::max, Op::min}) {
       if (op == Op::min && span.count <= kFew) continue;  // all of it is there
       const Span rest = narrow(op, span, stream);
-      ends_.emplace_back(rest.count * item);
-      if (rest.count) device_->copy(ends_.back().data(), rest.data, rest.count * item, stream);
+      if (!rest.count) continue;
+      device_->copy(at, rest.data, rest.count * item, stream);
+      ends_.push_back({at, rest.count});
+      at += rest.count * item;
     }
   finished_ = make_event(device_);
   device_->record(finished_.get(), stream);
@@ -62,10 +72,10 @@ DeviceLargest::Span DeviceLargest::narrow(Op op, Span span, Stream stream) const
 
 double DeviceLargest::value(double factor) const {
   double most = 0;
-  for (std::vector<std::byte> end : ends_) {
-    const size_t count = end.size() / size_of(dtype_);
-    if (factor != 1) scale(dtype_, end.data(), end.data(), count, factor);
-    const double here = max_abs(dtype_, end.data(), count);
+  for (const Span& end : ends_) {
+    std::vector<std::byte> scaled(end.data, end.data + end.count * size_of(dtype_));
+    if (factor != 1) scale(dtype_, scaled.data(), scaled.data(), end.count, factor);
+    const double here = max_abs(dtype_, scaled.data(), end.count);
     if (std::isnan(here) || here > most) most = here;
   }
   return most;

@@ -1,5 +1,6 @@
 // The largest magnitude of what a device holds, for codecs that all ranks must agree on it for: by folds,
-// each of which leaves a 64th of what it takes, so no kernel of its own. The host reads what is left.
+// each of which leaves a 64th of what it takes, so no kernel of its own. The host reads what is left, in
+// page-locked memory: else CUDA's copy would block it.
 #pragma once
 #include <vector>
 
@@ -26,7 +27,8 @@ class DeviceLargest {
   std::shared_ptr<Device> device_;
   Dtype dtype_;
   OwnMemory scratch_;
-  std::vector<std::vector<std::byte>> ends_;  // read by the host
+  OwnPinned found_;
+  std::vector<Span> ends_;  // in it, read by the host
   OwnEvent finished_;
 };
 

@@ -1,8 +1,8 @@
 // Sums of squares of what a device holds, for the host: the device leaves them in parts, which are copied to
-// the host when all is added, and the host adds these up.
+// the host when all is added, and the host adds these up. They land in page-locked memory: else CUDA's copy
+// would block the host, which could look after nothing meanwhile.
 #pragma once
 #include <memory>
-#include <vector>
 
 #include "devices/handles.h"
 
@@ -17,17 +17,20 @@ class DeviceNorms {
   DeviceNorms(const DeviceNorms&) = delete;
 
   // Where Device::add_squares adds, behind the zeros.
-  std::byte* parts() const { return parts_; }
+  std::byte* parts() const { return memory_->parts.get(); }
   // Enqueues the copy. The host waits for finished() before it asks for the total.
   void read(Stream stream);
   const OwnEvent& finished() const { return finished_; }
   NormSums total();
 
  private:
+  struct Memory {
+    OwnMemory parts;
+    OwnPinned found;
+  };
   std::shared_ptr<Device> device_;
   OwnEvent finished_;
-  std::unique_ptr<std::vector<NormSums>> found_;
-  std::byte* parts_;
+  std::unique_ptr<Memory> memory_;
   bool ended_ = false;
 };
 

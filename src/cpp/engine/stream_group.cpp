@@ -138,11 +138,21 @@ void StreamGroup::end(const Launches& launches) {
     device(0).wait(hub_.get(), events_[t]);
   }
   stage(stage_out);
+  device(0).record(hub_event_.get(), hub_.get());
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
     const StreamCall& part = *parts_[rank];
-    device(0).record(part.finished->get(), hub_.get());
+    device(rank).record(part.finished->get(), ended(rank));
     if (part.arrays.stream_waits) device(rank).wait(part.arrays.stream, part.finished->get());
   }
+}
+
+// A stream behind the hub that can record an event of the rank's device.
+Stream StreamGroup::ended(size_t rank) {
+  Held& held = ranks_[rank];
+  if (held.device == ranks_[0].device) return hub_.get();
+  held.grow_streams(1);
+  held.device->wait(held.streams[0].get(), hub_event_.get());
+  return held.streams[0].get();
 }
 
 // Each rank's on its own device, behind what the group has done so far and before what comes.

@@ -36,6 +36,7 @@ class StreamGroup {
   void begin(const Launches& launches);
   void enqueue(const Launch& launch);
   void end(const Launches& launches);
+  Stream ended(size_t rank);
   template <class Stage>
   void stage(Stage stage);
   void receive(const Instruction& in, const Launch& launch, const DeviceCall& call);
