@@ -953,8 +953,9 @@ class Communicator:
                 arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
                 those of more than 1 MiB by themselves.
             op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
-                of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a sum of every rank's x times its own `scale`. float16 and bfloat16 are
-                folded in float32.
+                of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a
+                sum of every rank's x times its own `scale`. float16 and bfloat16 are folded in float32. A sum of
+                integers wraps, and so does their mean, before it divides: int8 100 and 100 give -28.
             out: where the result goes instead of x; same dtype and count, apart from x.
             scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
                 dtype before anything is sent, in a pass of their own over x (or out, where it is given).
