@@ -241,6 +241,28 @@ def test_a_mismatch_is_an_error_on_every_rank_and_names_both_calls(first, second
         assert all(name in str(outcome) for name in named), outcome
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "named"),
+    [
+        (
+            {"algorithm": "ring"},
+            {},
+            ["preparation of all_reduce #1 (sum of 100 float32, algorithm auto)", "ring"],
+        ),
+        ({"codec": "int8"}, {}, ["float32, codec int8, algorithm auto)", "float32, algorithm auto)"]),
+        ({"op": "max"}, {}, ["(max of 100 float32, algorithm auto)", "(sum of 100 float32, algorithm auto)"]),
+    ],
+)
+def test_first_calls_are_named_where_the_links_are_measured_before_them(one, other, named):
+    def body(comm):
+        comm.all_reduce(np.ones(100, np.float32), **(other if comm.rank else one))
+
+    for outcome in outcomes_of(2, body):
+        assert isinstance(outcome, MismatchError)
+        for words in named:
+            assert words in str(outcome)
+
+
 @pytest.mark.parametrize("sent", [0, 1, 3, 70_000])
 def test_an_exchange_whose_counts_do_not_fit_is_an_error_on_every_rank(sent):
     def body(comm):

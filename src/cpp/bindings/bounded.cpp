@@ -86,7 +86,7 @@ std::vector<Choice> PyCommunicator::predict(py::object object, const std::option
   Shape call = shape(Collective::all_reduce, x, {"auto"});
   if (codec) call.codec = known_codec(*codec).codec;
   if (call.on_device) return predict_on_device(std::move(call), *device_of(x, "x"));
-  if (core_->world() > 1 && !core_->links_known()) measure_links(limit);
+  if (core_->world() > 1 && !core_->links_known()) measure_links(call, limit);
   if (codec) measure_coding(call, limit);
   return core_->candidates(call);
 }

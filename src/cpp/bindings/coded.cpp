@@ -82,7 +82,7 @@ std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::st
     py::gil_scoped_release released;
     most = max_abs(call.dtype, input, count);
   }
-  agree_on_largest(&most, 1, limit);
+  prepare(call, [&] { agree_on_largest(&most, 1, limit); });
   return codec->agreed(most, core_->world());
 }
 
@@ -100,7 +100,7 @@ std::optional<Choice> PyCommunicator::settled_without_codec(py::object object, c
 // A small call of our own, waited for.
 void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose) {
   auto* bytes = reinterpret_cast<std::byte*>(values);
-  blocking(*core_, [&] { core_->run(largest_of(count, purpose), {bytes, bytes}, limit); });
+  blocking(*core_, [&] { core_->run(own(largest_of(count, purpose)), {bytes, bytes}, limit); });
 }
 
 // Once for each codec, before its first call that leaves the choice to us. All ranks at once, as in calls:
@@ -109,12 +109,14 @@ void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
   const std::string spec = call.codec->spec();
   if (core_->frozen() || core_->coding_known(spec)) return;
   std::array<double, 2> seconds{};
-  agree_on_largest(seconds.data(), seconds.size(), limit);
-  {
-    py::gil_scoped_release released;
-    seconds = time_coding(*call.codec, call.dtype);
-  }
-  agree_on_largest(seconds.data(), seconds.size(), limit);
+  prepare(call, [&] {
+    agree_on_largest(seconds.data(), seconds.size(), limit);
+    {
+      py::gil_scoped_release released;
+      seconds = time_coding(*call.codec, call.dtype);
+    }
+    agree_on_largest(seconds.data(), seconds.size(), limit);
+  });
   core_->set_coding(spec, {1, seconds[0], seconds[1]});
 }
 

@@ -251,12 +251,12 @@ py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::o
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
   const bool chooses = options.algorithm == "auto" && core_->world() > 1;
-  if (chooses && !core_->links_known()) measure_links(limit);
+  if (chooses && options.codec) shape.asked = *options.codec;
+  if (chooses && !core_->links_known()) measure_links(shape, limit);
   if (options.codec)
     shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x", true).count(), limit);
-  if (chooses && options.codec) shape.asked = *options.codec;
   if (chooses && shape.codec) measure_coding(shape, limit);
-  return begin(shape, arrays, std::move(x), std::move(result), options, limit);
+  return begin(own(std::move(shape)), arrays, std::move(x), std::move(result), options, limit);
 }
 
 // A short call often ends before the GIL could have been given away and taken back.
@@ -290,16 +290,14 @@ void PyCommunicator::release_done() {
 }
 
 // Once, before the first call that leaves the choice to us; every rank gets here at the same call.
-void PyCommunicator::measure_links(Seconds limit) {
-  if (measuring_ || core_->closed()) return;
-  measuring_ = true;
-  try {
-    py::module_::import("gpucomm.probe").attr("measure")(py::cast(this), limit.count());
-  } catch (...) {
-    measuring_ = false;
-    throw;
-  }
-  measuring_ = false;
+void PyCommunicator::measure_links(const Shape& call, Seconds limit) {
+  if (preparing_ || core_->closed()) return;
+  prepare(call, [&] { py::module_::import("gpucomm.probe").attr("measure")(py::cast(this), limit.count()); });
+}
+
+Shape PyCommunicator::own(Shape call) const {
+  if (preparing_) call.before = preparing_, call.purpose = Purpose::preparation;
+  return call;
 }
 
 // The end of all_reduce, and of reduce on its root.

@@ -230,7 +230,20 @@ class PyCommunicator {
   std::vector<int64_t> exchange(const std::vector<int64_t>& sent, const Options& options);
   Parts agree(Shape& call, const Parts& sent, const Counts& out_counts, const Options& options);
   Seconds timeout(std::optional<double> timeout_s) const;
-  void measure_links(Seconds limit);
+  void measure_links(const Shape& call, Seconds limit);
+  Shape own(Shape call) const;
+  // Runs calls of our own, which say that they come before that one.
+  template <class Calls>
+  void prepare(const Shape& call, Calls calls) {
+    preparing_ = std::make_shared<const Shape>(call);
+    try {
+      calls();
+    } catch (...) {
+      preparing_.reset();
+      throw;
+    }
+    preparing_.reset();
+  }
 
   std::shared_ptr<Communicator> core_;
   std::optional<Emulation> emulation_;
@@ -239,9 +252,9 @@ class PyCommunicator {
     std::shared_ptr<const Codec> smallest;  // where the largest magnitude counts: as if that were 0
   };
   Known& known_codec(const std::string& spec);
-  std::map<std::string, Known> codecs_;  // by spec: a call like the last has the same
-  std::vector<Kept> kept_;               // arrays of asynchronous calls, until these are done
-  bool measuring_ = false;
+  std::map<std::string, Known> codecs_;     // by spec: a call like the last has the same
+  std::vector<Kept> kept_;                  // arrays of asynchronous calls, until these are done
+  std::shared_ptr<const Shape> preparing_;  // the call that our own ones come before
 };
 
 // The last calls of every rank, as this one can read them: rows of rank, sequence, call, state; of sends and

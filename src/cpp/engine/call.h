@@ -13,9 +13,9 @@
 
 namespace gpucomm {
 
-// What a call is for: the application's, a barrier, or an agreement, on measured times or on how arrays of
-// devices travel.
-enum class Purpose : uint8_t { call, barrier, agreement, way };
+// What a call is for: the application's, a barrier, an agreement, on measured times or on how arrays of
+// devices travel, or what the ranks measure or agree on before one of the application's.
+enum class Purpose : uint8_t { call, barrier, agreement, way, preparation };
 
 // How ranks make calls on devices: as threads of one process, through arenas that processes of one machine
 // open, over NCCL, or through memory of the hosts.
@@ -40,6 +40,7 @@ struct Shape {
   bool on_device = false;              // arrays are in a device's memory: the call is enqueued on streams
   DeviceWay way = DeviceWay::threads;  // ... and travel so
   uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
+  std::shared_ptr<const Shape> before;  // of a preparation: the application's call
   bool operator==(const Shape&) const = default;
 };
 

@@ -211,6 +211,11 @@ Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratc
 
 CallRecord make_record(const Shape& shape) {
   CallRecord record;
+  if (shape.before) {  // which tells more
+    record = make_record(*shape.before);
+    record.purpose = static_cast<uint16_t>(Purpose::preparation);
+    return record;
+  }
   record.count = shape.out_counts.empty() ? shape.count : 0;
   record.counts = digest_of_counts(shape);
   record.root = shape.root, record.segments = shape.segments;
@@ -292,7 +297,9 @@ std::string describe(const CallRecord& r) {
   if (purpose == Purpose::agreement) return concat("agreement #", r.sequence, " on measured times");
   if (purpose == Purpose::way) return concat("agreement #", r.sequence, " on how arrays on a device travel");
   const auto collective = static_cast<Collective>(r.collective);
-  std::string text = concat(name_of(collective), " #", r.sequence, " (");
+  const bool prepares = purpose == Purpose::preparation;
+  std::string text =
+      concat(prepares ? "the preparation of " : "", name_of(collective), " #", r.sequence, " (");
   if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");
   const bool unknown = collective == Collective::all_to_all && r.counts;
   text += unknown ? "uneven" : std::to_string(r.count);
@@ -304,8 +311,9 @@ std::string describe(const CallRecord& r) {
   if (r.on_device) text += ", on a device";
   if (r.on_device > 1) text += r.on_device == 2 ? " over NCCL" : " through host memory";
   if (r.codec[0]) text += concat(", codec ", r.codec.data());
-  return text + concat(", algorithm ", r.algorithm.data(), ", ", r.segments,
-                       r.segments == 1 ? " segment)" : " segments)");
+  text += concat(", algorithm ", r.algorithm.data());
+  if (prepares) return text + ")";
+  return text + concat(", ", r.segments, r.segments == 1 ? " segment)" : " segments)");
 }
 
 }  // namespace gpucomm
