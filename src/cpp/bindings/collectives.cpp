@@ -251,12 +251,13 @@ py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::o
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
   const bool chooses = options.algorithm == "auto" && core_->world() > 1;
-  if (chooses && options.codec) shape.asked = *options.codec;
+  if (chooses && options.codec) shape.asked = known_codec(*options.codec).codec;
   if (chooses && !core_->links_known()) measure_links(shape, limit);
   if (options.codec)
     shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x", true).count(), limit);
   if (chooses && shape.codec) measure_coding(shape, limit);
-  return begin(own(std::move(shape)), arrays, std::move(x), std::move(result), options, limit);
+  if (preparing_) shape = own(std::move(shape));
+  return begin(shape, arrays, std::move(x), std::move(result), options, limit);
 }
 
 // A short call often ends before the GIL could have been given away and taken back.

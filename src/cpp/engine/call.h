@@ -35,7 +35,7 @@ struct Shape {
   // rank, of which the others know only their own part; both are given or none.
   std::vector<size_t> counts, out_counts;
   std::shared_ptr<const Codec> codec;  // null: elements travel as they are
-  std::string asked;                   // the codec that "auto" was given, which it may not take
+  std::shared_ptr<const Codec> asked;  // what "auto" was given, and may not take
   bool tells_error = false;            // arrays have an `error`
   bool on_device = false;              // arrays are in a device's memory: the call is enqueued on streams
   DeviceWay way = DeviceWay::threads;  // ... and travel so

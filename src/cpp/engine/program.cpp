@@ -224,8 +224,8 @@ CallRecord make_record(const Shape& shape) {
   record.in_use = 1, record.purpose = static_cast<uint16_t>(shape.purpose);
   record.on_device = place_of(shape);
   std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
-  const std::string codec = shape.codec ? shape.codec->spec() : shape.asked;
-  std::strncpy(record.codec.data(), codec.c_str(), record.codec.size() - 1);
+  if (const Codec* codec = shape.codec ? shape.codec.get() : shape.asked.get())
+    std::strncpy(record.codec.data(), codec->spec().c_str(), record.codec.size() - 1);
   return record;
 }
 

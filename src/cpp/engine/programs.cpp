@@ -29,8 +29,8 @@ void check_coding(const Shape& wish) {
 std::string key_of(const Shape& s) {
   return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
                 ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
-                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.asked, ' ', s.tells_error, ' ',
-                place_of(s), key_of_counts(s), s.before ? key_of(*s.before) : "");
+                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.asked ? s.asked->spec() : "",
+                ' ', s.tells_error, ' ', place_of(s), key_of_counts(s), s.before ? key_of(*s.before) : "");
 }
 
 }  // namespace
