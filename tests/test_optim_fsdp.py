@@ -469,9 +469,9 @@ def test_a_failed_backward_leaves_residuals_alone(world):
 
 def test_a_gather_that_has_failed_raises_where_it_is_waited_for():
     def body(comm):
-        meter, x = Meter(comm), torch.ones(3)
+        meter, x, how = Meter(comm), torch.ones(3), {"algorithm": "ring", "async_op": True}
         call = comm.all_reduce if comm.rank else comm.all_gather
-        pending = _Pending(meter, meter.start("all_gather", lambda: call(x, async_op=True), coded=False))
+        pending = _Pending(meter, meter.start("all_gather", lambda: call(x, **how), coded=False))
         for wait in (meter.settle, pending.wait, pending.wait):
             with pytest.raises(MismatchError):
                 wait()
