@@ -42,7 +42,7 @@ class Bounded:
         bound: what the error cannot exceed, known before anything was sent. Above what was asked for only
             where elements travelled as they are, and sums of 16-bit floats alone may round more.
         error: what it is at most, from what the ranks' encodings lost.
-        bytes_sent: by this rank, in all calls that this took.
+        bytes_sent: by this rank, in all calls that this took, and in those that were under way beside it.
     """
 
     result: Any
