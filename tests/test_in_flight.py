@@ -43,6 +43,23 @@ def test_what_a_call_under_way_will_write_besides_its_result_is_left_alone():
     assert run_ranks(2, body) == [[4.0] * 6] * 2
 
 
+def test_objects_of_any_dtype_may_be_sent_while_a_call_is_under_way():
+    sent = [np.array(["2026-01-01"], "M8[D]"), np.array(["ab"]), np.array(b"c"), np.arange(3, dtype=">i4")]
+    sent += [np.zeros((0, 2)), np.array(3.0), np.array([""]), np.ones(4)[::2]]
+
+    def body(comm):
+        other, x = comm.split(0), np.ones(1 << 16)
+        if comm.rank == 0:
+            work = comm.all_reduce(x, algorithm="ring", async_op=True)
+        got = other.broadcast_object(sent)
+        if comm.rank == 1:  # only now, so that the call of rank 0 stays under way
+            work = comm.all_reduce(x, algorithm="ring", async_op=True)
+        work.wait()
+        return [(a.dtype, a.tolist()) for a in got]
+
+    assert run_ranks(2, body) == [[(a.dtype, a.tolist()) for a in sent]] * 2
+
+
 def test_an_array_that_a_call_under_way_writes_is_no_object_to_send():
     def body(comm):
         other, x = comm.split(0), np.ones(1 << 16)
