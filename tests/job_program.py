@@ -5,6 +5,7 @@ A check returns a list of what was wrong, or a sentence about the error it met.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -305,6 +306,7 @@ def faults(comm):
     )
     each("pair", lambda g: (unequal(g), g.barrier()))
     each("missing", lambda g: None if comm.rank == 1 else g.all_reduce(np.zeros(1000), timeout=1))
+    each("refused", refused)
     each("shrunk", shrunk)
     each("closed", lambda g: g.close() if comm.rank == 1 else g.all_reduce(np.zeros(10**6), timeout=10))
     each("aborted", lambda g: g.abort() if comm.rank == 1 else g.barrier(timeout=10))
@@ -317,6 +319,15 @@ def unequal(comm):
         comm.send(np.zeros(3), 1)
     elif comm.rank == 1:
         comm.recv(np.zeros(4), 0)
+
+
+def refused(comm):
+    if comm.rank == 1:
+        with contextlib.suppress(errors.InvalidArgumentError):
+            comm.reduce(np.zeros(10), comm.world)
+        time.sleep(1)
+    comm.reduce(np.zeros(10), 0, algorithm="direct", timeout=10)
+    comm.barrier(timeout=10)
 
 
 def shrunk(comm):

@@ -878,6 +878,10 @@ class Communicator:
         What an all_reduce of x would choose from: (algorithm, segments, predicted seconds or, on a device, bytes), the
         same on all ranks.
         """
+    def _refuse(self, call: str, why: str) -> None:
+        """
+        Tells the other ranks that this one does not make the next call, "split" say.
+        """
     def _settled_without_codec(
         self, x: typing.Any, codec: str, tells_error: bool
     ) -> typing.Any:

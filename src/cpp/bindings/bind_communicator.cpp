@@ -320,6 +320,9 @@ void bind_communicator(py::module_& m) {
             return census ? census->identity : 0;
           },
           "A number that only the ranks of this communicator know; 0: they share no memory.")
+      .def(
+          "_refuse", [](PyCommunicator& c, Text call, Text why) { c.core().refuse(call, why); }, "call"_a,
+          "why"_a, "Tells the other ranks that this one does not make the next call, \"split\" say.")
       .def("close", &PyCommunicator::close,
            "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
       .def("stats", &PyCommunicator::stats,

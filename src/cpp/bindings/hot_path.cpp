@@ -38,13 +38,13 @@ struct Call {
 struct Method {
   const char* name;
   bool x, op, root, out, codec;  // which of these it takes; op or root may come behind x by its place
-  py::object (*run)(PyCommunicator&, const Call&);
-  PyObject* usual = nullptr;  // pybind11's own
+  py::object (*run)(PyCommunicator&, const Call&);  // null: always the usual way
+  PyObject* usual = nullptr;                        // pybind11's own
   std::string doc{};
   PyMethodDef definition{};
 };
 
-std::array<Method, 5> methods{{
+std::array<Method, 9> methods{{
     {"barrier", false, false, false, false, false,
      [](PyCommunicator& c, const Call&) { return c.barrier({}, false); }},
     {"all_reduce", true, true, false, true, true,
@@ -59,6 +59,10 @@ std::array<Method, 5> methods{{
      [](PyCommunicator& c, const Call& call) { return c.all_gather(call.x, call.out, {}, call.options); }},
     {"broadcast", true, false, true, false, false,
      [](PyCommunicator& c, const Call& call) { return c.broadcast(call.x, *call.root, call.options); }},
+    {"reduce"},
+    {"gather"},
+    {"scatter"},
+    {"all_to_all"},
 }};
 
 bool take(PyObject* value, std::string& text) {
@@ -114,6 +118,7 @@ bool take(const Method& method, PyObject* name, PyObject* value, Call& call) {
 }
 
 bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObject* names, Call& call) {
+  if (!method.run) return false;
   if (!method.x) return count == 0 && !names;
   if (count < 1 || count > 2 || PyList_Check(args[0]) || PyTuple_Check(args[0])) return false;
   call.x = py::reinterpret_borrow<py::object>(args[0]);
@@ -126,16 +131,22 @@ bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObje
   return true;
 }
 
+// Calls of this thread that go the usual way, which may make others.
+thread_local int calls_under_way = 0;
+
 PyObject* go_the_usual_way(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count,
                            PyObject* names) {
   std::vector<PyObject*> all{self};
   all.insert(all.end(), args, args + count + (names ? PyTuple_GET_SIZE(names) : 0));
-  return PyObject_Vectorcall(method.usual, all.data(), count + 1, names);
+  ++calls_under_way;
+  PyObject* result = PyObject_Vectorcall(method.usual, all.data(), count + 1, names);
+  --calls_under_way;
+  return result;
 }
 
-template <size_t kIndex>
-PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  const Method& method = methods[kIndex];
+// The result, or null with Python's exception set.
+PyObject* run(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count,
+              PyObject* names) {
   Call call;
   if (!parse(method, args, count, names, call)) return go_the_usual_way(method, self, args, count, names);
   try {
@@ -149,6 +160,29 @@ PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
   return nullptr;
+}
+
+// Tells the other ranks, which may wait in the call, what is wrong with its arguments here.
+void refuse(const Method& method, PyObject* self, const py::error_already_set& error) {
+  constexpr size_t kEnough = 300;
+  for (PyObject* kind : {PyExc_ValueError, PyExc_TypeError, PyExc_BufferError, PyExc_MemoryError}) {
+    if (!error.matches(kind)) continue;
+    const auto text = py::str(error.value()).cast<std::string>();
+    const auto sentence = text.substr(0, std::min(text.find('\n'), kEnough));
+    auto& c = py::cast<PyCommunicator&>(py::handle(self));
+    return c.core().refuse(method.name, sentence);
+  }
+}
+
+template <size_t kIndex>
+PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  PyObject* result = run(methods[kIndex], self, args, count, names);
+  if (!result && !calls_under_way) {
+    py::error_already_set error;  // takes it
+    refuse(methods[kIndex], self, error);
+    error.restore();
+  }
+  return result;
 }
 
 template <size_t kIndex>

@@ -11,12 +11,6 @@
 namespace gpucomm {
 namespace {
 
-std::string list(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text.empty() ? "none" : text;
-}
-
 // Ranks of other nodes have cores of their own, unless these nodes are emulated.
 int ranks_here(const Transport& transport, const std::vector<int>& nodes, int rank) {
   if (transport.emulates()) return static_cast<int>(nodes.size());
@@ -239,119 +233,6 @@ void Communicator::finish_front(const std::optional<Error>& error) {
   auto work = std::move(queue_.front());
   queue_.pop_front();
   finish(*work, error);
-}
-
-// With the lock held.
-void Communicator::fault(const Error& error) {
-  fate_.fail(error);
-  if (on_device_) on_device_->fault();
-  transport_->withdraw();
-  while (!queue_.empty()) finish_front(error);
-}
-
-void Communicator::interrupt() {
-  std::lock_guard lock(mutex_);
-  if (!queue_.empty())
-    fault(Error(ErrorKind::closed,
-                concat("interrupted by a signal in ", describe(record_of(*queue_.front())), fate_.where())));
-}
-
-void Communicator::check(const Pending* waited, std::optional<Seconds> expired) {
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || queue_.empty()) return;
-  Work& work = *queue_.front();
-  try {
-    transport_->look();
-    fate_.check_poison();
-    if (work.started) check_peers(work);
-    if (expired && !waited->done.load(std::memory_order_acquire)) time_out(work, *expired);
-    if (!work.started) return;
-    const auto now = Clock::now();
-    if (!work.deadline) work.deadline = now + std::chrono::duration_cast<Clock::duration>(work.timeout);
-    if (now >= *work.deadline) time_out(work, work.timeout);
-  } catch (const Error& error) {
-    fault(error);
-  }
-}
-
-void Communicator::check_alive(const std::string& waiting) {
-  std::lock_guard lock(mutex_);
-  try {
-    for (int peer = 0; peer < world_; ++peer)
-      if (peer != rank_) fate_.check_peer(peer, waiting);
-  } catch (const Error& error) {
-    fault(error);
-    throw;
-  }
-}
-
-CallRecord Communicator::record_of(const Work& work) const {
-  CallRecord record = work.program ? work.program->record : make_record(work.shape);
-  record.sequence = work.sequence;
-  return record;
-}
-
-void Communicator::check_peers(const Work& work) const {
-  const CallRecord mine = tagged(*work.program, work.sequence);
-  for (int peer = 0; peer < world_; ++peer) {
-    if (peer == rank_) continue;
-    if (transport_->arrived(peer) >= work.sequence) {
-      const CallRecord theirs = transport_->call(peer, work.sequence);
-      if (theirs.in_use && theirs.tag != mine.tag)
-        fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_,
-             " calls ", describe(mine), ", rank ", peer, " ", describe(theirs));
-    }
-    // In this order: it may complete the call and leave while we look.
-    if (transport_->gone(peer).empty() || transport_->completed(peer) >= work.sequence) continue;
-    fate_.check_peer(peer, describe(mine));
-  }
-}
-
-void Communicator::time_out(const Work& work, Seconds after) const {
-  fate_.check_poison();  // this rank may have been stopped since it looked, while others have timed out
-  std::vector<std::string> came, missing, unfinished;
-  for (int peer = 0; peer < world_; ++peer) {
-    const std::string known = transport_->describe(peer);
-    const std::string name = concat(peer, known.empty() ? "" : concat(" (", known, ")"));
-    if (transport_->arrived(peer) < work.sequence) {
-      missing.push_back(name);
-    } else {
-      came.push_back(std::to_string(peer));
-      if (peer != rank_ && transport_->completed(peer) < work.sequence) unfinished.push_back(name);
-    }
-  }
-  fail(ErrorKind::timeout, describe(record_of(work)), " timed out after ", after.count(), " s on rank ",
-       rank_, " of ", world_, "; ranks that came: ", list(came), "; missing: ", list(missing),
-       missing.empty() ? concat("; not finished: ", list(unfinished)) : "");
-}
-
-void Communicator::close() {
-  fate_.close();
-  if (left_.exchange(true)) return;
-  const Error error(ErrorKind::closed,
-                    "the communicator was closed before this call had finished" + fate_.where());
-  if (end(error) + messages_.end(error))
-    transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
-  if (on_device_ && !fate_.failed()) on_device_->settle();
-  messages_.leave();
-  transport_->leave();
-}
-
-void Communicator::abort() {
-  if (closed()) return;
-  const Error error(ErrorKind::closed, concat("rank ", rank_, " of ", world_, " called abort()"));
-  fate_.fail(error);
-  end(error);
-  messages_.end(error);
-}
-
-// Returns whether calls were under way.
-bool Communicator::end(const Error& error) {
-  std::lock_guard lock(mutex_);
-  if (on_device_) fate_.failed() ? on_device_->fault() : on_device_->leave();
-  const bool unfinished = !queue_.empty();
-  while (!queue_.empty()) finish_front(error);
-  return unfinished;
 }
 
 Transport::Counters Communicator::transport_counters() const {

@@ -47,6 +47,8 @@ class Communicator : public Drivable {
   // Waits for the end of what attempt() has begun; throws its error.
   void await(std::shared_ptr<Work> work);
   void close();
+  // Tells the other ranks that this one does not make the next call, "all_reduce" say.
+  void refuse(const std::string& call, const std::string& why);
   // Ends it on every rank, for good: all calls under way and later ones raise.
   void abort();
   // After a fault: waits until all live ranks have come here too, or for so long, and returns those that go
@@ -173,6 +175,7 @@ class Communicator : public Drivable {
   void interrupt() override;
   CallRecord record_of(const Work& work) const;
   void check_peers(const Work& work) const;
+  void check_refusal(const Work& work, int peer) const;
   [[noreturn]] void time_out(const Work& work, Seconds after) const;
 
   Fate fate_;
@@ -190,6 +193,7 @@ class Communicator : public Drivable {
   NcclSource nccl_;
   std::unique_ptr<DeviceCalls> on_device_;  // from the first call on a device on
   size_t scratch_bytes_ = 0;
+  std::map<uint64_t, uint64_t> refused_;  // how often this rank has refused the call of a sequence: the last
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0, device_calls_ = 0;
   Transport::Counters device_traffic_;
   std::atomic<bool> links_known_{false}, left_{false};

@@ -8,7 +8,7 @@ namespace gpucomm {
 namespace {
 
 using namespace std::chrono_literals;
-enum Kind : uint32_t { kAsk, kTell, kLeft, kPoison, kWord };
+enum Kind : uint32_t { kAsk, kTell, kLeft, kPoison, kWord, kRefused };
 constexpr auto kLeast = 1ms;         // between two looks that nobody waits for
 constexpr auto kBrisk = 50us;        // ... and where a call waits for what comes
 constexpr auto kSoon = 20ms;         // a call that takes no longer is not asked after
@@ -21,10 +21,15 @@ constexpr size_t kTextBytes = 1500;  // as in a mailbox
 struct Control::Message {
   uint32_t kind = kTell;
   int32_t poison_rank = -1;
-  uint64_t arrived = 0, completed = 0, asked = 0;
+  uint64_t arrived = 0, completed = 0, asked = 0, times = 0;
   uint64_t words[CallRecord::kWords] = {};
   uint32_t poison_kind = 0, text_bytes = 0;
   char text[kTextBytes] = {};
+  std::string said() const { return {text, std::min<size_t>(text_bytes, kTextBytes)}; }
+  void say(const std::string& what) {
+    text_bytes = static_cast<uint32_t>(std::min(what.size(), kTextBytes));
+    std::memcpy(text, what.data(), text_bytes);
+  }
   size_t bytes() const { return offsetof(Message, text) + text_bytes; }
 };
 
@@ -109,9 +114,9 @@ void Control::take(int rank, const Message& message) {
   if (message.kind == kLeft) peer.left = true;
   if (message.kind == kWord) peer.word = std::max(peer.word, message.asked);
   if (message.kind == kAsk) send(rank, state(kTell, message.asked));
+  if (message.kind == kRefused) peer.refusal = {message.asked, message.times, looked_, message.said()};
   if (message.kind == kPoison && poison_.rank < 0)
-    poison_ = {message.poison_rank, static_cast<ErrorKind>(message.poison_kind),
-               std::string(message.text, std::min<size_t>(message.text_bytes, kTextBytes))};
+    poison_ = {message.poison_rank, static_cast<ErrorKind>(message.poison_kind), message.said()};
 }
 
 // Where this rank is, with its record of one call.
@@ -146,6 +151,19 @@ void Control::flush(std::chrono::milliseconds at_most) {
     std::this_thread::sleep_for(100us);
 }
 
+void Control::refuse(const Refusal& refusal) {
+  std::lock_guard lock(mutex_);
+  Message message = state(kRefused, refusal.sequence);
+  message.times = refusal.times;
+  message.say(refusal.text);
+  broadcast(message);
+}
+
+Refusal Control::refusal(int rank) const {
+  std::lock_guard lock(mutex_);
+  return peers_[rank].refusal;
+}
+
 void Control::tell(int peer, uint64_t word) {
   std::lock_guard lock(mutex_);
   if (!peers_[peer].left) send(peer, {.kind = kWord, .asked = word});
@@ -170,8 +188,7 @@ void Control::poison(const Poison& poison) {
   poison_ = poison;
   Message message = state(kPoison, peers_[rank_].arrived);
   message.poison_rank = poison.rank, message.poison_kind = static_cast<uint32_t>(poison.kind);
-  message.text_bytes = static_cast<uint32_t>(std::min(poison.text.size(), kTextBytes));
-  std::memcpy(message.text, poison.text.data(), message.text_bytes);
+  message.say(poison.text);
   broadcast(message);
   flush(kAlarm);
 }

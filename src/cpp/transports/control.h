@@ -1,6 +1,6 @@
-// What ranks that share no memory tell each other besides data: which calls they are in, that they leave,
-// words, and poison. A rank that waits asks the others now and then; who is in a call, or has a progress
-// thread at work, answers.
+// What ranks that share no memory tell each other besides data: which calls they are in, which they
+// have refused, that they leave, words, and poison. A rank that waits asks the others now and then; who is in
+// a call, or has a progress thread at work, answers.
 #pragma once
 #include <deque>
 #include <memory>
@@ -24,6 +24,8 @@ class Control {
   // Receives what has come, answers, and asks those of whom the call under way is not known.
   void look();
   // As those of Transport.
+  void refuse(const Refusal& refusal);
+  Refusal refusal(int rank) const;
   void tell(int peer, uint64_t word);
   uint64_t told(int peer);
   void leave();
@@ -43,6 +45,7 @@ class Control {
     std::vector<CallRecord> calls = std::vector<CallRecord>(kRememberedCalls);
     uint64_t arrived = 0, completed = 0, asked = 0, word = 0;
     bool left = false, heard_of = false;
+    Refusal refusal;
     std::unique_ptr<Message> inbox;
     Wire::Request request = 0;
   };

@@ -132,6 +132,8 @@ class Emulated : public Transport {
   }
 
   bool flush(int peer) override { return inner_->flush(peer); }
+  void refuse(const Refusal& refusal) override { inner_->refuse(refusal); }
+  Refusal refusal(int rank) const override { return inner_->refusal(rank); }
   void tell(int peer, uint64_t word) override { inner_->tell(peer, word); }
   uint64_t told(int peer) override { return inner_->told(peer); }
   void consume(int peer) override { inner_->consume(peer); }

@@ -69,6 +69,8 @@ class Mailbox : public Transport {
   CallRecord call(int rank, uint64_t sequence) const override;
   uint64_t arrived(int rank) const override;
   uint64_t completed(int rank) const override;
+  void refuse(const Refusal& refusal) override;
+  Refusal refusal(int rank) const override;
   void tell(int peer, uint64_t word) override;
   uint64_t told(int peer) override;
   void leave() override;

@@ -8,6 +8,8 @@
 
 namespace gpucomm {
 
+using namespace std::chrono_literals;
+
 void Mailbox::announce(const CallRecord& record) {
   uint64_t words[CallRecord::kWords] = {};
   std::memcpy(words, &record, sizeof record);
@@ -34,6 +36,34 @@ CallRecord Mailbox::call(int rank, uint64_t sequence) const {
 
 uint64_t Mailbox::arrived(int rank) const { return area(rank).arrived.load(std::memory_order_acquire); }
 uint64_t Mailbox::completed(int rank) const { return area(rank).completed.load(std::memory_order_acquire); }
+
+void Mailbox::refuse(const Refusal& refusal) {
+  RankArea& mine = area(rank_);
+  uint64_t words[Refusal::kMost / 8] = {};
+  std::memcpy(words, refusal.text.data(), std::min(refusal.text.size(), Refusal::kMost));
+  mine.refused.store(0, std::memory_order_release);
+  for (size_t i = 0; i < std::size(words); ++i)
+    mine.refused_text[i].store(words[i], std::memory_order_relaxed);
+  mine.refused_times.store(refusal.times, std::memory_order_relaxed);
+  mine.refused_since_ns.store(refusal.since.time_since_epoch() / 1ns, std::memory_order_relaxed);
+  mine.refused.store(refusal.sequence, std::memory_order_release);
+}
+
+Refusal Mailbox::refusal(int rank) const {
+  const RankArea& theirs = area(rank);
+  Refusal refusal{.sequence = theirs.refused.load(std::memory_order_acquire)};
+  if (!refusal.sequence) return {};
+  uint64_t words[Refusal::kMost / 8];
+  for (size_t i = 0; i < std::size(words); ++i)
+    words[i] = theirs.refused_text[i].load(std::memory_order_relaxed);
+  const auto* text = reinterpret_cast<const char*>(words);
+  refusal.text.assign(text, strnlen(text, Refusal::kMost));
+  refusal.times = theirs.refused_times.load(std::memory_order_relaxed);
+  refusal.since += theirs.refused_since_ns.load(std::memory_order_relaxed) * 1ns;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const bool whole = theirs.refused.load(std::memory_order_relaxed) == refusal.sequence;
+  return whole ? refusal : Refusal{};
+}
 
 void Mailbox::tell(int peer, uint64_t word) {
   device_words()->pairs[rank_][peer].word.store(word, std::memory_order_release);

@@ -34,6 +34,8 @@ struct RankArea {
   std::atomic<uint64_t> cookie, cookie_address;  // of its private memory
   std::atomic<uint64_t> reads, tried;            // of which ranks it can read the private memory; has tried
   alignas(64) std::atomic<uint64_t> records[kRecords][16];
+  // As Refusal; the sequence is written last.
+  std::atomic<uint64_t> refused, refused_times, refused_since_ns, refused_text[Refusal::kMost / 8];
 };
 
 inline constexpr uint64_t kMagic = 0x67707563'6d626f78;  // "gpucmbox"

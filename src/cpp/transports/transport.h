@@ -45,6 +45,15 @@ struct Poison {
   std::string text;
 };
 
+// A call that a rank did not make, because something was wrong with its arguments there.
+struct Refusal {
+  uint64_t sequence = 0;                        // that it would have had; 0: none
+  uint64_t times = 0;                           // how often calls of this sequence were refused there
+  std::chrono::steady_clock::time_point since;  // when this was, or when we heard of it
+  std::string text;                             // "all_reduce #7 was refused: ...", at most kMost bytes
+  static constexpr size_t kMost = 384;
+};
+
 // A part of a message that has arrived, valid until consumed.
 struct Chunk {
   const std::byte* data = nullptr;  // nullptr: the answer of a message in place, which is there already
@@ -172,6 +181,8 @@ class Transport {
   virtual CallRecord call(int rank, uint64_t sequence) const = 0;  // in_use 0: not that one (any more)
   virtual uint64_t arrived(int rank) const = 0;                    // the last sequence a rank announced
   virtual uint64_t completed(int rank) const = 0;
+  virtual void refuse(const Refusal& refusal) = 0;  // this rank does not make a call
+  virtual Refusal refusal(int rank) const = 0;      // the last of a rank
   // A word for one peer beside all messages, which wait for it nowhere; no smaller than the one before, which
   // it replaces. And the last one that a peer has told; 0: none.
   virtual void tell(int peer, uint64_t word) = 0;

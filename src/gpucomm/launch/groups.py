@@ -29,11 +29,10 @@ _lock = threading.Lock()
 
 def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator | None:
     """See `Communicator.split`."""
-    where = f"(rank {comm.rank} of {comm.world})"
     if color is not None and (not isinstance(color, int) or isinstance(color, bool) or color < 0):
-        raise InvalidArgumentError(f"color must be a whole number from 0 up, or None, got {color!r} {where}")
+        raise _refused(comm, "split", f"color must be a whole number from 0 up, or None, got {color!r}")
     if not isinstance(key, int) or isinstance(key, bool):
-        raise InvalidArgumentError(f"key must be a whole number, got {key!r} {where}")
+        raise _refused(comm, "split", f"key must be a whole number, got {key!r}")
     return _divide(comm, color, key, None)
 
 
@@ -41,12 +40,17 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
     """See `Communicator.subset`."""
     members = list(ranks)
     if len(set(members)) != len(members) or not all(0 <= r < comm.world for r in members) or not members:
-        raise InvalidArgumentError(
-            f"ranks must be distinct and in [0, {comm.world}), at least one, got {members} "
-            f"(rank {comm.rank} of {comm.world})"
-        )
+        rule = f"ranks must be distinct and in [0, {comm.world}), at least one, got {members}"
+        raise _refused(comm, "subset", rule)
     inside = comm.rank in members
     return _divide(comm, 0 if inside else None, members.index(comm.rank) if inside else 0, members)
+
+
+def _refused(comm: Communicator, call: str, text: str) -> InvalidArgumentError:
+    """The error of a bad argument, of which the other ranks are told."""
+    error = InvalidArgumentError(f"{text} (rank {comm.rank} of {comm.world})")
+    comm._refuse(call, str(error))
+    return error
 
 
 def _divide(comm: Communicator, color: int | None, key: int, asked: list[int] | None) -> Communicator | None:

@@ -1,0 +1,120 @@
+"""A call that one rank alone refuses: the others, which wait in it, are told."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from ranks import outcomes_of, run_ranks
+
+from gpucomm import _core
+from gpucomm.errors import ClosedError, InvalidArgumentError, MismatchError
+
+X = np.ones(6, np.float32)
+
+# (what rank 1 calls, what the others call, what the error of rank 1 says)
+ALONE = [
+    (lambda c: c.all_reduce(X, algorithm="rign"), lambda c: c.all_reduce(X.copy()), "all_reduce", "rign"),
+    (lambda c: c.all_reduce(X, op="xor"), lambda c: c.all_reduce(X.copy()), "all_reduce", "xor"),
+    (lambda c: c.all_reduce([1.0]), lambda c: c.all_reduce([X.copy()]), "all_reduce", "got float"),
+    (
+        lambda c: c.all_reduce(X, max_rel_err=0),
+        lambda c: c.all_reduce(X.copy(), max_rel_err=1),
+        "all_reduce",
+        "above",
+    ),
+    (lambda c: c.reduce(X.copy(), 3), lambda c: c.reduce(X.copy(), 0), "reduce", "root must be in"),
+    (lambda c: c.broadcast(X.copy(), -1), lambda c: c.broadcast(X.copy(), 0), "broadcast", "got -1"),
+    (lambda c: c.broadcast(X.copy(), "a"), lambda c: c.broadcast(X.copy(), 0), "broadcast", "incompatible"),
+    (lambda c: c.all_gather(X, counts=[6, -1, 6]), lambda c: c.all_gather(X), "all_gather", "negative"),
+    (lambda c: c.gather(X, 7), lambda c: c.gather(X, 0), "gather", "root must be in"),
+    (lambda c: c.scatter(None), lambda c: c.scatter(X, out=np.ones(2, "f4")), "scatter", "out is needed"),
+    (lambda c: c.all_to_all(X[:5]), lambda c: c.all_to_all(X), "all_to_all", "multiple of the world"),
+    (lambda c: c.reduce_scatter(X, codec="int9"), lambda c: c.reduce_scatter(X), "reduce_scatter", "int9"),
+    (lambda c: c.barrier(timeout=-1), lambda c: c.barrier(), "barrier", "timeout must be"),
+    (lambda c: c.split(-2), lambda c: c.split(0), "split", "color must be"),
+    (lambda c: c.subset([0, 0]), lambda c: c.subset([0]), "subset", "distinct"),
+    (
+        lambda c: c.all_reduce(X, op="max", codec="int8"),
+        lambda c: c.all_reduce(X.copy(), async_op=True).wait(),
+        "all_reduce",
+        "max",
+    ),
+]
+
+
+@pytest.mark.parametrize(("bad", "good", "call", "said"), ALONE)
+def test_the_others_raise_within_a_second_and_name_both_calls(bad, good, call, said):
+    def body(comm):
+        comm.set_links(_core.Links())
+        if comm.rank != 1:
+            began = time.monotonic()
+            with pytest.raises(MismatchError) as caught:
+                good(comm)
+                comm.barrier()  # a broadcast waits for nobody
+            return str(caught.value), time.monotonic() - began
+        with pytest.raises((ValueError, TypeError), match=said):
+            bad(comm)
+        done.wait(10)
+        with pytest.raises((MismatchError, ClosedError), match="was refused"):
+            comm.barrier()
+        return None
+
+    def all_of(comm):
+        try:
+            return body(comm)
+        finally:
+            done.set()
+
+    done = threading.Event()
+    for rank, outcome in enumerate(outcomes_of(3, all_of)):
+        if rank == 1:
+            assert outcome is None
+            continue
+        text, seconds = outcome
+        assert "do not make the same call" in text and " calls " in text, text
+        assert f"rank 1's {call} #1 was refused: " in text and said in text, text
+        assert seconds < 1, text
+
+
+def test_a_rank_that_corrects_its_call_at_once_is_not_out_of_step():
+    def body(comm):
+        x = X.copy()
+        for _ in range(3):
+            if comm.rank == 1:
+                with pytest.raises(InvalidArgumentError):
+                    comm.all_reduce(x, algorithm="rign")
+                time.sleep(0.1)
+            comm.all_reduce(x, algorithm="ring", segments=1)
+        return x[0]
+
+    assert run_ranks(2, body) == [8.0] * 2
+
+
+def test_a_call_that_all_refuse_leaves_nothing_behind():
+    def body(comm):
+        with pytest.raises(InvalidArgumentError):
+            comm.all_reduce(X, algorithm="rign")
+        for nested in ([X], (X, X)):
+            with pytest.raises(InvalidArgumentError):
+                comm.all_reduce(nested if comm.rank else X, algorithm="rign")
+        if comm.rank == 1:
+            time.sleep(1)  # the others wait for it longer than for one that alone has refused
+        return comm.all_reduce(X.copy(), algorithm="ring")[0]
+
+    assert run_ranks(3, body) == [3.0] * 3
+
+
+def test_who_refuses_and_leaves_is_not_waited_for():
+    def body(comm):
+        if comm.rank == 1:
+            comm.all_reduce(X, algorithm="rign")
+        comm.all_reduce(X.copy(), algorithm="ring")
+
+    began = time.monotonic()
+    first, second = outcomes_of(2, body)
+    assert isinstance(first, MismatchError) and "rank 1's all_reduce #1 was refused: " in str(first)
+    assert isinstance(second, InvalidArgumentError)
+    assert time.monotonic() - began < 0.4
