@@ -18,12 +18,13 @@ __all__ = ["exchange_rows", "fusing_rows", "pipeline_rows", "tree_rows"]
 _HOSTS = (2, 3, 4)
 _NBYTES, _SEGMENTS, _REPEATS = 16 * MIB, 64, 4
 _LP, _LP_REDUCE = (Call(name, "linear_pipeline", _SEGMENTS) for name in ("broadcast", "reduce"))
-_MST, _BE = Call("broadcast", "binomial_tree"), Call("broadcast", "bidirectional_exchange")
+_TREES = [Call(name, "binomial_tree") for name in ("broadcast", "reduce", "all_reduce")]
+_EXCHANGES = [Call(name, "bidirectional_exchange") for name in ("broadcast", "reduce", "all_reduce")]
 _FUSED, _UNFUSED = (
     Call("all_reduce", name, _SEGMENTS) for name in ("linear_pipeline", "linear_pipeline_unfused")
 )
 _RING = Call("all_reduce", "ring")
-_CALLS = (_LP, _LP_REDUCE, _MST, _BE, _FUSED, _UNFUSED, _RING)
+_CALLS = (_LP, _LP_REDUCE, _FUSED, _UNFUSED, _RING, *_TREES, *_EXCHANGES)
 
 
 _Goal = tuple[str, float | None, str, float | None]  # unit, paper, relation, goal
@@ -51,20 +52,27 @@ def pipeline_rows(run: Run) -> list[Row]:
 
 def tree_rows(run: Run) -> list[Row]:
     """Whether a tree's time grows as log p."""
-    return _growth(run, "mst_log_p", _MST, 2.0, ">=", 1.8, "log2 4 = 2")
+    note = "log2 4 = 2"
+    return [row for call in _TREES for row in _growth(run, "mst_log_p", call, 2.0, ">=", 1.8, note)]
 
 
 def exchange_rows(run: Run) -> list[Row]:
     """The pipeline beside the exchange."""
     note = "the limit for long messages is 2(p-1)/p = 1.5"
-    return _against(run, "lp_vs_be_broadcast", _BE, _LP, ("T(BE)/T(LP)", 2.0, ">=", None), note)
+    rows = []
+    for be, lp, paper in ((_EXCHANGES[0], _LP, 2.0), (_EXCHANGES[1], _LP_REDUCE, None)):
+        rows += _against(run, "lp_vs_be_broadcast", be, lp, ("T(BE)/T(LP)", paper, ">=", None), note)
+    return rows
 
 
 def fusing_rows(run: Run) -> list[Row]:
     """On a switch, that fusing does not pay and that the ring is faster."""
     claim = "switch_auto_not_fused"
     first = _against(run, claim, _UNFUSED, _FUSED, ("T(linear_pipeline_unfused)/T(fused)", None, "<=", 1.1))
-    return first + _against(run, claim, _FUSED, _RING, ("T(fused)/T(ring)", None, ">=", 1.0))
+    rows = first + _against(run, claim, _FUSED, _RING, ("T(fused)/T(ring)", None, ">=", 1.0))
+    for other in (_TREES[2], _EXCHANGES[2]):
+        rows += _against(run, claim, other, _FUSED, (f"T({other.algorithm})/T(fused)", None, ">=", None))
+    return rows
 
 
 def _growth(

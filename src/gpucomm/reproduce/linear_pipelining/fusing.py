@@ -12,6 +12,7 @@ from gpucomm.reproduce.run import Call, Cell, Run, ratio
 __all__ = ["fused_vs_ring_chain", "fused_vs_unfused_chain", "switch_auto_not_fused"]
 
 _FUSED, _UNFUSED, _RING = "linear_pipeline", "linear_pipeline_unfused", "ring"
+_OTHERS = ("binomial_tree", "bidirectional_exchange")  # MST and BE, beside them in a full run
 _FROM_X = 500
 
 
@@ -26,14 +27,14 @@ def fused_vs_ring_chain(run: Run) -> Outcome:
 
 
 def _call(algorithm: str, p: int, cell: Cell) -> Call:
-    if algorithm == _RING:
-        return Call("all_reduce", _RING)
-    return pipeline("all_reduce", algorithm, p, cell)
+    if algorithm in (_FUSED, _UNFUSED):
+        return pipeline("all_reduce", algorithm, p, cell)
+    return Call("all_reduce", algorithm)
 
 
 def _times(run: Run, cell: Cell, p: int) -> dict[str, list[float]]:
-    """Seconds of all three, which are measured together."""
-    names = (_FUSED, _UNFUSED, _RING)
+    """Seconds of all, which are measured together."""
+    names = (_FUSED, _UNFUSED, _RING) if run.quick else (_FUSED, _UNFUSED, _RING, *_OTHERS)
     return dict(zip(names, run.times(cell, p, *(_call(name, p, cell) for name in names)), strict=True))
 
 
@@ -42,11 +43,13 @@ def _model(cell: Cell, p: int, other: str) -> float:
 
 
 def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
-    measured = cells(run, "chain", (500, 1074), (54, 200, 500, 1074, 5000))
+    measured = cells(run, "chain", (500, 1074), (10, 54, 200, 500, 1074, 5000, 6000))
     rows = [_chain_row(run, cell, MOST_RANKS, claim, other, goal) for cell in measured]
     if not run.quick:
         (cell,) = cells(run, "chain", (), (1074,))
         rows += [_chain_row(run, cell, p, claim, other, None) for p in run.worlds() if p < MOST_RANKS]
+        if other == _RING:
+            rows += [row for cell in measured for row in _beside(run, cell, MOST_RANKS, claim)]
     rows.append(_far_row(run, claim, other))
     xs = [2.0**i for i in range(4, 14)]
     modelled = [_model(measured[0]._replace(x=x), MOST_RANKS, other) for x in xs]
@@ -84,6 +87,17 @@ def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float
     )
 
 
+def _beside(run: Run, cell: Cell, p: int, claim: str) -> list[Row]:
+    """How much longer the trees and exchanges of the paper take."""
+    times, rows = _times(run, cell, p), []
+    for other in _OTHERS:
+        figures = (None, ratio(times[other], times[_FUSED]), f"T({other})/T(fused)", "emulated", ">=", None)
+        samples = {_FUSED: times[_FUSED], other: times[other]}
+        note = run.note(cell, p, f"the model: {_model(cell, p, other):.3f}")
+        rows.append(Row(claim, *figures, run.setting(cell, p), samples, note))
+    return rows
+
+
 def _far_row(run: Run, claim: str, other: str) -> Row:
     p = 512 if run.quick else 2048  # a ring of 2048 takes some seconds and a gigabyte
     run.tell(f"simulating all-reduces of {p} ranks")
@@ -101,29 +115,37 @@ def _far_row(run: Run, claim: str, other: str) -> Row:
 def switch_auto_not_fused(run: Run) -> Outcome:
     """On a switch: what fusing gains, how much faster the ring is, and how often "auto" fuses."""
     claim = "switch_auto_not_fused"
-    rows = []
-    measured = cells(run, "switch", (1074,), (54, 1074, 5000))
-    for cell in measured:
-        times = _times(run, cell, MOST_RANKS)
-        fixed = run.setting(cell, MOST_RANKS)
-        note = run.note(cell, MOST_RANKS, f"the model: {_model(cell, MOST_RANKS, _UNFUSED):.3f}")
-        gain = ratio(times[_UNFUSED], times[_FUSED])
-        figures = (None, gain, f"T({_UNFUSED})/T(fused)", "emulated", "<=", 1.1, fixed)
-        rows.append(Row(claim, *figures, {name: times[name] for name in (_FUSED, _UNFUSED)}, note))
-        note = run.note(cell, MOST_RANKS, f"the model: {1 / _model(cell, MOST_RANKS, _RING):.3f}")
-        behind = ratio(times[_FUSED], times[_RING])
-        figures = (None, behind, f"T(fused)/T({_RING})", "emulated", ">=", 1.0, fixed)
-        rows.append(Row(claim, *figures, {name: times[name] for name in (_FUSED, _RING)}, note))
+    measured = cells(run, "switch", (1074,), (10, 54, 200, 1074, 5000, 6000))
+    rows = [row for cell in measured for row in _switch_rows(run, cell, MOST_RANKS, claim)]
+    if not run.quick:
+        (cell,) = cells(run, "switch", (), (1074,))
+        fewer = run.worlds()[:-1]
+        rows += [row for p in fewer for row in _switch_rows(run, cell, p, claim)]
+        rows += [row for some in measured for row in _beside(run, some, MOST_RANKS, claim)]
+        rows += [row for p in fewer for row in _beside(run, cell, p, claim)]
     rows += between_hosts.fusing_rows(run)
     rows.append(_count_row(run, claim))
     names = [f"x = {cell.x:g}" for cell in measured]
     medians = {
         name: [ratio(_times(run, cell, MOST_RANKS)[name], [cell.x * cell.alpha]) for cell in measured]
-        for name in (_FUSED, _UNFUSED, _RING)
+        for name in _times(run, measured[0], MOST_RANKS)
     }
     curves = [Curve(name, range(len(names)), some) for name, some in medians.items()]
     title = "All-reduce on an emulated switch, p = 8: fusing does not pay"
     return Outcome(rows, Picture(title, "", "T / (n beta)", curves, names=names))
+
+
+def _switch_rows(run: Run, cell: Cell, p: int, claim: str) -> list[Row]:
+    times, fixed = _times(run, cell, p), run.setting(cell, p)
+    most = p == MOST_RANKS  # the goals are for these
+    note = run.note(cell, p, f"the model: {_model(cell, p, _UNFUSED):.3f}")
+    gain = ratio(times[_UNFUSED], times[_FUSED])
+    figures = (None, gain, f"T({_UNFUSED})/T(fused)", "emulated", "<=", 1.1 if most else None, fixed)
+    first = Row(claim, *figures, {name: times[name] for name in (_FUSED, _UNFUSED)}, note)
+    note = run.note(cell, p, f"the model: {1 / _model(cell, p, _RING):.3f}")
+    behind = ratio(times[_FUSED], times[_RING])
+    figures = (None, behind, f"T(fused)/T({_RING})", "emulated", ">=", 1.0 if most else None, fixed)
+    return [first, Row(claim, *figures, {name: times[name] for name in (_FUSED, _RING)}, note)]
 
 
 def _count_row(run: Run, claim: str) -> Row:

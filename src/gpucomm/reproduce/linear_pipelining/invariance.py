@@ -30,7 +30,7 @@ def lp_invariant(run: Run) -> Outcome:
     if not run.quick:
         measured += cells(run, "chain", (), (200, 2400))
     for cell in measured:
-        worlds = run.worlds() if cell.x < _LONG_X else (2, 4, MOST_RANKS)
+        worlds = _worlds(run, cell)
         calls = {p: [pipeline(name, "linear_pipeline", p, cell) for name in _COLLECTIVES] for p in worlds}
         for of, times in zip(_by_call(calls), _times(run, cell, calls), strict=True):
             rows.append(_lp_row(run, cell, of, times))
@@ -39,6 +39,10 @@ def lp_invariant(run: Run) -> Outcome:
     title = "Broadcast by a linear pipeline, emulated switch: time over that at p = 2"
     rows += between_hosts.pipeline_rows(run)
     return Outcome([*rows, *_far_pipelines(run)], Picture(title, "ranks p", "T(p) / T(2)", curves))
+
+
+def _worlds(run: Run, cell: Cell) -> tuple[int, ...]:
+    return run.worlds() if cell.x < _LONG_X else (2, 4, MOST_RANKS)
 
 
 def _by_call(calls: dict[int, list[Call]]) -> list[dict[int, Call]]:
@@ -68,8 +72,8 @@ def mst_log_p(run: Run) -> Outcome:
     """The growth from p = 2 to p = 8, and how far it is from log p anywhere between."""
     rows: list[Row] = []
     curves: list[Curve] = []
-    for cell in cells(run, "switch", (54,), (54, 1074)):
-        calls = {p: [Call(name, "binomial_tree") for name in _COLLECTIVES] for p in run.worlds()}
+    for cell in cells(run, "switch", (54,), (10, 54, 1074, 6000)):
+        calls = {p: [Call(name, "binomial_tree") for name in _COLLECTIVES] for p in _worlds(run, cell)}
         for of, times in zip(_by_call(calls), _times(run, cell, calls), strict=True):
             rows += _mst_rows(run, cell, of, times)
             if of[MOST_RANKS].collective == "broadcast":
