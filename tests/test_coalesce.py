@@ -81,6 +81,40 @@ def test_a_list_is_gathered_as_single_arrays_are(world, async_op):
     run_ranks(world, body)
 
 
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "broadcast", "all_gather"])
+def test_the_results_of_a_list_go_where_out_says(async_op, collective):
+    def body(comm):
+        how = {"root": comm.world - 1} if collective in ("reduce", "broadcast") else {}
+        call, xs, before = getattr(comm, collective), mixed(comm.rank), mixed(comm.rank)
+        gets = collective != "reduce" or comm.rank == comm.world - 1
+        if collective == "all_gather":
+            single = [call(x) for x in mixed(comm.rank)]
+        else:
+            single = [call(x, **how) for x in mixed(comm.rank)]
+        outs = [x.clone() if hasattr(x, "clone") else x.copy() for x in single]
+        for x in outs:
+            x[...] = 77
+        messages = comm.stats()["calls"]
+        got = call(xs, out=outs, async_op=async_op, **how)
+        messages = comm.stats()["calls"] - messages
+        if async_op:
+            if gets and comm.world > 1:
+                with pytest.raises(InvalidArgumentError, match="still under way"):
+                    comm.all_reduce(outs[0])
+            got = got.wait(timeout=20)
+        assert got is (outs if gets else xs)
+        same(xs, before)
+        if gets:
+            same(outs, single)
+        return messages
+
+    for world in (1, 3):
+        assert set(run_ranks(world, body)) == {
+            6
+        }  # a pack of each dtype, two large ones
+
+
 def test_gathered_lists_share_messages_and_may_be_read_only():
     frozen = np.ones(5)
     frozen.flags.writeable = False
@@ -153,8 +187,16 @@ def test_bad_lists_are_sentences_before_anything_is_sent():
             (lambda: comm.all_reduce([x, frozen]), UnsupportedTypeError, r"x\[1\] is read-only .rank"),
             (lambda: comm.all_reduce([x, x.astype(complex)]), UnsupportedTypeError, "can not be reduced"),
             (lambda: comm.all_reduce([x[:5], x[4:]]), InvalidArgumentError, r"x\[0\] and x\[1\] overlap"),
-            (lambda: comm.all_reduce([x], out=[x]), InvalidArgumentError, "out is for one array, not for a"),
-            (lambda: comm.all_gather([x], out=[x]), InvalidArgumentError, "out is for one array, not for a"),
+            (lambda: comm.all_reduce([x], out=x), InvalidArgumentError, "out must be a list of arrays, as x"),
+            (lambda: comm.all_reduce([x, x], out=[x]), InvalidArgumentError, "for each of the 2 of x, got 1"),
+            (lambda: comm.all_gather([x], out=[x.copy()]), InvalidArgumentError, "must hold 16 elements"),
+            (lambda: comm.all_reduce([x[:4]], out=[x[2:6]]), InvalidArgumentError, "x and out overlap, but"),
+            (lambda: comm.all_reduce([x], out=[frozen]), UnsupportedTypeError, "out is read-only"),
+            (
+                lambda: comm.all_reduce([x[:2], x[2:4]], out=[x[4:6], x[5:7]]),
+                InvalidArgumentError,
+                "must be apart",
+            ),
             (lambda: comm.all_gather([x], counts=[8, 8]), InvalidArgumentError, "counts is for one array"),
             (
                 lambda: comm.all_gather([x, 1.0]),
@@ -188,7 +230,7 @@ def test_a_root_may_broadcast_what_is_read_only():
 def test_packs_hold_every_array_once_within_their_size(parts, writes):
     comm = _core.Communicator("local", 0, 1, region=_core.Region(1))
     xs = [np.empty(n, dtype) for n, dtype in parts]
-    packs = comm._plan_packs(xs, True, writes, None, None)
+    packs = comm._plan_packs(xs, None, 1, True, writes, None, None)
     assert sorted(i for places, *_ in packs for i in places) == list(range(len(xs)))
     for places, count, _, device in packs:
         assert places == sorted(places) and not device

@@ -215,6 +215,46 @@ def test_inputs_survive_where_they_must():
     assert run_ranks(3, body) == [True] * 3
 
 
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 1000, 300_000])
+def test_a_broadcast_into_other_memory(count, async_op):
+    def body(comm):
+        mine = values("float32", count, comm.rank)
+        kept, out = mine.copy(), np.full(count, 7, np.float32)
+        x = None if comm.rank == 2 else mine  # out tells as much
+        got = comm.broadcast(x, 1, out=out, async_op=async_op, algorithm="linear_pipeline")
+        if async_op:
+            got = got.wait()
+        assert got is out and np.array_equal(mine, kept)
+        again = comm.broadcast(got, 1, out=got)  # in place after all
+        assert again is got
+        return np.array_equal(out, values("float32", count, 1))
+
+    assert run_ranks(3, body) == [True] * 3
+
+
+def test_a_broadcast_that_is_refused_writes_nothing():
+    def body(comm):
+        out = np.zeros(4)
+        with pytest.raises(ValueError, match="x must be an array on the root, rank 1, and elsewhere where"):
+            comm.broadcast(None, 1, out=out if comm.rank == 1 else None)
+        with pytest.raises(ValueError, match="out must hold 5 elements of float64, got 4"):
+            comm.broadcast(np.ones(5), 1, out=out)
+        with pytest.raises(ValueError, match="unknown algorithm 'rign'"):
+            comm.broadcast(np.ones(4), 1, out=out, algorithm="rign")
+        whole = np.zeros(6)
+        with pytest.raises(ValueError, match="x and out overlap"):
+            comm.broadcast(whole[:4], 1, out=whole[2:])
+        work = comm.all_reduce(out, async_op=True, algorithm="ring")
+        if not work.done():
+            with pytest.raises(ValueError, match="still under way"):
+                comm.broadcast(np.ones(4), 1, out=out)
+        work.wait()
+        return out.sum()
+
+    assert run_ranks(2, body) == [0, 0]
+
+
 def test_in_place_gather_and_scatter():
     def body(comm):
         whole = np.zeros((3, 4), np.float32)

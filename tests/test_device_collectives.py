@@ -265,6 +265,32 @@ def test_lists_of_arrays(collective, how, world, make_kit):
         assert all(all(one) for one in same)
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce", "broadcast"])
+def test_results_elsewhere(collective, make_kit):
+    """Of a list, and of a single broadcast; what is sent stays as it is."""
+    kit = make_kit(50)
+
+    def body(comm):
+        how = {"root": 1} if collective in ("reduce", "broadcast") else {}
+        how |= {"algorithm": "ring" if collective.startswith("all") else "binomial_tree", "segments": 1}
+        host = [np.arange(n, dtype=np.float32) + 100 * comm.rank for n in (6, 10, 300_000)]
+        wanted = [getattr(comm, collective)(x.copy(), **how) for x in host]
+        xs = [kit.array(x) for x in host]
+        outs = [kit.array(np.zeros_like(y)) for y in wanted]
+        gets = collective != "reduce" or comm.rank == 1
+        with stream_of(kit) as stream:
+            got = getattr(comm, collective)(xs, out=outs, async_op=True, stream=stream, **how).synchronize()
+            assert got is (outs if gets else xs)
+            if collective == "broadcast":
+                alone = kit.array(np.zeros_like(wanted[1]))
+                comm.broadcast(xs[1], out=alone, async_op=True, stream=stream, **how).synchronize()
+                assert np.array_equal(kit.host(alone), wanted[1])
+        assert all(np.array_equal(kit.host(x), y) for x, y in zip(xs, host, strict=True))
+        return not gets or all(np.array_equal(kit.host(y), z) for y, z in zip(outs, wanted, strict=True))
+
+    assert run_ranks(3, body) == [True] * 3
+
+
 def test_lists_with_a_factor_that_are_mixed_and_large(make_kit):
     """A large array travels by itself, host memory apart from a device's; the host waits by synchronize."""
     kit = make_kit(50)

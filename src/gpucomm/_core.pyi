@@ -844,6 +844,7 @@ class Communicator:
         x: typing.Any,
         pack: typing.SupportsInt | typing.SupportsIndex,
         *,
+        outs: list | None = None,
         op: str = "sum",
         root: typing.SupportsInt | typing.SupportsIndex = 0,
         scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -860,6 +861,8 @@ class Communicator:
     def _plan_packs(
         self,
         xs: list,
+        outs: list | None,
+        parts: typing.SupportsInt | typing.SupportsIndex,
         reads: bool,
         writes: bool,
         op: str | None,
@@ -960,7 +963,7 @@ class Communicator:
                 of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a
                 sum of every rank's x times its own `scale`. float16 and bfloat16 are folded in float32. A sum of
                 integers wraps, and so does their mean, before it divides: int8 100 and 100 give -28.
-            out: where the result goes instead of x; same dtype and count, apart from x.
+            out: where the result goes instead of x; same dtype and count, apart from x. Of a list a list.
             scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
                 dtype before anything is sent, in a pass of their own over x (or out, where it is given).
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
@@ -1039,6 +1042,7 @@ class Communicator:
         x: typing.Any,
         root: typing.SupportsInt | typing.SupportsIndex = 0,
         *,
+        out: typing.Any = None,
         algorithm: str = "auto",
         segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -1046,16 +1050,18 @@ class Communicator:
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
         """
-        Copies the root's x into every rank's x.
+        Copies the root's x into every rank's x, or out.
 
         Args:
             x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
-                or tuple of arrays, as in all_reduce.
+                or tuple of arrays, as in all_reduce. With `out` None will do on all ranks but the root.
             root: the rank whose x is sent.
+            out: where the root's x goes on this rank, the root too, instead of into x; same dtype and count, apart
+                from x. Of a list a list.
             algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
         Returns:
-            x; a Work if async_op.
+            x or out; a Work if async_op.
 
         Raises:
             As all_reduce.

@@ -74,8 +74,10 @@ class CoalescedWork:
 class _Message:
     """One message of so many elements; `put` takes the results of its arrays, in their order."""
 
-    def __init__(self, comm: Communicator, arrays: list[Any], count: int, put: _Put) -> None:
-        self._comm, self._arrays, self._count, self._put = comm, arrays, count, put
+    def __init__(
+        self, comm: Communicator, arrays: list[Any], outs: list[Any] | None, count: int, put: _Put
+    ) -> None:
+        self._comm, self._arrays, self._outs, self._count, self._put = comm, arrays, outs, count, put
         self._result: Any = None
         self._work: _core.Work | None = None
         self._open = True
@@ -122,6 +124,8 @@ class _Single(_Message):
     """An array by itself."""
 
     def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
+        if self._outs is not None:
+            how = {**how, "out": self._outs[0]}
         self._take(getattr(self._comm, collective)(self._arrays[0], **how), how)
 
     def _unpack(self) -> None:
@@ -132,7 +136,7 @@ class _Staged(_Message):
     """A pack of arrays on a device, which that puts together and takes apart by itself."""
 
     def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
-        self._take(self._comm._packed(collective, self._arrays, digest, **how), how)
+        self._take(self._comm._packed(collective, self._arrays, digest, outs=self._outs, **how), how)
 
 
 class _Pack(_Message):
@@ -144,11 +148,15 @@ class _Pack(_Message):
         if reads:
             _core.copy_pack(self._arrays, self._pack, True)
         self._take(self._comm._packed(collective, self._pack, digest, **how), how)
-        self._awaiting = _core.Awaiting(self._arrays if writes and self._open else [])
+        self._awaiting = _core.Awaiting(self._targets if writes and self._open else [])
+
+    @property
+    def _targets(self) -> list[Any]:
+        return self._arrays if self._outs is None else self._outs
 
     def _unpack(self) -> None:
         if self._writes:
-            _core.copy_pack(self._arrays, self._pack, False)
+            _core.copy_pack(self._targets, self._pack, False)
         self._give_back()
         self._let_go()
 
@@ -171,17 +179,23 @@ class _Pack(_Message):
 
 
 class _Gathering(_Pack):
-    """A pack of all_gather: its results are new arrays."""
+    """A pack of all_gather: its results are new arrays where there are none to take them."""
 
     def _unpack(self) -> None:
         shapes = [tuple(x.shape) or (1,) for x in self._arrays]
         world, count = self._comm.world, self._count
-        outs = [empty_like(x, (world * s[0], *s[1:])) for x, s in zip(self._arrays, shapes, strict=True)]
+        outs = self._outs
+        if outs is None:
+            outs = [empty_like(x, (world * s[0], *s[1:])) for x, s in zip(self._arrays, shapes, strict=True)]
         for rank in range(world):
-            parts = [out[rank * s[0] : (rank + 1) * s[0]] for out, s in zip(outs, shapes, strict=True)]
+            parts = [
+                out.reshape((world * s[0], *s[1:]))[rank * s[0] : (rank + 1) * s[0]]
+                for out, s in zip(outs, shapes, strict=True)
+            ]
             _core.copy_pack(parts, self._result[rank * count : (rank + 1) * count], False)
         self._put(outs)
         self._give_back()
+        self._let_go()
 
 
 def _buffers(comm: Communicator) -> dict[Any, Any]:
@@ -205,36 +219,48 @@ def run(
         comm: the communicator.
         collective: all_reduce, reduce, broadcast or all_gather.
         xs: arrays of any shapes and dtypes, in the same order with the same counts on all ranks.
-        out: must be None.
+        out: None, or the arrays that get the results, one for each of xs; of reduce on the root only.
         counts: must be None.
         error: must be None.
         how: the collective's other keywords.
 
     Returns:
-        xs, of all_gather a list of new arrays; or a CoalescedWork if async_op.
+        out or xs, of all_gather a list of new arrays; or a CoalescedWork if async_op.
 
     Raises:
         Error: as the collective; a bad argument before anything was sent.
     """
-    for name, given in (("out", out), ("counts", counts), ("error", error)):
+    for name, given in (("counts", counts), ("error", error)):
         if given is not None:
             raise InvalidArgumentError(
                 f"{name} is for one array, not for a list (rank {comm.rank} of {comm.world})"
             )
-    reads, writes = _directions(collective, how.get("root", -1) == comm.rank)
+    is_root = how.get("root", -1) == comm.rank
+    outs = _listed(comm, out) if collective != "reduce" or is_root else None
+    reads, writes = _directions(collective, is_root, outs is not None)
     gathered: list[Any] = [None] * len(xs)
     gathers = collective == "all_gather"
     messages: list[_Message] = []
-    packs = comm._plan_packs(list(xs), reads, writes, how.get("op"), how.get("scale"))
+    parts = comm.world if gathers else 1
+    packs = comm._plan_packs(list(xs), outs, parts, reads, writes, how.get("op"), how.get("scale"))
     for places, count, digest, device in packs:
         kind: type[_Message] = _Gathering if gathers else _Pack
         if device or len(places) == 1:
             kind = _Single if len(places) == 1 else _Staged
-        made = kind(comm, [xs[i] for i in places], count, partial(_put, gathered, places))
+        into = None if outs is None else [outs[i] for i in places]
+        made = kind(comm, [xs[i] for i in places], into, count, partial(_put, gathered, places))
         made.start(collective, digest, reads, writes, how)
         messages.append(made)
-    result = gathered if gathers else xs
+    result = gathered if gathers and outs is None else xs if outs is None else out
     return CoalescedWork(result, messages) if how["async_op"] else result
+
+
+def _listed(comm: Communicator, out: Any) -> list[Any] | None:
+    if out is None or isinstance(out, (list, tuple)):
+        return None if out is None else list(out)
+    raise InvalidArgumentError(
+        f"out must be a list of arrays, as x is, got {type(out).__name__} (rank {comm.rank} of {comm.world})"
+    )
 
 
 def _put(results: list[Any], places: Sequence[int], made: Sequence[Any]) -> None:
@@ -242,10 +268,10 @@ def _put(results: list[Any], places: Sequence[int], made: Sequence[Any]) -> None
         results[place] = one
 
 
-def _directions(collective: str, is_root: bool) -> tuple[bool, bool]:
-    """Whether this rank's arrays are read, and written."""
+def _directions(collective: str, is_root: bool, has_outs: bool) -> tuple[bool, bool]:
+    """Whether this rank's arrays are read, and its arrays, or those for the results, written."""
     if collective == "broadcast":
-        return is_root, not is_root
+        return is_root, has_outs or not is_root
     if collective == "reduce":
         return True, is_root
-    return True, collective == "all_reduce"
+    return True, has_outs or collective == "all_reduce"

@@ -31,7 +31,7 @@ Args:
         of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a
         sum of every rank's x times its own `scale`. float16 and bfloat16 are folded in float32. A sum of
         integers wraps, and so does their mean, before it divides: int8 100 and 100 give -28.
-    out: where the result goes instead of x; same dtype and count, apart from x.
+    out: where the result goes instead of x; same dtype and count, apart from x. Of a list a list.
     scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
         dtype before anything is sent, in a pass of their own over x (or out, where it is given).
     algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
@@ -76,16 +76,18 @@ Returns:
 Raises:
     As all_reduce.)";
 
-constexpr const char* kBroadcast = R"(Copies the root's x into every rank's x.
+constexpr const char* kBroadcast = R"(Copies the root's x into every rank's x, or out.
 
 Args:
     x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
-        or tuple of arrays, as in all_reduce.
+        or tuple of arrays, as in all_reduce. With `out` None will do on all ranks but the root.
     root: the rank whose x is sent.
+    out: where the root's x goes on this rank, the root too, instead of into x; same dtype and count, apart
+        from x. Of a list a list.
     algorithm, segments, timeout, async_op, stream: as in all_reduce.
 
 Returns:
-    x; a Work if async_op.
+    x or out; a Work if async_op.
 
 Raises:
     As all_reduce.)";
@@ -155,28 +157,29 @@ void bind_communicator(py::module_& m) {
   bind_heap(m, type);
   bind_point_to_point(type);
   bind_tuning(type);
-  type.def("_plan_packs", &PyCommunicator::plan_packs, "xs"_a, "reads"_a, "writes"_a, "op"_a, "scale"_a,
+  type.def("_plan_packs", &PyCommunicator::plan_packs, "xs"_a, "outs"_a, "parts"_a, "reads"_a, "writes"_a,
+           "op"_a, "scale"_a,
            "How a list of arrays travels: (places, elements, digest, on a device) of each message, after "
            "their "
            "checks.")
       .def(
           "_packed",
-          [](PyCommunicator& c, Text collective, Object x, uint64_t pack, Text op, int root, Maybe scale,
-             Text algorithm, Segments segments, Maybe timeout, bool async_op, Handle stream,
-             std::optional<std::string> codec) {
+          [](PyCommunicator& c, Text collective, Object x, uint64_t pack, std::optional<py::list> outs,
+             Text op, int root, Maybe scale, Text algorithm, Segments segments, Maybe timeout, bool async_op,
+             Handle stream, std::optional<std::string> codec) {
             const Options options =
                 with_stream(stream, {algorithm, segments, timeout, async_op, pack, codec});
             return c.located([&] {
               if (py::isinstance<py::list>(x))
                 return c.packed_on_device(parse<Collective>("collective", collective, kCollectiveNames), x,
-                                          op, root, scale, options);
+                                          std::move(outs), op, root, scale, options);
               if (collective == "all_reduce") return c.all_reduce(x, op, py::none(), scale, options);
               if (collective == "all_gather") return c.all_gather(x, py::none(), {}, options);
               if (collective == "reduce") return c.reduce(x, root, op, py::none(), scale, options);
-              return c.broadcast(x, root, options);
+              return c.broadcast(x, root, py::none(), options);
             });
           },
-          "collective"_a, "x"_a, "pack"_a, py::kw_only(), "op"_a = "sum", "root"_a = 0,
+          "collective"_a, "x"_a, "pack"_a, py::kw_only(), "outs"_a = py::none(), "op"_a = "sum", "root"_a = 0,
           "scale"_a = py::none(), "algorithm"_a = "auto", "segments"_a = py::none(), "timeout"_a = py::none(),
           "async_op"_a = false, "stream"_a = py::none(), "codec"_a = py::none(),
           "A call on a pack with this digest, or on a list of arrays on a device that are one.");
@@ -286,18 +289,19 @@ void bind_communicator(py::module_& m) {
           "stream"_a = py::none(), kReduce)
       .def(
           "broadcast",
-          [](PyCommunicator& c, Object x, int root, Text algorithm, Segments segments, Maybe timeout,
-             bool async_op, Handle stream) {
+          [](PyCommunicator& c, Object x, int root, Object out, Text algorithm, Segments segments,
+             Maybe timeout, bool async_op, Handle stream) {
             if (several(x))
-              return coalesced(c, "broadcast", x, "root"_a = root, "algorithm"_a = algorithm,
+              return coalesced(c, "broadcast", x, "root"_a = root, "out"_a = out, "algorithm"_a = algorithm,
                                "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op,
                                "stream"_a = stream);
             return c.located([&] {
-              return c.broadcast(x, root, with_stream(stream, {algorithm, segments, timeout, async_op}));
+              return c.broadcast(x, root, out, with_stream(stream, {algorithm, segments, timeout, async_op}));
             });
           },
-          "x"_a, "root"_a = 0, py::kw_only(), "algorithm"_a = "auto", "segments"_a = py::none(),
-          "timeout"_a = py::none(), "async_op"_a = false, "stream"_a = py::none(), kBroadcast)
+          "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
+          "segments"_a = py::none(), "timeout"_a = py::none(), "async_op"_a = false, "stream"_a = py::none(),
+          kBroadcast)
       .def(
           "barrier",
           [](PyCommunicator& c, Maybe timeout, bool async_op) {

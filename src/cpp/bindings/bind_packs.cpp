@@ -30,9 +30,10 @@ struct Pack {
   }
 };
 
-std::deque<Array> borrow(const py::list& xs, bool anywhere = false) {
+std::deque<Array> borrow(const py::list& xs, const char* name, bool anywhere = true) {
   std::deque<Array> arrays;
-  for (size_t i = 0; i < xs.size(); ++i) arrays.emplace_back(xs[i], concat("x[", i, "]").c_str(), anywhere);
+  for (size_t i = 0; i < xs.size(); ++i)
+    arrays.emplace_back(xs[i], concat(name, "[", i, "]").c_str(), anywhere);
   return arrays;
 }
 
@@ -75,7 +76,7 @@ std::vector<Pack> plan(const std::deque<Array>& arrays) {
 
 // Copies the arrays into the pack, one behind the other, or out of it again.
 void copy_pack(const py::list& xs, const py::object& pack, bool into) {
-  const std::deque<Array> arrays = borrow(xs);
+  const std::deque<Array> arrays = borrow(xs, "x", false);
   const Array whole(pack, "pack");
   py::gil_scoped_release released;
   std::byte* at = whole.data();
@@ -88,16 +89,28 @@ void copy_pack(const py::list& xs, const py::object& pack, bool into) {
 
 }  // namespace
 
-py::list PyCommunicator::plan_packs(const py::list& xs, bool reads, bool writes,
-                                    const std::optional<std::string>& op, Factor scale) const {
+void PyCommunicator::check_outs(const std::deque<Array>& xs, const std::deque<Array>& outs, int parts) const {
+  if (outs.size() != xs.size())
+    fail(ErrorKind::invalid_argument, "out must hold an array for each of the ", xs.size(), " of x, got ",
+         outs.size());
+  for (size_t i = 0; i < xs.size(); ++i)
+    check_out(xs[i], outs[i], xs[i].count() * parts, xs[i].data(), xs[i].bytes());
+}
+
+py::list PyCommunicator::plan_packs(const py::list& xs, const std::optional<py::list>& outs, int parts,
+                                    bool reads, bool writes, const std::optional<std::string>& op,
+                                    Factor scale) const {
   return located([&] {
-    const std::deque<Array> arrays = borrow(xs, true);
-    for (const py::handle x : xs) gpucomm::check_apart(reads ? x : py::none(), writes ? x : py::none());
+    const py::list& targets = outs ? *outs : xs;
+    const std::deque<Array> arrays = borrow(xs, "x"), to = borrow(targets, outs ? "out" : "x");
+    if (outs) check_outs(arrays, to, parts);
+    for (const py::handle x : xs) gpucomm::check_apart(reads ? x : py::none(), py::none());
+    for (const py::handle target : targets) gpucomm::check_apart(py::none(), writes ? target : py::none());
     for (size_t i = 0; i < arrays.size(); ++i) {
       if (op) check_reducible(arrays[i], *op, scale);
-      if (writes) check_writable(arrays[i], concat("x[", i, "]").c_str(), "");
+      if (writes) check_writable(to[i], concat("x[", i, "]").c_str(), "");
     }
-    if (writes) check_apart(arrays);
+    if (writes) check_apart(to);
     py::list rows;
     for (const Pack& pack : plan(arrays))
       rows.append(py::make_tuple(pack.places, pack.count, pack.digest, !arrays[pack.places[0]].on_host()));

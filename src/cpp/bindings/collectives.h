@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -118,7 +119,7 @@ class PyCommunicator {
                               const Options& options);
   pybind11::object reduce(pybind11::object x, int root, const std::string& op, pybind11::object out,
                           Factor scale, const Options& options);
-  pybind11::object broadcast(pybind11::object x, int root, const Options& options);
+  pybind11::object broadcast(pybind11::object x, int root, pybind11::object out, const Options& options);
   pybind11::object all_gather(pybind11::object x, pybind11::object out, const Counts& counts,
                               const Options& options);
   pybind11::object reduce_scatter(pybind11::object x, const std::string& op, pybind11::object out,
@@ -135,12 +136,15 @@ class PyCommunicator {
                             const Options& options);
   // How a list of arrays travels: packs of (places in the list, elements, digest). Validates the arrays of a
   // call that writes them, or not, and reduces them by `op`, or not.
-  pybind11::list plan_packs(const pybind11::list& xs, bool reads, bool writes,
-                            const std::optional<std::string>& op, Factor scale) const;
+  // Results go into `outs` where given, each of so many `parts` of its x's count.
+  pybind11::list plan_packs(const pybind11::list& xs, const std::optional<pybind11::list>& outs, int parts,
+                            bool reads, bool writes, const std::optional<std::string>& op,
+                            Factor scale) const;
   // One message of several arrays that a device holds, all of one dtype and validated by plan_packs. The
-  // result is a list: xs, or of all_gather new arrays.
-  pybind11::object packed_on_device(Collective collective, const pybind11::list& xs, const std::string& op,
-                                    int root, Factor scale, const Options& options);
+  // result is a list: outs, else xs, or of all_gather new arrays.
+  pybind11::object packed_on_device(Collective collective, const pybind11::list& xs,
+                                    std::optional<pybind11::list> outs, const std::string& op, int root,
+                                    Factor scale, const Options& options);
   // The dtype and count of x, its norm, its largest magnitude, and of each size of blocks the norm of an
   // array that holds at every element the largest magnitude of its block.
   pybind11::list norms(pybind11::object x, const std::vector<size_t>& blocks, const Options& options);
@@ -209,6 +213,7 @@ class PyCommunicator {
   void measure_coding(const Shape& call, Seconds limit);
   void check_root(int root) const;
   void check_reducible(const Array& x, const std::string& name, Factor scale) const;
+  void copy(const Array& x, const Array& out, const Options& options) const;
   void multiply(const Array& x, const Array& target, Factor factor, const Options& options) const;
   pybind11::object contribution(pybind11::object x, const Array& in, Factor scale, Arrays& arrays) const;
   pybind11::object fold(Shape call, pybind11::object x, const Array& in, pybind11::object out, Factor scale,
@@ -223,6 +228,7 @@ class PyCommunicator {
       fail(ErrorKind::invalid_argument, "error tells what a codec loses: pass codec= too");
   }
   std::byte* error_for(const Options& options) const;
+  void check_outs(const std::deque<Array>& xs, const std::deque<Array>& outs, int parts) const;
   void check_writable(const Array& array, const char* what, const char* advice) const;
   pybind11::object allocate(pybind11::object x, const Array& like, int64_t rows) const;
   pybind11::object collect(Shape call, const Parts& parts, pybind11::object x, const Array& in,

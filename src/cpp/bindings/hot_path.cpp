@@ -57,8 +57,10 @@ std::array<Method, 9> methods{{
      }},
     {"all_gather", true, false, false, true, true,
      [](PyCommunicator& c, const Call& call) { return c.all_gather(call.x, call.out, {}, call.options); }},
-    {"broadcast", true, false, true, false, false,
-     [](PyCommunicator& c, const Call& call) { return c.broadcast(call.x, *call.root, call.options); }},
+    {"broadcast", true, false, true, true, false,
+     [](PyCommunicator& c, const Call& call) {
+       return c.broadcast(call.x, *call.root, call.out, call.options);
+     }},
     {"reduce"},
     {"gather"},
     {"scatter"},

@@ -21,21 +21,22 @@ std::vector<Staging::Copy> copies(const std::deque<Array>& arrays) {
 }
 
 // Each of `outs` has a part of every rank; what was gathered has all of a rank side by side.
-void take_apart(Staging& staging, const std::vector<std::byte*>& outs, int world) {
+void take_apart(Staging& staging, const std::deque<Array>& outs, int world) {
   const size_t bytes = staging.bytes;
   staging.output = (bytes + 255) / 256 * 256;
   staging.bytes = *staging.output + world * bytes;
   for (int rank = 0; rank < world; ++rank)
     for (size_t i = 0; i < outs.size(); ++i) {
       const auto& [array, offset, part] = staging.in[i];
-      staging.out.push_back({outs[i] + rank * part, *staging.output + rank * bytes + offset, part});
+      staging.out.push_back({outs[i].data() + rank * part, *staging.output + rank * bytes + offset, part});
     }
 }
 
 }  // namespace
 
-py::object PyCommunicator::packed_on_device(Collective collective, const py::list& xs, const std::string& op,
-                                            int root, Factor scale, const Options& options) {
+py::object PyCommunicator::packed_on_device(Collective collective, const py::list& xs,
+                                            std::optional<py::list> outs, const std::string& op, int root,
+                                            Factor scale, const Options& options) {
   check_root(root);
   std::deque<Array> arrays;
   for (const py::handle x : xs) arrays.emplace_back(x, "x", true);
@@ -50,16 +51,17 @@ py::object PyCommunicator::packed_on_device(Collective collective, const py::lis
   staging.bytes = staging.in.back().offset + staging.in.back().bytes;
   call.count = staging.bytes / size_of(staging.dtype);
   if (gets) staging.output = 0;
-  if (gets && (collective != Collective::broadcast || !is_root)) staging.out = staging.in;
-  py::list result = xs;
+  if (gathers && !outs) {
+    outs.emplace();
+    for (size_t i = 0; i < arrays.size(); ++i)
+      outs->append(allocate(xs[i], arrays[i], rows_of(arrays[i]) * core_->world()));
+  }
+  const py::list result = outs.value_or(xs);
+  std::deque<Array> targets;
+  for (const py::handle target : result) targets.emplace_back(target, "out", true);
+  if (gets && (collective != Collective::broadcast || !is_root || outs)) staging.out = copies(targets);
   if (gathers) {
-    result = py::list();
-    std::vector<std::byte*> outs;
-    for (size_t i = 0; i < arrays.size(); ++i) {
-      result.append(allocate(xs[i], arrays[i], rows_of(arrays[i]) * core_->world()));
-      outs.push_back(Array(result[i], "out", true).data());
-    }
-    take_apart(staging, outs, core_->world());
+    take_apart(staging, targets, core_->world());
     call.count *= core_->world();
   }
   if (!reads) staging.in.clear();
