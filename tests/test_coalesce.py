@@ -110,9 +110,7 @@ def test_the_results_of_a_list_go_where_out_says(async_op, collective):
         return messages
 
     for world in (1, 3):
-        assert set(run_ranks(world, body)) == {
-            6
-        }  # a pack of each dtype, two large ones
+        assert set(run_ranks(world, body)) == {6}  # a pack of each dtype, two large ones
 
 
 def test_gathered_lists_share_messages_and_may_be_read_only():
