@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <map>
 
 #include "base/env.h"
 #include "base/simd.h"
-#include "bindings/devices.h"
 #include "bindings/in_flight.h"
 #include "bindings/names.h"
 #include "transports/emulated.h"
@@ -342,36 +340,6 @@ py::object PyCommunicator::reduce(py::object x, int root, const std::string& op,
   Arrays arrays{in.data(), nullptr};
   py::object own = contribution(x, in, scale, arrays);
   return issue(std::move(call), arrays, own, x, options);
-}
-
-py::object PyCommunicator::broadcast(py::object x, int root, py::object out, const Options& options) {
-  check_root(root);
-  const bool roots = core_->rank() == root;
-  if (x.is_none() && (roots || out.is_none()))
-    fail(ErrorKind::invalid_argument, "x must be an array on the root, rank ", root,
-         ", and elsewhere where out is not given; got None");
-  if (out.is_none()) out = x;
-  if (x.is_none()) x = out;
-  const Array in(x, "x", true), to(out, "out", true);
-  if (!roots && out.is(x)) check_writable(in, "x", ": broadcast writes it on every rank but the root");
-  if (!out.is(x)) check_out(in, to, in.count(), in.data(), in.bytes());
-  Shape call = shape(Collective::broadcast, in, options);
-  call.root = root;
-  if (!roots) return issue(std::move(call), {to.data(), to.data()}, out, out, options);
-  if (in.data() != to.data()) {
-    check_call(call, x, out, options);
-    copy(in, to, options);
-  }
-  return issue(std::move(call), {in.data(), in.data()}, x, out, options);
-}
-
-// The root of a broadcast has its result before anything is sent. Nothing is written on a closed
-// communicator.
-void PyCommunicator::copy(const Array& x, const Array& out, const Options& options) const {
-  if (core_->closed() || !x.bytes()) return;
-  if (!x.on_host()) return device_of(x, "x")->copy(out.data(), x.data(), x.bytes(), stream_of(options, x));
-  py::gil_scoped_release released;
-  std::memcpy(out.data(), x.data(), x.bytes());
 }
 
 py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_op) {

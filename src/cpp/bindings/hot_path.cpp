@@ -1,4 +1,4 @@
-// The collectives that are called most, parsed here: pybind11's dispatcher takes as long as a short message.
+// The collectives, parsed here: pybind11's dispatcher takes as long as a short message.
 // What is unusual goes the way of all other calls.
 #include <array>
 #include <climits>
@@ -37,9 +37,9 @@ struct Call {
 
 struct Method {
   const char* name;
-  bool x, op, root, out, codec;  // which of these it takes; op or root may come behind x by its place
-  py::object (*run)(PyCommunicator&, const Call&);  // null: always the usual way
-  PyObject* usual = nullptr;                        // pybind11's own
+  bool x, op, root, out, codec;  // which of these it takes; root, else op, may come behind x by its place
+  py::object (*run)(PyCommunicator&, const Call&);
+  PyObject* usual = nullptr;  // pybind11's own
   std::string doc{};
   PyMethodDef definition{};
 };
@@ -61,10 +61,22 @@ std::array<Method, 9> methods{{
      [](PyCommunicator& c, const Call& call) {
        return c.broadcast(call.x, *call.root, call.out, call.options);
      }},
-    {"reduce"},
-    {"gather"},
-    {"scatter"},
-    {"all_to_all"},
+    {"reduce", true, true, true, true, false,
+     [](PyCommunicator& c, const Call& call) {
+       return c.reduce(call.x, *call.root, call.op, call.out, {}, call.options);
+     }},
+    {"gather", true, false, true, true, false,
+     [](PyCommunicator& c, const Call& call) {
+       return c.gather(call.x, *call.root, call.out, {}, call.options);
+     }},
+    {"scatter", true, false, true, true, false,
+     [](PyCommunicator& c, const Call& call) {
+       return c.scatter(call.x, *call.root, call.out, call.options);
+     }},
+    {"all_to_all", true, false, false, true, false,
+     [](PyCommunicator& c, const Call& call) {
+       return c.all_to_all(call.x, call.out, {}, {}, call.options);
+     }},
 }};
 
 bool take(PyObject* value, std::string& text) {
@@ -120,14 +132,14 @@ bool take(const Method& method, PyObject* name, PyObject* value, Call& call) {
 }
 
 bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObject* names, Call& call) {
-  if (!method.run) return false;
   if (!method.x) return count == 0 && !names;
   if (count < 1 || count > 2 || PyList_Check(args[0]) || PyTuple_Check(args[0])) return false;
   call.x = py::reinterpret_borrow<py::object>(args[0]);
-  if (count == 2 && !take(method, method.op ? known().op : known().root, args[1], call)) return false;
+  PyObject* second = method.root ? known().root : known().op;
+  if (count == 2 && !take(method, second, args[1], call)) return false;
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i) {
     PyObject* name = PyTuple_GET_ITEM(names, i);
-    const bool again = count == 2 && (name == known().op || name == known().root);
+    const bool again = count == 2 && name == second;
     if (again || !take(method, name, args[count + i], call)) return false;
   }
   return true;

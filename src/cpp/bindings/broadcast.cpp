@@ -1,0 +1,40 @@
+#include <cstring>
+
+#include "bindings/collectives.h"
+#include "bindings/devices.h"
+
+namespace py = pybind11;
+
+namespace gpucomm {
+
+py::object PyCommunicator::broadcast(py::object x, int root, py::object out, const Options& options) {
+  check_root(root);
+  const bool roots = core_->rank() == root;
+  if (x.is_none() && (roots || out.is_none()))
+    fail(ErrorKind::invalid_argument, "x must be an array on the root, rank ", root,
+         ", and elsewhere where out is not given; got None");
+  if (out.is_none()) out = x;
+  if (x.is_none()) x = out;
+  const Array in(x, "x", true), to(out, "out", true);
+  if (!roots && out.is(x)) check_writable(in, "x", ": broadcast writes it on every rank but the root");
+  if (!out.is(x)) check_out(in, to, in.count(), in.data(), in.bytes());
+  Shape call = shape(Collective::broadcast, in, options);
+  call.root = root;
+  if (!roots) return issue(std::move(call), {to.data(), to.data()}, out, out, options);
+  if (in.data() != to.data()) {
+    check_call(call, x, out, options);
+    copy(in, to, options);
+  }
+  return issue(std::move(call), {in.data(), in.data()}, x, out, options);
+}
+
+// The root of a broadcast has its result before anything is sent. Nothing is written on a closed
+// communicator.
+void PyCommunicator::copy(const Array& x, const Array& out, const Options& options) const {
+  if (core_->closed() || !x.bytes()) return;
+  if (!x.on_host()) return device_of(x, "x")->copy(out.data(), x.data(), x.bytes(), stream_of(options, x));
+  py::gil_scoped_release released;
+  std::memcpy(out.data(), x.data(), x.bytes());
+}
+
+}  // namespace gpucomm
