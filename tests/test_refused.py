@@ -27,7 +27,7 @@ ALONE = [
     ),
     (lambda c: c.reduce(X.copy(), 3), lambda c: c.reduce(X.copy(), 0), "reduce", "root must be in"),
     (lambda c: c.broadcast(X.copy(), -1), lambda c: c.broadcast(X.copy(), 0), "broadcast", "got -1"),
-    (lambda c: c.broadcast(X.copy(), "a"), lambda c: c.broadcast(X.copy(), 0), "broadcast", "incompatible"),
+    (lambda c: c.broadcast(X.copy(), "a"), lambda c: c.broadcast(X.copy(), 0), "broadcast", "does not take"),
     (lambda c: c.all_gather(X, counts=[6, -1, 6]), lambda c: c.all_gather(X), "all_gather", "negative"),
     (lambda c: c.gather(X, 7), lambda c: c.gather(X, 0), "gather", "root must be in"),
     (lambda c: c.scatter(None), lambda c: c.scatter(X, out=np.ones(2, "f4")), "scatter", "out is needed"),

@@ -176,6 +176,28 @@ PyObject* run(const Method& method, PyObject* self, PyObject* const* args, Py_ss
   return nullptr;
 }
 
+// "ndarray, root=str"
+std::string types_of(PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  std::string text;
+  for (Py_ssize_t i = 0; i < count + (names ? PyTuple_GET_SIZE(names) : 0); ++i) {
+    const std::string name = i < count ? "" : concat(py::str(PyTuple_GET_ITEM(names, i - count)), "=");
+    text += concat(i ? ", " : "", name, Py_TYPE(args[i])->tp_name);
+  }
+  return text;
+}
+
+// What pybind11 says of arguments that fit no signature has all of the arrays in it.
+void say_types(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names,
+               py::error_already_set& error) {
+  const auto said = py::str(error.value()).cast<std::string>();
+  if (!error.matches(PyExc_TypeError) || said.rfind(concat(method.name, "(): incompatible"), 0) != 0) return;
+  const auto& c = py::cast<PyCommunicator&>(py::handle(self));
+  raise(Error(ErrorKind::unsupported_type,
+              concat(method.name, " does not take (", types_of(args, count, names), "); it is ",
+                     method.doc.substr(0, method.doc.find('\n')), c.where())));
+  error = py::error_already_set();
+}
+
 // Tells the other ranks, which may wait in the call, what is wrong with its arguments here.
 void refuse(const Method& method, PyObject* self, const py::error_already_set& error) {
   constexpr size_t kEnough = 300;
@@ -193,6 +215,7 @@ PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   PyObject* result = run(methods[kIndex], self, args, count, names);
   if (!result && !calls_under_way) {
     py::error_already_set error;  // takes it
+    say_types(methods[kIndex], self, args, count, names, error);
     refuse(methods[kIndex], self, error);
     error.restore();
   }
