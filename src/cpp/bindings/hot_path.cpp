@@ -215,8 +215,11 @@ PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   PyObject* result = run(methods[kIndex], self, args, count, names);
   if (!result && !calls_under_way) {
     py::error_already_set error;  // takes it
-    say_types(methods[kIndex], self, args, count, names, error);
-    refuse(methods[kIndex], self, error);
+    try {
+      say_types(methods[kIndex], self, args, count, names, error);
+      refuse(methods[kIndex], self, error);
+    } catch (const std::exception&) {  // the call's own error says more
+    }
     error.restore();
   }
   return result;
