@@ -23,6 +23,7 @@ __all__: list[str] = [
     "HostGraph",
     "Line",
     "Links",
+    "Meter",
     "NcclCommunicator",
     "NcclLibrary",
     "Place",
@@ -774,6 +775,25 @@ class Region:
         world: typing.SupportsInt | typing.SupportsIndex,
         heap_bytes: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> None: ...
+
+class Meter:
+    """
+    Counts what the calls send that this thread makes within `with`.
+    """
+    def __enter__(self) -> Meter:
+        """
+        Begins to count.
+        """
+    def __exit__(self, kind: typing.Any, error: typing.Any, where: typing.Any) -> None:
+        """
+        Counts no more.
+        """
+    def __init__(self) -> None: ...
+    @property
+    def bytes_sent(self) -> int:
+        """
+        By this rank, of payload.
+        """
 
 class Communicator:
     """
