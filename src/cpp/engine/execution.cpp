@@ -213,7 +213,7 @@ void Execution::encode(const Instruction& in, const PieceCoding& coding) {
   CodecError lost;
   coding.encode(at(in.source, in.source_offset), at(in.target, in.target_offset), lost_sq_ ? &lost : nullptr,
                 told);
-  ++encodes_;
+  encodes_ += in.bytes > 0;
   if (lost_sq_) *lost_sq_ += lost.sum_sq * told.times * told.times;
 }
 
