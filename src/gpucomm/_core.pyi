@@ -454,6 +454,18 @@ class Device:
         """
         Enqueues sums of squares of x, for block sizes that are bits of `blocks`, or of times (became - x).
         """
+    def convert(
+        self,
+        source_dtype: str,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        dtype: str,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues floats of up to 32 bits from one dtype to another, each rounded once.
+        """
     def copy(
         self,
         to: typing.SupportsInt | typing.SupportsIndex,
