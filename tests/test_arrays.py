@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import numpy as np
 import pytest
@@ -219,6 +220,21 @@ def test_jax_arrays_are_read_but_never_written():
     assert run_ranks(2, body) == [([1.0] * 4, [float(r)] * 4, (8,)) for r in range(2)]
 
 
+@pytest.mark.parametrize("make", [FakeCupy, OldProducer])
+def test_what_is_refused_is_given_back(make):
+    memory = np.ones((6, 4), np.float32)
+
+    def body(comm):
+        before = sys.getrefcount(memory)
+        for wrong in (memory[:, ::2], memory.view("u4").T):
+            with pytest.raises(UnsupportedTypeError, match="C-contiguous"):
+                comm.all_reduce(make(wrong))
+            del wrong
+        return sys.getrefcount(memory) - before
+
+    assert run_ranks(1, body) == [0]
+
+
 def test_views_that_only_say_what_they_hold_are_refused():
     torch = pytest.importorskip("torch")
     x = torch.tensor([1 + 2j, 3 - 1j])
@@ -226,6 +242,11 @@ def test_views_that_only_say_what_they_hold_are_refused():
     def body(comm):
         with pytest.raises(UnsupportedTypeError, match="resolve_conj"):
             comm.broadcast(x.conj())
+        with pytest.raises(UnsupportedTypeError, match="resolve_neg"):
+            comm.all_reduce(x[:1].conj().imag)  # real, of one element: contiguous
+        with pytest.raises(UnsupportedTypeError, match="resolve_neg"):
+            comm.all_reduce(np.zeros(1, np.float32), out=x[:1].conj().imag)
+        assert comm.all_reduce(x[:1].conj().imag.resolve_neg()).tolist() == [-2]
         return comm.broadcast(x.conj().resolve_conj()).tolist()
 
     assert run_ranks(1, body) == [[1 - 2j, 3 + 1j]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from ranks import run_ranks
 
-from gpucomm import Communicator, _core
+from gpucomm import Communicator, _core, bounded
 from gpucomm.bounded import Bounded
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 
@@ -193,3 +194,45 @@ def test_what_does_not_fit_is_refused(sentence: str, how: dict[str, Any]) -> Non
             comm.all_reduce(np.ones(10, np.int32), max_rel_err=0.1)
 
     run_ranks(2, body)
+
+
+@pytest.mark.parametrize("most", [0.05, 1e-9])
+def test_bytes_of_other_calls_are_not_counted(most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread makes them meanwhile: a collective, and messages between two ranks."""
+    alone = [one.bytes_sent for one in reduced(2, most)]
+    summed = bounded._summed
+
+    def others(comm: Communicator) -> None:
+        sent = comm.send(np.ones(5000), 1 - comm.rank, async_op=True)
+        comm.recv(np.ones(5000), 1 - comm.rank)
+        sent.wait()
+        comm.all_reduce(np.ones(1 << 16, np.float32), algorithm="ring")
+
+    def beside(comm: Communicator, *how: Any) -> Any:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(others, comm).result()
+        return summed(comm, *how)
+
+    monkeypatch.setattr(bounded, "_summed", beside)
+    assert [one.bytes_sent for one in reduced(2, most)] == alone
+    assert all(alone)
+
+
+def test_what_is_counted_is_what_the_transport_has_sent() -> None:
+    def body(comm: Communicator) -> Any:
+        comm.set_links(links_of(SLOW))
+        before = comm.stats()["bytes_sent"]
+        report = comm.all_reduce(contribution(comm.rank, 5000, "normal"), max_rel_err=0.05)
+        with _core.Meter() as outer:
+            comm.barrier()
+            with _core.Meter() as inner:
+                comm.all_reduce(np.ones(1000, np.float32), algorithm="ring")
+            within = inner.bytes_sent
+            comm.all_reduce(np.ones(1000, np.float32), algorithm="ring")
+        comm.all_reduce(np.ones(1000, np.float32), algorithm="ring")
+        counted = report.bytes_sent + outer.bytes_sent + 2 * within
+        return counted, comm.stats()["bytes_sent"] - before, within, outer.bytes_sent
+
+    for counted, sent, within, around in run_ranks(2, body):
+        assert counted == sent
+        assert within == 4000 == around  # of the barrier nothing

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 from codec_samples import CODECS, Array, narrow, storage, usable, widen
 from cuda_codec_programs import DTYPES as ALL_DTYPES
-from cuda_codec_programs import HEADER, Programs, build, compiler, placed, slot_of
+from cuda_codec_programs import HEADER, Programs, build, compiler, guards_hold, placed, slot_of
 
 from gpucomm import _core, errors
 
@@ -357,3 +359,18 @@ def test_a_slot_that_claims_too_much(library: Path) -> None:
         slot[:HEADER].view(np.uint64)[0] = 1 << 62
         programs.call("decode", placed(x, 0), slot, divisor=1)
         assert "a coded message says that it has" in programs.text()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("dtype", "to"), list(itertools.product(DTYPES, DTYPES)))
+def test_conversions(library: Path, dtype: str, to: str, seed: int) -> None:
+    convert = ctypes.CDLL(str(library)).convert_floats
+    convert.restype = ctypes.c_ulonglong
+    for count, shifts in itertools.product(COUNTS, [(0, 0), (1, 0), (0, 1)]):
+        x = placed(sample(dtype, count), shifts[0])
+        y = placed(np.zeros(count, storage(to)), shifts[1])
+        before, ends = x.tobytes(), [ctypes.c_void_p(z.ctypes.data) for z in (x, y)]
+        codes = ALL_DTYPES.index(dtype), ALL_DTYPES.index(to)
+        assert convert(codes[0], ends[0], codes[1], ends[1], ctypes.c_uint64(count), seed) == 0
+        assert guards_hold(x) and guards_hold(y) and x.tobytes() == before
+        same(y, narrow(to, widen(dtype, x)))

@@ -101,6 +101,29 @@ def test_differences(make_kit, dtype):
         assert kit.host(error).tobytes() == narrow(dtype, exact).tobytes()
 
 
+@pytest.mark.parametrize("to", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_conversions(make_kit, dtype, to):
+    """From every alignment; Inf stays or comes about, NaN is the canonical one, -0 keeps its sign."""
+    kit, rng = make_kit(), np.random.default_rng(5)
+    for count, shift in [(1, 0), (255, 1), (10_003, 2)]:
+        given = rng.standard_normal(count + shift) * 2.0 ** rng.integers(-40, 40, count + shift)
+        with np.errstate(over="ignore"):
+            x = narrow(dtype, given)
+        x[::7] = narrow(dtype, np.full(x[::7].shape, -0.0))
+        x[1::7] = {"bfloat16": 0x7F80}.get(dtype, np.inf)
+        x[2::7] = {"bfloat16": 0x7FC0}.get(dtype, np.nan)
+        there, out = kit.array(x.copy(), dtype), kit.array(np.zeros(count + shift, storage(to)), to)
+        ends = kit.address(there) + x.itemsize * shift, kit.address(out) + storage(to).itemsize * shift
+        kit.device.convert(dtype, ends[0], to, ends[1], count)
+        finish(kit)
+        wide = widen(dtype, x)[shift:]
+        with np.errstate(over="ignore"):
+            expected = narrow(to, np.where(np.isnan(wide), 0, wide).astype(np.float32))
+        expected[np.isnan(wide)] = {"bfloat16": 0x7FC0}.get(to, np.nan)
+        assert kit.host(out)[shift:].tobytes() == expected.tobytes()
+
+
 def elements(dtype: str, count: int) -> np.ndarray:
     x = np.random.default_rng(count).standard_normal(count).astype(np.float32)
     return narrow(dtype, np.clip(x, -7, 7))

@@ -23,6 +23,7 @@ __all__: list[str] = [
     "HostGraph",
     "Line",
     "Links",
+    "Meter",
     "NcclCommunicator",
     "NcclLibrary",
     "Place",
@@ -453,6 +454,18 @@ class Device:
         """
         Enqueues sums of squares of x, for block sizes that are bits of `blocks`, or of times (became - x).
         """
+    def convert(
+        self,
+        source_dtype: str,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        dtype: str,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues floats of up to 32 bits from one dtype to another, each rounded once.
+        """
     def copy(
         self,
         to: typing.SupportsInt | typing.SupportsIndex,
@@ -774,6 +787,25 @@ class Region:
         world: typing.SupportsInt | typing.SupportsIndex,
         heap_bytes: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> None: ...
+
+class Meter:
+    """
+    Counts what the calls send that this thread makes within `with`.
+    """
+    def __enter__(self) -> Meter:
+        """
+        Begins to count.
+        """
+    def __exit__(self, kind: typing.Any, error: typing.Any, where: typing.Any) -> None:
+        """
+        Counts no more.
+        """
+    def __init__(self) -> None: ...
+    @property
+    def bytes_sent(self) -> int:
+        """
+        By this rank, of payload.
+        """
 
 class Communicator:
     """

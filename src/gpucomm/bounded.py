@@ -42,7 +42,7 @@ class Bounded:
         bound: what the error cannot exceed, known before anything was sent. Above what was asked for only
             where elements travelled as they are, and sums of 16-bit floats alone may round more.
         error: what it is at most, from what the ranks' encodings lost.
-        bytes_sent: by this rank, in all calls that this took, and in those that were under way beside it.
+        bytes_sent: by this rank, in all calls that this took.
     """
 
     result: Any
@@ -112,24 +112,23 @@ def all_reduce(
         Error: as `Communicator.all_reduce`.
     """
     _check(comm, max_rel_err, op, others)
-    before = comm.stats()["bytes_sent"]
     specs = _SPECS if codec is None else (_core.Codec(codec).spec,)
     how: dict[str, Any] = {"timeout": timeout, "stream": stream}
-    sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, how)
-    codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
-    choices = _choices(comm, x, max_rel_err, codecs, sizes, timeout)
-    choice = min(choices, key=lambda choice: choice.cost)
+    with _core.Meter() as meter:
+        sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, how)
+        codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
+        choices = _choices(comm, x, max_rel_err, codecs, sizes, timeout)
+        choice = min(choices, key=lambda choice: choice.cost)
+        lost = choice.bound
+        if choice.codec is None:
+            comm.all_reduce(x, op, out=out, scale=scale, **how)
+        else:
+            what = op, out, scale, choice.algorithm, choice.segments, timeout, choice.codec, stream
+            mine = np.array([math.sqrt(comm._lossy_all_reduce(x, *what))])
+            coded = float(_summed(comm, mine, timeout)[0]) / sizes.norm * (1 + sizes.rounding)
+            lost = min(lost, coded + (1 + choice.bound) * _folding(comm.world, sizes.dtype))  # both bounds
     result = x if out is None else out
-    lost = choice.bound
-    if choice.codec is None:
-        comm.all_reduce(x, op, out=out, scale=scale, **how)
-    else:
-        what = op, out, scale, choice.algorithm, choice.segments, timeout, choice.codec, stream
-        mine = np.array([math.sqrt(comm._lossy_all_reduce(x, *what))])
-        coded = float(_summed(comm, mine, timeout)[0]) / sizes.norm * (1 + sizes.rounding)
-        lost = min(lost, coded + (1 + choice.bound) * _folding(comm.world, sizes.dtype))  # both are bounds
-    sent = comm.stats()["bytes_sent"] - before
-    return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, sent)
+    return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, meter.bytes_sent)
 
 
 def _check(comm: Communicator, max_rel_err: float, op: str, others: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "cuda/casts_program.h"
+#include "cuda/convert_program.h"
 #include "cuda/fixed_program.h"
 #include "cuda/fp8_program.h"
 #include "cuda/identity_program.h"
@@ -155,6 +156,19 @@ extern "C" void run_program(Call* call) {
   wrong = 0;
   run_named(*call, &status);
   call->wrong = wrong, call->status = status;
+}
+
+// Returns the accesses that were wrong.
+extern "C" unsigned long long convert_floats(unsigned from, const std::byte* in, unsigned to, std::byte* out,
+                                             uint64_t count, unsigned seed) {
+  const Dense given = dense_of(static_cast<Dtype>(from), in, count);
+  const Dense made = dense_of(static_cast<Dtype>(to), out, count);
+  ranges[0] = {in, count * cuda::size_of(given.kind)};
+  ranges[1] = {out, count * cuda::size_of(made.kind)};
+  ranges[2] = {};
+  wrong = 0;
+  each_warp(seed, [&](const Loops& ex) { convert_tiles(ex, given, made); });
+  return wrong;
 }
 
 extern "C" const char* describe(uint64_t status) {

@@ -17,6 +17,7 @@ struct TypeFacts {
   dlpack::ExchangeApi* api = nullptr;
   bool immutable = false;  // JAX arrays: DLPack does not mark them read-only
   bool numpy = false;      // numpy.ndarray itself
+  bool lazy = false;       // has views that are conjugated or negated only when they are read
 };
 
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
@@ -35,6 +36,7 @@ const TypeFacts& facts_of(PyTypeObject* type) {
   const auto module = py::str(py::getattr(object, "__module__", py::str(""))).cast<std::string>();
   facts.immutable = module.rfind("jax", 0) == 0;
   facts.numpy = module == "numpy" && std::strcmp(type->tp_name, "numpy.ndarray") == 0;
+  facts.lazy = py::hasattr(object, "is_neg");
   Py_INCREF(type);
   return (*known)[type] = facts;
 }
@@ -111,9 +113,31 @@ bool contiguous(const dlpack::Tensor& t) {
   return same;
 }
 
+bool answers_yes(py::handle object, PyObject* method) {
+  PyObject* const answer =
+      PyObject_VectorcallMethod(method, &object.ptr(), 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  if (!answer) throw py::error_already_set();
+  Py_DECREF(answer);
+  return answer == Py_True;
+}
+
+// DLPack gives the memory of such views as it is. A real one is an imaginary part, every second number in
+// memory, so contiguous only where there is one: others are not asked, which takes as long as a short call.
+void refuse_lazy(py::handle object, Dtype dtype, size_t count, const char* what) {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  static PyObject* const is_conj = PyUnicode_InternFromString("is_conj");
+  const bool complex = dtype == Dtype::complex64 || dtype == Dtype::complex128;
+  if (!complex && (count != 1 || !is_float(dtype))) return;
+  if (answers_yes(object, is_neg) || (complex && answers_yes(object, is_conj)))
+    fail(ErrorKind::unsupported_type, what,
+         " is a conjugated or negated view, whose memory holds other values: ",
+         "pass x.resolve_conj().resolve_neg()");
+}
+
 }  // namespace
 
-Array::Array(py::handle object, const char* what, bool anywhere) : anywhere_(anywhere) {
+// Delegates, so that what DLPack has handed over goes back where the array is refused.
+Array::Array(py::handle object, const char* what, bool anywhere) : Array(anywhere) {
   const TypeFacts& facts = facts_of(Py_TYPE(object.ptr()));
   read_only_ = facts.immutable, api_ = facts.api;
   dlpack::Tensor tensor;
@@ -123,20 +147,13 @@ Array::Array(py::handle object, const char* what, bool anywhere) : anywhere_(any
   }
   if (!facts.api) {
     from_protocol(object, what);
-    return;
-  }
-  if (facts.api->tensor_from_object(object.ptr(), &tensor)) {
+  } else if (facts.api->tensor_from_object(object.ptr(), &tensor)) {
     py::error_already_set error;
     fail(ErrorKind::unsupported_type, what, " (", type_name(object), ") can not be read: ", error.what());
+  } else {
+    read(tensor, what);
   }
-  read(tensor, what);
-  // torch's C table gives the memory of such views as it is.
-  for (const char* flag : {"is_conj", "is_neg"})
-    if (dtype_ >= Dtype::complex64 && dtype_ <= Dtype::complex128 && py::hasattr(object, flag) &&
-        object.attr(flag)().cast<bool>())
-      fail(ErrorKind::unsupported_type, what,
-           " is a conjugated or negated view, whose memory holds other values: ",
-           "pass x.resolve_conj().resolve_neg()");
+  if (facts.lazy) refuse_lazy(object, dtype_, count_, what);
 }
 
 Array::~Array() {

@@ -39,6 +39,7 @@ class Array {
   }
 
  private:
+  explicit Array(bool anywhere) : anywhere_(anywhere) {}
   void from_protocol(pybind11::handle object, const char* what);
   void read(const dlpack::Tensor& tensor, const char* what);
   const bool anywhere_;

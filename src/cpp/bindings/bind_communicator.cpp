@@ -105,6 +105,22 @@ void bind_work(py::module_& m) {
                              "The result of a call that is done; raises its error.");
 }
 
+void bind_meter(py::module_& m) {
+  py::class_<Meter>(m, "Meter", "Counts what the calls send that this thread makes within `with`.")
+      .def(py::init<>())
+      .def(
+          "__enter__",
+          [](Meter& meter) -> Meter& {
+            meter.begin();
+            return meter;
+          },
+          py::return_value_policy::reference, "Begins to count.")
+      .def(
+          "__exit__", [](Meter& meter, Object, Object, Object) { meter.end(); }, "kind"_a, "error"_a,
+          "where"_a, "Counts no more.")
+      .def_property_readonly("bytes_sent", &Meter::bytes_sent, "By this rank, of payload.");
+}
+
 void bind_regions(py::module_& m) {
   py::class_<Region, std::shared_ptr<Region>>(m, "Region",
                                               "The memory that ranks which are threads of one process share.")
@@ -151,6 +167,7 @@ void bind_communicator(py::module_& m) {
   bind_choose(m);
   bind_work(m);
   bind_regions(m);
+  bind_meter(m);
   py::class_<PyCommunicator> type(m, "Communicator", py::dynamic_attr(),
                                   "The ranks of a job and their collectives.");
   bind_by_rank(type);

@@ -151,6 +151,13 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           "dtype"_a, "to"_a, "source"_a, "count"_a, "factor"_a, "stream"_a = 0,
           "Enqueues a multiplication of floats.")
       .def(
+          "convert",
+          [](Device& d, Text from, Address in, Text to, Address out, size_t count, Address s) {
+            d.convert(parse_dtype(from), pointer(in), parse_dtype(to), pointer(out), count, handle(s));
+          },
+          "source_dtype"_a, "source"_a, "dtype"_a, "to"_a, "count"_a, "stream"_a = 0,
+          "Enqueues floats of up to 32 bits from one dtype to another, each rounded once.")
+      .def(
           "difference",
           [](Device& d, Text dtype, Address dense, Address error, int times, size_t count, Address s) {
             d.difference(parse_dtype(dtype), pointer(dense), pointer(error), times, count, handle(s));

@@ -16,7 +16,7 @@ namespace gpucomm {
 // What is wrong with a call that writes x or error first, before it does; others are checked on their way.
 void PyCommunicator::check_call(Shape call, py::handle x, py::handle out, const Options& options) {
   static_cast<void>(timeout(options.timeout_s));
-  if (!call.on_device) gpucomm::check_apart(x, out, options.error);
+  if (!call.on_device) check_apart(x, out, options.error);
   if (options.codec) {
     call.codec = known_codec(*options.codec).codec;
     check_codec(call);

@@ -151,6 +151,16 @@ void narrow(Dtype dtype, const float* in, size_t count, std::byte* out) {
   std::memcpy(out, in, 4 * count);
 }
 
+void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count) {
+  constexpr size_t kRun = 512;
+  float wide[kRun];
+  for (size_t begin = 0; begin < count; begin += kRun) {
+    const size_t some = std::min(kRun, count - begin);
+    widen(from, in + begin * size_of(from), some, wide);
+    narrow(to, wide, some, out + begin * size_of(to));
+  }
+}
+
 void saturate(Dtype dtype, float* values, size_t count, float stray) {
   const auto end = static_cast<float>(largest(dtype));
   Leveled<saturate_kernel>::run(values, count, bits_of(end), bits_of(end + stray));

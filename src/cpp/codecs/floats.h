@@ -14,6 +14,8 @@ inline bool is_float_up_to_32(Dtype dtype) {
 void widen(Dtype dtype, const std::byte* in, size_t count, float* out);
 // Rounds to nearest, ties to even; beyond the largest number, to Inf.
 void narrow(Dtype dtype, const float* in, size_t count, std::byte* out);
+// Each rounded once.
+void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count);
 // Makes finite values beyond the largest number of the dtype that number, where they are beyond by up to
 // `stray`.
 void saturate(Dtype dtype, float* values, size_t count, float stray);

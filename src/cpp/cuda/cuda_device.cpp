@@ -188,6 +188,12 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     cuda::scale(dtype, to, from, count, factor, as_stream(stream));
   }
 
+  void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count,
+               Stream stream) override {
+    const Context::Scope scope(context_);
+    cuda::convert(from, in, to, out, count, as_stream(stream));
+  }
+
   void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
                   Stream stream) override {
     const Context::Scope scope(context_);

@@ -23,6 +23,12 @@ struct Dense {
 
 GPUCOMM_BOTH inline size_t size_of(Kind kind) { return kind == Kind::float32 ? 4 : 2; }
 
+inline Dense dense_of(Dtype dtype, const std::byte* at, size_t count) {
+  const Kind kind = kind_of(dtype);
+  const bool aligned = reinterpret_cast<uintptr_t>(at) % (kPerLane * size_of(kind)) == 0;
+  return {const_cast<std::byte*>(at), count, kind, aligned};
+}
+
 GPUCOMM_PROGRAM float canonical(float value) {
   return blocks::float_of(blocks::choose(value != value, 0x7fc00000, blocks::bits_of(value)));
 }

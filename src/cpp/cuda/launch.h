@@ -52,12 +52,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Math>
 Piece<Math> piece_of(const Job& job, const std::byte* dense) {
-  const Kind kind = kind_of(job.dtype);
-  const bool aligned = reinterpret_cast<uintptr_t>(dense) % (kPerLane * size_of(kind)) == 0;
-  return {Math::make(job.argument),
-          {const_cast<std::byte*>(dense), job.count, kind, aligned},
-          job.coded_bytes,
-          job.status};
+  return {Math::make(job.argument), dense_of(job.dtype, dense, job.count), job.coded_bytes, job.status};
 }
 
 template <class Math>

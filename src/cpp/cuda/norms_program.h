@@ -19,12 +19,8 @@ struct SquaresArguments {
 };
 
 inline SquaresArguments arguments_of(const Squared& of, std::byte* parts) {
-  const Kind kind = kind_of(of.dtype);
-  const auto dense = [&](const std::byte* at) {
-    const bool aligned = reinterpret_cast<uintptr_t>(at) % (kPerLane * size_of(kind)) == 0;
-    return Dense{const_cast<std::byte*>(at), of.count, kind, aligned};
-  };
-  return {dense(of.x), dense(of.became), static_cast<double>(of.times), of.blocks | 1, parts};
+  return {dense_of(of.dtype, of.x, of.count), dense_of(of.dtype, of.became, of.count),
+          static_cast<double>(of.times), of.blocks | 1, parts};
 }
 
 // What a lane has added up.

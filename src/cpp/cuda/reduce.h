@@ -13,6 +13,9 @@ void reduce(const Fold& fold, cudaStream_t stream);
 void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
            cudaStream_t stream);
 
+// As Device::convert; on the current device.
+void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count, cudaStream_t stream);
+
 // As Device::difference; on the current device.
 void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
                 cudaStream_t stream);

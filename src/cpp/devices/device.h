@@ -78,6 +78,9 @@ class Device {
   // As scale() of reduce/scale.h.
   virtual void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
                      Stream stream) = 0;
+  // As convert() of codecs/floats.h.
+  virtual void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count,
+                       Stream stream) = 0;
   // As difference() of codecs/coding.h.
   virtual void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
                           Stream stream) = 0;

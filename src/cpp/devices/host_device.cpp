@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "codecs/coding.h"
+#include "codecs/floats.h"
 #include "devices/host_event.h"
 #include "devices/shared_memory.h"
 #include "reduce/reduce.h"
@@ -206,6 +207,11 @@ void HostDevice::reduce(const Fold& fold, Stream stream) {
 void HostDevice::scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
                        Stream stream) {
   enqueue("scale", stream, [=] { gpucomm::scale(dtype, to, from, count, factor); });
+}
+
+void HostDevice::convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count,
+                         Stream stream) {
+  enqueue("convert", stream, [=] { gpucomm::convert(from, in, to, out, count); });
 }
 
 void HostDevice::difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,

@@ -51,6 +51,8 @@ class HostDevice : public Device {
   void reduce(const Fold& fold, Stream stream) override;
   void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
              Stream stream) override;
+  void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count,
+               Stream stream) override;
   void difference(Dtype dtype, const std::byte* dense, std::byte* error, int times, size_t count,
                   Stream stream) override;
   void add_squares(const Squared& of, std::byte* parts, Stream stream) override;

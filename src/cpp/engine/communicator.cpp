@@ -46,6 +46,7 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
   work->captured = arrays.capture != 0;
   work->sequence = ++sequence_;
   work->program.reset(), work->tuning.reset(), work->turn = {};
+  work->meter = Meter::current();
   work->started = false, work->error.reset(), work->deadline.reset();
   work->done.store(false, std::memory_order_relaxed);
   queue_.push_back(work);
@@ -193,6 +194,7 @@ void Communicator::begin(Work& work) {
     work.arrays = {times, times};
   }
   work.started = true;
+  if (work.meter) work.sent_before = transport_->counters().bytes_sent;
   if (work.arrays.device) return begin_on_device(work);
   grow_scratch(work.program->scratch_bytes);
   if (work.turn.round) work.begun = Clock::now();
@@ -209,6 +211,7 @@ void Communicator::learn(Work& work) {
 }
 
 void Communicator::count(const Work& work) {
+  if (work.meter) *work.meter += sent_in(work);
   if (!work.arrays.device) {
     encodes_ += work.execution.encodes(), decodes_ += work.execution.decodes();
     return;
@@ -216,6 +219,12 @@ void Communicator::count(const Work& work) {
   const Traffic traffic = traffic_of(*work.program);
   ++device_calls_, encodes_ += traffic.encodes, decodes_ += traffic.decodes;
   if (way_ != DeviceWay::staged) device_traffic_ += traffic.counters;  // else the transport has counted
+}
+
+// Calls run one at a time, and messages between two ranks have a transport of their own.
+uint64_t Communicator::sent_in(const Work& work) const {
+  if (work.arrays.device && way_ != DeviceWay::staged) return traffic_of(*work.program).counters.bytes_sent;
+  return transport_->counters().bytes_sent - work.sent_before;
 }
 
 // Once for all calls, on huge pages where the kernel gives them: first touch costs more than the call.

@@ -12,6 +12,7 @@
 
 #include "engine/device_calls.h"
 #include "engine/execution.h"
+#include "engine/meter.h"
 #include "engine/point_to_point.h"
 #include "engine/programs.h"
 
@@ -28,6 +29,8 @@ struct Work : Pending {
   uint64_t sequence = 0;
   Execution execution;
   bool started = false;
+  std::shared_ptr<Meter::Count> meter;  // of the thread that made the call
+  uint64_t sent_before = 0;             // what the transport had sent at its start
 };
 
 class Communicator : public Drivable {
@@ -168,6 +171,7 @@ class Communicator : public Drivable {
   void check_calls(bool done, std::optional<Seconds> expired);
   void learn(Work& work);
   void count(const Work& work);
+  uint64_t sent_in(const Work& work) const;
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
   void fault(const Error& error);

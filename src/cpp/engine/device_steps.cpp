@@ -68,6 +68,19 @@ static void recode(const DeviceCall& call, const Instruction& in, const CodedPie
   encode(call, after, piece);
 }
 
+// As Execution::add_wide.
+static void add_wide(const DeviceCall& call, const Instruction& in, CodedPiece piece) {
+  const Dtype dtype = piece.dtype;
+  std::byte* const sum = call.spaces[static_cast<size_t>(Space::scratch)] + call.program.wide_begin;
+  std::byte* const target = call.target(in);
+  if (in.row == InRow::first)
+    call.device.convert(dtype, target, Dtype::float32, sum, piece.count, call.stream);
+  piece.dtype = Dtype::float32;
+  call.device.decode(piece, call.coded_source(in), sum, true, divisor_of(call, in), call.stream);
+  if (in.row == InRow::last)
+    call.device.convert(Dtype::float32, sum, dtype, target, piece.count, call.stream);
+}
+
 Traffic traffic_of(const Program& program) {
   Traffic traffic;
   Transport::Counters& counters = traffic.counters;
@@ -90,6 +103,7 @@ void enqueue_local(const DeviceCall& call, const Instruction& in) {
   if (!in.bytes || in.spared) return;  // an empty piece does not travel
   if (in.kind == StepKind::encode) return encode(call, in, piece);
   if (in.encodes >= 0) return recode(call, in, piece);
+  if (in.row != InRow::no) return add_wide(call, in, piece);
   if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
     return call.device.decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor_of(call, in),
                               call.stream);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "codecs/coding.h"
+#include "codecs/floats.h"
 #include "reduce/reduce.h"
 
 namespace gpucomm {
@@ -175,6 +176,7 @@ void Execution::code(const Instruction& in) {
   std::byte* target = at(in.target, in.target_offset);
   if (in.kind == StepKind::encode) return encode(in, coding);
   if (in.encodes >= 0) return recode(in, coding);
+  if (in.row != InRow::no) return add_wide(in, coding);
   if (in.kind == StepKind::reduce)
     coding.add(source, target);
   else
@@ -182,6 +184,21 @@ void Execution::code(const Instruction& in) {
   if (!in.final || shape.op != Op::mean || target == nullptr) return;
   const void* sums[] = {target};
   reduce(shape.dtype, Op::sum, target, sums, 1, coding.count, program_->world);
+}
+
+// To the sum of a row, which the last one divides, if it is a mean, and rounds.
+void Execution::add_wide(const Instruction& in, PieceCoding coding) {
+  const Dtype dtype = coding.dtype;
+  std::byte* const sum = at({Space::scratch}, program_->wide_begin);
+  std::byte* const target = at(in.target, in.target_offset);
+  if (in.row == InRow::first) convert(dtype, target, Dtype::float32, sum, coding.count);
+  coding.dtype = Dtype::float32;
+  coding.decode(at(in.source, in.source_offset), sum, true), ++decodes_;
+  if (in.row != InRow::last) return;
+  const void* sums[] = {sum};
+  if (in.final && program_->shape.op == Op::mean)
+    reduce(Dtype::float32, Op::sum, sum, sums, 1, coding.count, program_->world);
+  convert(Dtype::float32, sum, dtype, target, coding.count);
 }
 
 // One step after the other where the sum of what is lost must be told.
@@ -213,7 +230,7 @@ void Execution::encode(const Instruction& in, const PieceCoding& coding) {
   CodecError lost;
   coding.encode(at(in.source, in.source_offset), at(in.target, in.target_offset), lost_sq_ ? &lost : nullptr,
                 told);
-  ++encodes_;
+  encodes_ += in.bytes > 0;
   if (lost_sq_) *lost_sq_ += lost.sum_sq * told.times * told.times;
 }
 

@@ -48,6 +48,7 @@ class Execution {
   Losses losses(const Instruction& in) const;
   void encode(const Instruction& in, const PieceCoding& coding);
   void recode(const Instruction& in, const PieceCoding& coding);
+  void add_wide(const Instruction& in, PieceCoding coding);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes,
             std::byte* twin = nullptr);

@@ -173,8 +173,14 @@ size_t coded_slot(const Plan& plan, const Layout& layout, const Shape& shape) {
 }
 
 size_t scratch_of(const Plan& plan, const Layout& layout, const Shape& shape) {
+  const size_t wide = adds_wide(shape) ? wide_elements(plan, layout) : 0;
   return padded(slot_elements(plan, layout, Space::scratch) * size_of(shape.dtype)) * plan.scratch_slots +
-         coded_slot(plan, layout, shape) * plan.coded_slots;
+         coded_slot(plan, layout, shape) * plan.coded_slots + padded(wide * sizeof(float));
+}
+
+void mark_rows(Program& program, const Plan& plan) {
+  const std::vector<InRow> rows = rows_of(plan);
+  for (size_t i = 0; i < rows.size(); ++i) program.instructions[i].row = rows[i];
 }
 
 // The message, but for the pieces that the program encodes and loses something of.
@@ -243,6 +249,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     program.scratch_slot_bytes = padded(slot_elements(plan, layout, Space::scratch) * item);
     program.coded_slot_bytes = coded_slot(plan, layout, shape);
     program.coded_begin = program.scratch_slot_bytes * plan.scratch_slots;
+    program.wide_begin = program.coded_begin + program.coded_slot_bytes * plan.coded_slots;
     program.scratch_bytes = scratch_of(plan, layout, shape);
     // All ranks must cut alike, but only some may need scratch: all look at the neediest, in place.
     size_t neediest = 0;
@@ -256,6 +263,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     program.output_shift = scatters(shape.collective) ? own : 0;
     program.shape.segments = plan.segments;
     Compiler(plan, layout, out_layout, item, program, plain_sends(plan, all)).run();
+    if (adds_wide(shape)) mark_rows(program, plan);
     pair_answers(program);
     pair_recodings(program);
     mark_passing(program);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/call.h"
+#include "engine/wide_sums.h"
 #include "transports/transport.h"
 
 namespace gpucomm {
@@ -36,6 +37,7 @@ struct Instruction {
   // own operand; -1: none. These two are spared. (See recoding.h.)
   int encodes = -1, operand = -1;
   bool spared = false;
+  InRow row = InRow::no;  // of a decode_reduce that adds to a sum in float32
   // Of what brings a coded piece, an encode or a recv, where it may pass without a slot of scratch: all that
   // uses it, a send and another step; else -1. (See passing.h.)
   int sent_by = -1, used_by = -1;
@@ -50,8 +52,9 @@ struct Program {
       exact;                                 // bytes of the message that this rank does not encode lossily
   size_t input_shift = 0, output_shift = 0;  // bytes from the message's start to the array given
   size_t scratch_slot_bytes = 0, coded_slot_bytes = 0;
-  size_t coded_begin = 0, scratch_bytes = 0;  // coded slots follow those of scratch
-  CallRecord record;                          // all but sequence and tag
+  // Coded slots follow those of scratch, and the sum of a row follows these.
+  size_t coded_begin = 0, wide_begin = 0, scratch_bytes = 0;
+  CallRecord record;  // all but sequence and tag
   uint64_t fingerprint = 0;
 };
 

@@ -21,8 +21,8 @@ class Pairing {
   bool recodes(int fold, int encode) const {
     const Instruction &a = steps_[fold], &b = steps_[encode];
     return a.kind == StepKind::decode_reduce && b.kind == StepKind::encode && !a.final && a.bytes &&
-           encode == fold + 1 && same(a.target, b.source) && a.target_offset == b.source_offset &&
-           a.bytes == b.bytes && !is_used(a, encode);
+           a.row == InRow::no && encode == fold + 1 && same(a.target, b.source) &&
+           a.target_offset == b.source_offset && a.bytes == b.bytes && !is_used(a, encode);
   }
 
   // Whether anything but the encode reads the sum before all of it is written anew.

@@ -1,5 +1,6 @@
 // two_shot: every rank sends each chunk, coded, to the rank that folds it, which sends the sum, coded again,
-// to all: two lossy passes whatever the world; with an additive codec coded chunks are added, one pass.
+// to all: two lossy passes whatever the world; with an additive codec coded chunks are added, one pass. Who
+// runs the plan adds 16-bit floats up in float32 and rounds the sum once (engine/wide_sums.h).
 // Source: ours, as direct.
 // Cost: all_reduce 2(p-1)(alpha + n/p c beta), c the codec's share of the bytes.
 #include "plans/coded.h"

@@ -68,7 +68,7 @@ class Emulated : public Transport {
  public:
   Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world,
            bool meets)
-      : inner_(std::move(inner)), ports_(ports, links, rank, world, meets), due_(2 * world), came_(world) {
+      : inner_(std::move(inner)), ports_(ports, links, rank, world, meets), came_(world), due_(2 * world) {
     for (auto& due : due_) due.store(LinkPorts::kNever, std::memory_order_relaxed);
   }
 

@@ -1,0 +1,23 @@
+// Floats of up to 32 bits from one dtype to another, as convert() of codecs/floats.h.
+#pragma once
+#include "cuda/dense.h"
+
+namespace gpucomm::cuda {
+
+template <bool kFull>
+GPUCOMM_PROGRAM void convert_four(const Dense& from, const Dense& to, size_t index) {
+  put<kFull>(to, index, narrow(to.kind, widen(from.kind, fetch<kFull>(from, index))));
+}
+
+template <class Exec>
+GPUCOMM_PROGRAM void convert_tiles(const Exec& ex, const Dense& from, const Dense& to) {
+  const size_t tiles = (from.count + kTile - 1) / kTile;
+  const size_t full = from.aligned && to.aligned ? from.count / kTile : 0;
+  for (size_t tile = ex.warp(); tile < tiles; tile += ex.warps())
+    ex.each([&](unsigned lane) {
+      const size_t index = tile * kTile + lane * kPerLane;
+      tile < full ? convert_four<true>(from, to, index) : convert_four<false>(from, to, index);
+    });
+}
+
+}  // namespace gpucomm::cuda
