@@ -2,7 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include <cstring>
 
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
@@ -130,17 +129,6 @@ py::object PyCommunicator::recv(py::object x, int source, const Options& options
   return finish({start(false, to, source, options)}, x, x, options);
 }
 
-// To oneself.
-static void copy(const Array& x, const Array& out, const Options& options) {
-  if (!x.same_memory(out))
-    fail(ErrorKind::invalid_argument, "x and out must be on one device where to and source are this rank");
-  if (!x.bytes()) return;
-  if (x.on_host())
-    std::memcpy(out.data(), x.data(), x.bytes());
-  else
-    device_of(x, "x")->copy(out.data(), x.data(), x.bytes(), stream_of(options, x));
-}
-
 py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int source,
                                     const Options& options) {
   const Array in(x, "x", true), target(out, "out", true);
@@ -151,6 +139,8 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
     if (in.dtype() != target.dtype() || in.count() != target.count())
       fail(ErrorKind::invalid_argument, "out must hold ", in.count(), " elements of ", name_of(in.dtype()),
            ", got ", target.count(), " of ", name_of(target.dtype()));
+    if (!in.same_memory(target))
+      fail(ErrorKind::invalid_argument, "x and out must be on one device where to and source are this rank");
     core_->fate().check_open();
     copy(in, target, options);
     return finish({}, x, out, options);

@@ -23,13 +23,12 @@ py::object PyCommunicator::broadcast(py::object x, int root, py::object out, con
   if (!roots) return issue(std::move(call), {to.data(), to.data()}, out, out, options);
   if (in.data() != to.data()) {
     check_call(call, x, out, options);
-    copy(in, to, options);
+    copy(in, to, options);  // it has its result before anything is sent
   }
   return issue(std::move(call), {in.data(), in.data()}, x, out, options);
 }
 
-// The root of a broadcast has its result before anything is sent. Nothing is written on a closed
-// communicator.
+// Nothing is written on a closed communicator.
 void PyCommunicator::copy(const Array& x, const Array& out, const Options& options) const {
   if (core_->closed() || !x.bytes()) return;
   if (!x.on_host()) return device_of(x, "x")->copy(out.data(), x.data(), x.bytes(), stream_of(options, x));
