@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,15 @@ import pytest
 
 PROGRAM = str(Path(__file__).parent / "job_program.py")
 OPENMPI = "GPUCOMM_TEST_OPENMPI"  # an interpreter with gpucomm, mpi4py and Open MPI
+DEBIAN = "/usr/bin/python3", "/usr/bin/mpiexec.openmpi", "/usr/lib/python3/dist-packages/mpi4py"
+# Runs a program of Debian's interpreter, which finds there what Debian has not installed itself.
+_BESIDE = """
+import os, runpy, site, sys
+site.addsitedir(sys.argv[1])
+sys.argv = sys.argv[2:]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 _FOREIGN = ("GPUCOMM_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "LOCAL_")
 
 
@@ -26,7 +36,7 @@ class Launcher:
     """One way to start ranks.
 
     Attributes:
-        name: mpich, openmpi or torchrun.
+        name: mpich, openmpi, debian (its Open MPI and mpi4py) or torchrun.
         transport: what connects the nodes of its jobs.
         python: the ranks' interpreter.
     """
@@ -40,11 +50,22 @@ class Launcher:
         if self.name == "torchrun":
             options = ["--standalone", "--nproc-per-node", str(ranks)]
             return [self.python, "-m", "torch.distributed.run", *options]
-        mpiexec = [str(Path(self.python).parent / "mpiexec")]
-        if self.name == "openmpi":
+        mpiexec = [self.mpiexec]
+        if self.name != "mpich":
             mpiexec += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
             mpiexec += [word for name in exported for word in ("-x", name)]
-        return [*mpiexec, "-n", str(ranks), self.python]
+        return [*mpiexec, "-n", str(ranks), *self.interpreter]
+
+    @property
+    def mpiexec(self) -> str:
+        """What starts ranks of its MPI."""
+        return DEBIAN[1] if self.name == "debian" else str(Path(self.python).parent / "mpiexec")
+
+    @property
+    def interpreter(self) -> list[str]:
+        """What stands before a program of a rank."""
+        beside = ["-c", _BESIDE, sysconfig.get_path("purelib")]
+        return [self.python, *(beside if self.name == "debian" else [])]
 
 
 @dataclass(frozen=True)
@@ -72,10 +93,22 @@ def find(name: str) -> Launcher:
         if not (Path(sys.executable).parent / "mpiexec").exists() or not importlib.util.find_spec("mpi4py"):
             pytest.skip("mpi4py and mpich are not in this environment")
         return Launcher(name, "mpi", sys.executable)
+    if name == "debian":
+        return _debian()
     python = os.environ.get(OPENMPI, "")
     if not python:
         pytest.skip(f"{OPENMPI} names no interpreter (make test-mpi)")
     return Launcher(name, "mpi", os.path.abspath(python))
+
+
+def _debian() -> Launcher:
+    if missing := [file for file in DEBIAN if not os.path.exists(file)]:
+        pytest.skip(f"not there: {', '.join(missing)} (apt-get install openmpi-bin python3-mpi4py)")
+    asked = [DEBIAN[0], "-c", "import sysconfig; print(sysconfig.get_config_var('SOABI'))"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    if found != sysconfig.get_config_var("SOABI"):
+        pytest.skip(f"{DEBIAN[0]} is {found}, what is tested here is {sysconfig.get_config_var('SOABI')}")
+    return Launcher("debian", "mpi", DEBIAN[0])
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from gpucomm import errors
 pytestmark = pytest.mark.processes
 
 JOBS = [
-    *((mpi, nodes, 4) for mpi in ("mpich", "openmpi") for nodes in ("4x1", "2x2", "0,0,0,1")),
+    *((mpi, nodes, 4) for mpi in ("mpich", "openmpi", "debian") for nodes in ("4x1", "2x2", "0,0,0,1")),
     ("torchrun", "2x2", 4),
     ("torchrun", "3x1", 3),
 ]
@@ -95,7 +95,7 @@ def test_a_fault_is_told_on_every_rank_and_soon(faults, fault, kind, words):
         assert seconds < 3, (rank, text)  # far below the 10 s after which it would be a timeout
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "torchrun"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "debian", "torchrun"])
 def test_a_rank_that_exits_is_named(name, tmp_path):
     ended = jobs.run(jobs.find(name), "2x2", 4, tmp_path, "exit_of_one")
     assert ended.code == 0, ended.output
@@ -104,7 +104,7 @@ def test_a_rank_that_exits_is_named(name, tmp_path):
         assert kind == "PeerLostError" and "rank 1" in text and seconds < 5, (rank, kind, text, seconds)
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "torchrun"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "debian", "torchrun"])
 def test_the_launcher_ends_a_job_whose_rank_was_killed(name, tmp_path):
     ended = jobs.run(jobs.find(name), "4x1", 4, tmp_path, "kill_of_one", timeout=60)
     assert ended.code != 0
@@ -123,7 +123,7 @@ except gpucomm.errors.UnavailableError as error:
 """
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "debian"])
 def test_mpi_for_one_thread_is_refused(name, tmp_path):
     (tmp_path / "program.py").write_text(THREADS)
     launcher = jobs.find(name)

@@ -31,8 +31,9 @@ def cluster():
 
 
 def mpiexec(cluster, launcher: jobs.Launcher, hosts: int, each: int) -> list[str]:
-    mpi = clusters.Mpi(launcher.name, str(Path(launcher.python).parent / "mpiexec"), launcher.python)
-    return cluster.mpiexec(mpi, hosts, each)
+    kind = "mpich" if launcher.name == "mpich" else "openmpi"
+    command = cluster.mpiexec(clusters.Mpi(kind, launcher.mpiexec, launcher.python), hosts, each)
+    return [*command[:-1], *launcher.interpreter]
 
 
 def run(cluster, name, hosts, each, folder, *checks):
@@ -41,10 +42,21 @@ def run(cluster, name, hosts, each, folder, *checks):
     return jobs.Ended(code, output, jobs.reports(folder, hosts * each), seconds)
 
 
+def as_planned(traffic):
+    """What an interface has counted, over the plan's bytes.
+
+    More are headers: of TCP, of ours and of Gloo's, by each chunk of 256 KiB, and what torchrun's agents tell
+    each other. Packets of 64 KiB, which are cut after they are counted, made that 0.4 % with c10d; those of
+    1500 bytes would be 7 %. A chunk of four ranks sent once more than planned is 1/6.
+    """
+    for algorithm, (sent, received) in traffic.items():
+        assert 1 < sent < 1.1 and 1 < received < 1.1, (algorithm, traffic)
+
+
 CHECKS = ["contract", "same_bits", "point_to_point", "groups", "lists_and_objects", "asynchronous"]
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "debian"])
 @pytest.mark.parametrize(("hosts", "each"), [(4, 1), (2, 2)])
 def test_all_is_found_and_right(cluster, name, hosts, each, tmp_path):
     """Nothing is told: the launcher says that there are several nodes, and the ranks find out which."""
@@ -56,51 +68,33 @@ def test_all_is_found_and_right(cluster, name, hosts, each, tmp_path):
         assert (transport, found) == ("mpi", nodes)
         assert not any("gpucomm" in file for file in shm)
         assert [report[check] for check in CHECKS] == [[]] * len(CHECKS)
-        for algorithm, (sent, received) in report["traffic"].items():
-            # Headers; the interface counts those of packets of up to 64 KiB, which are cut later.
-            assert 1 < sent < 1.1 and 1 < received < 1.1, (algorithm, report["traffic"])
+        as_planned(report["traffic"])
     for host in range(1, hosts + 1):
         assert cluster.call("exec", str(host), "ls", "/dev/shm") == ""
 
 
-def test_torchrun(cluster, tmp_path):
-    options = [
-        "--nnodes",
-        "2",
-        "--nproc-per-node",
-        "2",
-        "--master-addr",
-        "10.78.0.1",
-        "--master-port",
-        "29511",
-    ]
+@pytest.mark.parametrize(("hosts", "each"), [(4, 1), (2, 2)])
+def test_torchrun(cluster, hosts, each, tmp_path):
+    module = ["-m", "torch.distributed.run", "--nnodes", str(hosts), "--nproc-per-node", str(each)]
+    module += ["--master-addr", "10.78.0.1", "--master-port", "29511"]
+    program = [jobs.PROGRAM, str(tmp_path), "place", *CHECKS, "traffic"]
     python = jobs.find("torchrun").python
-    module = ["-m", "torch.distributed.run", *options]
     agents = [
         subprocess.Popen(
-            cluster.on(
-                host + 1,
-                python,
-                *module,
-                "--node-rank",
-                str(host),
-                jobs.PROGRAM,
-                str(tmp_path),
-                "place",
-                *CHECKS,
-            ),
+            cluster.on(host + 1, python, *module, "--node-rank", str(host), *program),
             env=jobs.environment(GLOO_SOCKET_IFNAME="eth0"),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for host in range(2)
+        for host in range(hosts)
     ]
     outputs = [agent.communicate(timeout=100)[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], outputs
-    for report in jobs.reports(tmp_path, 4):
-        assert report["place"][:2] == ["c10d", [0, 0, 1, 1]]
+    assert [agent.returncode for agent in agents] == [0] * hosts, outputs
+    for report in jobs.reports(tmp_path, hosts * each):
+        assert report["place"][:2] == ["c10d", [rank // each for rank in range(hosts * each)]]
         assert [report[check] for check in CHECKS] == [[]] * len(CHECKS)
+        as_planned(report["traffic"])
 
 
 def test_a_host_that_drops_off_is_a_sentence_on_every_rank(cluster, tmp_path):

@@ -87,10 +87,22 @@ class Cluster:
             told = ["MPIR_CVAR_CH4_NETMOD=ofi", "FI_PROVIDER=tcp", "FI_TCP_IFACE=eth0"]
             command += ["-launcher", "rsh", "-launcher-exec", self.agent, "-iface", "eth0", "-hosts", names]
             return self.on(1, "env", *told, *command, mpi.python)
-        command += ["--host", names, "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-        command += ["--prtemca", "plm_ssh_agent", self.agent, "--prtemca", "prte_if_include", _NET]
-        command += ["--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", _NET]
-        return self.on(1, *command, mpi.python)
+        # As variables, for Open MPI 4 and 5 name them differently and each passes over the other's.
+        told = [f"OMPI_MCA_plm_rsh_agent={self.agent}", f"PRTE_MCA_plm_ssh_agent={self.agent}"]
+        told += [f"OMPI_MCA_oob_tcp_if_include={_NET}", f"PRTE_MCA_prte_if_include={_NET}"]
+        command += [
+            "--host",
+            names,
+            "--map-by",
+            "slot:OVERSUBSCRIBE",
+            "--bind-to",
+            "none",
+            "--mca",
+            "pml",
+            "ob1",
+        ]
+        command += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", _NET]
+        return self.on(1, "env", *told, *command, mpi.python)
 
 
 @contextmanager
