@@ -2,7 +2,6 @@
 
 #include <pybind11/stl.h>
 
-
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
 
