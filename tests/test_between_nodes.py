@@ -96,7 +96,7 @@ def test_a_fault_is_told_on_every_rank_and_soon(faults, fault, kind, words):
         assert seconds < 3, (rank, text)  # far below the 10 s after which it would be a timeout
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "debian", "torchrun"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "torchrun"])
 def test_a_rank_that_exits_is_named(name, tmp_path):
     ended = jobs.run(jobs.find(name), "2x2", 4, tmp_path, "exit_of_one")
     assert ended.code == 0, ended.output
@@ -105,7 +105,7 @@ def test_a_rank_that_exits_is_named(name, tmp_path):
         assert kind == "PeerLostError" and "rank 1" in text and seconds < 5, (rank, kind, text, seconds)
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "debian", "torchrun"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "torchrun"])
 def test_the_launcher_ends_a_job_whose_rank_was_killed(name, tmp_path):
     ended = jobs.run(jobs.find(name), "4x1", 4, tmp_path, "kill_of_one", timeout=60)
     assert ended.code != 0
@@ -124,7 +124,7 @@ except gpucomm.errors.UnavailableError as error:
 """
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "debian"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi"])
 def test_mpi_for_one_thread_is_refused(name, tmp_path):
     (tmp_path / "program.py").write_text(THREADS)
     launcher = jobs.find(name)

@@ -56,7 +56,7 @@ def as_planned(traffic):
 CHECKS = ["contract", "same_bits", "point_to_point", "groups", "lists_and_objects", "asynchronous"]
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "debian"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi"])
 @pytest.mark.parametrize(("hosts", "each"), [(4, 1), (2, 2)])
 def test_all_is_found_and_right(cluster, name, hosts, each, tmp_path):
     """Nothing is told: the launcher says that there are several nodes, and the ranks find out which."""
@@ -73,9 +73,8 @@ def test_all_is_found_and_right(cluster, name, hosts, each, tmp_path):
         assert cluster.call("exec", str(host), "ls", "/dev/shm") == ""
 
 
-@pytest.mark.parametrize(("hosts", "each"), [(4, 1), (2, 2)])
-def test_torchrun(cluster, hosts, each, tmp_path):
-    module = ["-m", "torch.distributed.run", "--nnodes", str(hosts), "--nproc-per-node", str(each)]
+def test_torchrun(cluster, tmp_path):
+    module = ["-m", "torch.distributed.run", "--nnodes", str(HOSTS), "--nproc-per-node", "1"]
     module += ["--master-addr", "10.78.0.1", "--master-port", "29511"]
     program = [jobs.PROGRAM, str(tmp_path), "place", *CHECKS, "traffic"]
     python = jobs.find("torchrun").python
@@ -87,12 +86,12 @@ def test_torchrun(cluster, hosts, each, tmp_path):
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for host in range(hosts)
+        for host in range(HOSTS)
     ]
     outputs = [agent.communicate(timeout=100)[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0] * hosts, outputs
-    for report in jobs.reports(tmp_path, hosts * each):
-        assert report["place"][:2] == ["c10d", [rank // each for rank in range(hosts * each)]]
+    assert [agent.returncode for agent in agents] == [0] * HOSTS, outputs
+    for report in jobs.reports(tmp_path, HOSTS):
+        assert report["place"][:2] == ["c10d", list(range(HOSTS))]
         assert [report[check] for check in CHECKS] == [[]] * len(CHECKS)
         as_planned(report["traffic"])
 
