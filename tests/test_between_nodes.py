@@ -19,7 +19,6 @@ JOBS = [
     *((mpi, nodes, 4) for mpi in ("mpich", "openmpi") for nodes in ("4x1", "2x2", "0,0,0,1")),
     ("debian", "2x2", 4),
     ("torchrun", "2x2", 4),
-    ("torchrun", "3x1", 3),
 ]
 CHECKS = [
     "shows_itself",
