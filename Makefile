@@ -1,6 +1,8 @@
-# Two commands set everything up: `make demo`, `make test`. All make their own .venv.
+# Two commands set everything up: `make demo`, `make test`. All make their own .venv, with this folder installed in
+# it so that changes need no installing; or with the wheel that WHEEL names.
 SHELL := /bin/bash
 PYTHON ?= python3
+WHEEL ?=
 GPU ?= native
 VENV := .venv
 BIN := $(VENV)/bin
@@ -42,7 +44,7 @@ stubs: $(VENV)/.installed
 	$(BIN)/python tools/stubs.py
 
 docs: $(VENV)/.installed
-	$(PIP) -e '.[docs]' --no-build-isolation && $(BIN)/mkdocs build --strict
+	$(BIN)/mkdocs build --strict
 
 # On a machine with a GPU, without network: with the packages that are there (torch, pytest, scikit-build-core, ...).
 gpu:
@@ -56,7 +58,7 @@ sanitize:
 	tools/sanitize.sh address undefined thread
 
 # A wheel and an sdist; the sdist must install.
-package: $(VENV)/.installed
+package: $(VENV)/.tools
 	tools/package.sh $(BIN)/python
 
 clean:
@@ -66,7 +68,7 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import os, sys, sysconfig as s; p = s.get_paths()["include"]; \
 	  os.path.exists(p + "/Python.h") or sys.exit(f"Python.h is not in {p}: install the headers (Debian: python3-dev)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) 'scikit-build-core>=0.11' 'pybind11>=3.0' cmake ninja
+	$(PIP) 'scikit-build-core>=0.11' 'pybind11>=3.0' cmake ninja build
 	touch $@
 
 # Its own packages come first, then those of $(VENV), gpucomm too.
@@ -79,5 +81,5 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 
 # Editable: Python changes need nothing; C++ changes rebuild what they touch.
 $(VENV)/.installed: $(VENV)/.tools CMakeLists.txt cmake/cuda.cmake $(CPP)
-	$(PIP) --no-build-isolation -e '.[test]'
+	$(PIP) $(if $(WHEEL),'$(abspath $(WHEEL))[test,docs]',--no-build-isolation -e '.[test,docs]')
 	touch $@

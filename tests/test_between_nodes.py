@@ -64,7 +64,10 @@ def test_job_ends_well_and_leaves_nothing(job):
     assert (ended.code, left) == (0, []), ended.output
 
 
-@pytest.fixture(scope="module", params=[j for j in JOBS if j[1] in ("4x1", "2x2")], ids=of)
+FAULTY = [("forks" if name == "torchrun" else name, *more) for name, *more in JOBS]
+
+
+@pytest.fixture(scope="module", params=[j for j in FAULTY if j[1] in ("4x1", "2x2")], ids=of)
 def faults(request, tmp_path_factory):
     name, nodes, ranks = request.param
     ended = jobs.run(jobs.find(name), nodes, ranks, tmp_path_factory.mktemp("reports"), "faults")
@@ -95,7 +98,7 @@ def test_a_fault_is_told_on_every_rank_and_soon(faults, fault, kind, words):
         assert seconds < 3, (rank, text)  # far below the 10 s after which it would be a timeout
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "torchrun"])
+@pytest.mark.parametrize("name", ["mpich", "openmpi", "forks"])
 def test_a_rank_that_exits_is_named(name, tmp_path):
     ended = jobs.run(jobs.find(name), "2x2", 4, tmp_path, "exit_of_one")
     assert ended.code == 0, ended.output

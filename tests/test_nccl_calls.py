@@ -287,13 +287,13 @@ def test_ranks_that_go_different_ways_are_told(ranks, told):
 @pytest.mark.parametrize("nodes", ["3x1", "0,0,1"])
 def test_ranks_that_share_no_memory_need_not_ask(nodes, told, tmp_path):
     auto = {name: value for name, value in told.items() if name != "GPUCOMM_DEVICE_TRANSPORT"}
-    ended = jobs.run(jobs.find("torchrun"), nodes, 3, tmp_path, "on_devices", **auto)
+    ended = jobs.run(jobs.find("forks"), nodes, 3, tmp_path, "on_devices", **auto)
     assert [report.get("on_devices") for report in ended.reports] == [[]] * 3, ended.output
 
 
 def test_arenas_between_nodes_are_refused(told, tmp_path):
     arena = {**told, "GPUCOMM_DEVICE_TRANSPORT": "arena"}
-    ended = jobs.run(jobs.find("torchrun"), "3x1", 3, tmp_path, "refused_on_devices", **arena)
+    ended = jobs.run(jobs.find("forks"), "3x1", 3, tmp_path, "refused_on_devices", **arena)
     for report in ended.reports:
         kind, text, _ = report["refused_on_devices"]
         assert kind == "UnavailableError"

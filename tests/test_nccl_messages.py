@@ -268,5 +268,5 @@ def test_ranks_that_go_different_ways_are_told(ranks, told):
 
 def test_ranks_that_share_no_memory_need_not_ask(told, tmp_path):
     auto = {name: value for name, value in told.items() if name != "GPUCOMM_DEVICE_TRANSPORT"}
-    ended = jobs.run(jobs.find("torchrun"), "0,0,1", 3, tmp_path, "messages_on_devices", **auto)
+    ended = jobs.run(jobs.find("forks"), "0,0,1", 3, tmp_path, "messages_on_devices", **auto)
     assert [report.get("messages_on_devices") for report in ended.reports] == [[]] * 3, ended.output

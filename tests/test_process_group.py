@@ -1,4 +1,4 @@
-"""torch.distributed over gpucomm: processes under torchrun, in one memory and as if on several nodes."""
+"""torch.distributed over gpucomm: processes as of torchrun, in one memory and as if on several nodes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from gpucomm.optim.process_group.work import Work
 pytestmark = pytest.mark.processes
 
 PROGRAM = str(Path(__file__).parent / "group_program.py")
+LOADED = " ".join(f"torch.distributed.{name}" for name in ("fsdp", "checkpoint", "tensor.parallel"))
 COLLECTIVES = ["all_reduces", "layouts", "moves", "reduce_scatters", "handles", "coalesced"]
 PARALLELISM = ["ddp", "fsdp", "tensors", "functional", "inside", "checkpoint", "options", "refusals", "again"]
 BETWEEN = ["layouts", "moves", "handles", "again"]  # of the checks for several nodes
 
 
 def run(folder, ranks, *checks, **env):
-    command = [*jobs.find("torchrun").command(ranks, []), PROGRAM, str(folder), *checks]
-    code, output, _ = jobs.wait_for(command, jobs.environment(**env), 110)
+    command = [*jobs.find("forks").command(ranks, []), PROGRAM, str(folder), *checks]
+    code, output, _ = jobs.wait_for(command, jobs.environment(TORCH_RANKS_LOAD=LOADED, **env), 110)
     assert code == 0, output
     return jobs.reports(folder, ranks)
 

@@ -187,10 +187,8 @@ def test_the_links_follow_from_the_share_that_is_wanted(share):
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)  # three times four processes import torch
-def test_fsdp_of_a_small_run(monkeypatch):
-    monkeypatch.setattr(training, "SHARES", [0.72])
-    monkeypatch.setattr(steps, "_TRIALS", 1)
-    run = Run(hurry=8)
+def test_fsdp_of_a_small_run():
+    run = Run(quick=True, hurry=8)
     claims = [claim for claim in find("compressed-collectives").claims if claim.name.startswith("fsdp")]
     rows = [row.as_json("source") for claim in claims for row in claim.work(run).rows]
     check(rows)
@@ -203,6 +201,26 @@ def test_fsdp_of_a_small_run(monkeypatch):
     assert by_way["dense"][0] == pytest.approx(by_way["coded_ring"][0], abs=0.05)  # begun alike
     assert all(some[-1] < some[0] for some in by_way.values())
     assert rows[-1]["holds"]
+
+
+def test_the_links_of_a_share_are_tried(monkeypatch):
+    """Steps that compute for 1 s and of whose communication nothing is hidden, 100 MB a dense one."""
+    tried = []
+
+    def measured(run, rate, names):
+        tried.append(rate)
+        seconds = {name: 1 + 100 / rate for name in names} | {steps.COMPUTE: 1.0, steps.CODED: 1 + 25 / rate}
+        per_hop = {name: [1.0] for name in steps.CODECS}
+        times = {name: [some] for name, some in seconds.items()}
+        return steps.Steps(steps._point(run, rate, 256), times, per_hop, [1, 1])
+
+    monkeypatch.setattr(steps, "_measured", measured)
+    outcome = training.fsdp_vs_dense(Run())
+    shares = [row.setting["communication_share"] for row in outcome.rows if "off the model" in row.unit]
+    assert shares == pytest.approx(list(steps.SHARES), abs=steps._NEAR)
+    assert tried[:2] == [steps.SHARES[0.72], pytest.approx(100 * 0.28 / 0.72, rel=0.03)]
+    assert len(tried) == 2 * len(steps.SHARES)  # the first links tell which, those are right at once
+    assert [row.ours for row in outcome.rows if "auto" in row.unit] == [1.0] * len(steps.SHARES)
 
 
 def test_errors_of_a_small_run(threads, monkeypatch):

@@ -291,14 +291,14 @@ def test_who_has_sent_may_end(ranks):
 NO_NCCL = {"PYTHONPATH": PATH, "GPUCOMM_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}
 
 
-@pytest.mark.parametrize(("launcher", "nodes", "count"), [("torchrun", "0,0,1", 3), ("mpich", "2x2", 4)])
+@pytest.mark.parametrize(("launcher", "nodes", "count"), [("forks", "0,0,1", 3), ("mpich", "2x2", 4)])
 def test_nodes_without_nccl_stage_by_themselves(launcher, nodes, count, tmp_path):
     ended = jobs.run(jobs.find(launcher), nodes, count, tmp_path, "staged_on_devices", **NO_NCCL)
     assert [report.get("staged_on_devices") for report in ended.reports] == [[]] * count, ended.output
 
 
 def test_faults_between_nodes(tmp_path):
-    ended = jobs.run(jobs.find("torchrun"), "3x1", 3, tmp_path, "wrong_on_devices", **NO_NCCL)
+    ended = jobs.run(jobs.find("forks"), "3x1", 3, tmp_path, "wrong_on_devices", **NO_NCCL)
     for report in ended.reports:
         kind, text, seconds = report["wrong_on_devices"]
         assert kind == "MismatchError" and "on a device through host memory" in text

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1
 rm -rf dist build/package
-GPUCOMM_CUDA=OFF $python -m build --quiet --outdir dist .
+$python -m build --quiet --outdir dist .
 python3 -m venv build/package
 build/package/bin/python -m pip install --quiet --disable-pip-version-check dist/gpucomm-*.whl
 cd build/package

@@ -182,16 +182,14 @@ class _Gathering(_Pack):
     """A pack of all_gather: its results are new arrays where there are none to take them."""
 
     def _unpack(self) -> None:
-        shapes = [tuple(x.shape) or (1,) for x in self._arrays]
         world, count = self._comm.world, self._count
+        shapes = [(world * (x.shape or (1,))[0], *x.shape[1:]) for x in self._arrays]
         outs = self._outs
         if outs is None:
-            outs = [empty_like(x, (world * s[0], *s[1:])) for x, s in zip(self._arrays, shapes, strict=True)]
+            outs = [empty_like(x, s) for x, s in zip(self._arrays, shapes, strict=True)]
+        views = [out.reshape(s) for out, s in zip(outs, shapes, strict=True)]
         for rank in range(world):
-            parts = [
-                out.reshape((world * s[0], *s[1:]))[rank * s[0] : (rank + 1) * s[0]]
-                for out, s in zip(outs, shapes, strict=True)
-            ]
+            parts = [v[rank * len(v) // world : (rank + 1) * len(v) // world] for v in views]
             _core.copy_pack(parts, self._result[rank * count : (rank + 1) * count], False)
         self._put(outs)
         self._give_back()
@@ -251,13 +249,16 @@ def run(
         made = kind(comm, [xs[i] for i in places], into, count, partial(_put, gathered, places))
         made.start(collective, digest, reads, writes, how)
         messages.append(made)
-    result = gathered if gathers and outs is None else xs if outs is None else out
+    fresh = gathered if gathers else xs
+    result = fresh if outs is None else out
     return CoalescedWork(result, messages) if how["async_op"] else result
 
 
 def _listed(comm: Communicator, out: Any) -> list[Any] | None:
-    if out is None or isinstance(out, (list, tuple)):
-        return None if out is None else list(out)
+    if out is None:
+        return None
+    if isinstance(out, (list, tuple)):
+        return list(out)
     raise InvalidArgumentError(
         f"out must be a list of arrays, as x is, got {type(out).__name__} (rank {comm.rank} of {comm.world})"
     )

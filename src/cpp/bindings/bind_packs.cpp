@@ -102,11 +102,13 @@ py::list PyCommunicator::plan_packs(const py::list& xs, const std::optional<py::
                                     Factor scale) const {
   return located([&] {
     const py::list& targets = outs ? *outs : xs;
-    const std::deque<Array> arrays = borrow(xs, "x"), to = borrow(targets, outs ? "out" : "x");
+    const std::deque<Array> arrays = borrow(xs, "x"),
+                            apart = outs ? borrow(*outs, "out") : std::deque<Array>();
+    const std::deque<Array>& to = outs ? apart : arrays;
     if (outs) check_outs(arrays, to, parts);
-    for (const py::handle x : xs) gpucomm::check_apart(reads ? x : py::none(), py::none());
-    for (const py::handle target : targets) gpucomm::check_apart(py::none(), writes ? target : py::none());
     for (size_t i = 0; i < arrays.size(); ++i) {
+      gpucomm::check_apart(reads ? py::object(xs[i]) : py::none(),
+                           writes ? py::object(targets[i]) : py::none());
       if (op) check_reducible(arrays[i], *op, scale);
       if (writes) check_writable(to[i], concat("x[", i, "]").c_str(), "");
     }

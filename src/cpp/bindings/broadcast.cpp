@@ -15,9 +15,11 @@ py::object PyCommunicator::broadcast(py::object x, int root, py::object out, con
          ", and elsewhere where out is not given; got None");
   if (out.is_none()) out = x;
   if (x.is_none()) x = out;
-  const Array in(x, "x", true), to(out, "out", true);
-  if (!roots && out.is(x)) check_writable(in, "x", ": broadcast writes it on every rank but the root");
-  if (!out.is(x)) check_out(in, to, in.count(), in.data(), in.bytes());
+  const Array in(x, "x", true);
+  std::optional<Array> apart;  // most calls have none: an array is borrowed once
+  if (!out.is(x)) check_out(in, apart.emplace(out, "out", true), in.count(), in.data(), in.bytes());
+  const Array& to = apart ? *apart : in;
+  if (!roots && !apart) check_writable(in, "x", ": broadcast writes it on every rank but the root");
   Shape call = shape(Collective::broadcast, in, options);
   call.root = root;
   if (!roots) return issue(std::move(call), {to.data(), to.data()}, out, out, options);

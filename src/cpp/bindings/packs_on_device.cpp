@@ -57,8 +57,10 @@ py::object PyCommunicator::packed_on_device(Collective collective, const py::lis
       outs->append(allocate(xs[i], arrays[i], rows_of(arrays[i]) * core_->world()));
   }
   const py::list result = outs.value_or(xs);
-  std::deque<Array> targets;
-  for (const py::handle target : result) targets.emplace_back(target, "out", true);
+  std::deque<Array> apart;
+  if (outs)
+    for (const py::handle out : *outs) apart.emplace_back(out, "out", true);
+  const std::deque<Array>& targets = outs ? apart : arrays;
   if (gets && (collective != Collective::broadcast || !is_root || outs)) staging.out = copies(targets);
   if (gathers) {
     take_apart(staging, targets, core_->world());
