@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 from codec_samples import Array, storage
+from compiled import shared_object
 
 from gpucomm import _core
 
@@ -20,7 +19,6 @@ __all__ = [
     "ROOT",
     "Programs",
     "build",
-    "compiler",
     "guards_hold",
     "placed",
     "slot_of",
@@ -34,19 +32,10 @@ DTYPES = ["float64", "float32", "float16", "bfloat16", "int8", "int16", "int32",
 DTYPES += ["uint16", "uint32", "uint64", "complex64", "complex128"]
 
 
-def compiler() -> str | None:
-    """The C++ compiler of this machine."""
-    return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
-
-
-def build(into: Path) -> Path:
+def build(factory: pytest.TempPathFactory) -> Path:
     """The shared object of the programs."""
     sources = [ROOT / "tests" / "cuda_programs" / "host.cpp", ROOT / "src" / "cpp" / "cuda" / "status.cpp"]
-    target = into / "programs.so"
-    flags = ["-std=c++20", "-O1", "-ffp-contract=off", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
-    command = [str(compiler()), *flags, f"-I{ROOT / 'src' / 'cpp'}", *map(str, sources), "-o", str(target)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return target
+    return shared_object(factory, "programs.so", sources, ["-O1", f"-I{ROOT / 'src' / 'cpp'}"])
 
 
 class Call(ctypes.Structure):

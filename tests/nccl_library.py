@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from compiled import shared_object
 
 from gpucomm import _core
 
 
-def build(folder: Path, *macros: str) -> Path:
+def build(factory: pytest.TempPathFactory, *macros: str) -> Path:
     """Compile it, with macros that make it another release."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if not compiler:
-        pytest.skip("no C++ compiler to build the library of the tests with")
-    made = folder / "libnccl.so.2"
-    source = Path(__file__).parent / "fake_nccl.cpp"
-    shape = ["-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnccl.so.2"]
-    options = [f"-D{macro}" for macro in macros]
-    subprocess.run([compiler, *shape, *options, str(source), "-o", str(made)], check=True)
-    return made
+    flags = ["-fvisibility=hidden", "-Wl,-soname,libnccl.so.2", *(f"-D{macro}" for macro in macros)]
+    return shared_object(factory, "libnccl.so.2", [Path(__file__).parent / "fake_nccl.cpp"], flags)
 
 
-def environment(library: Path) -> dict[str, str]:
+def environment(factory: pytest.TempPathFactory) -> dict[str, str]:
     """What makes ranks that are processes use it."""
     return {
         "PYTHONPATH": str(Path(__file__).parent),
         "GPUCOMM_DEVICE_TRANSPORT": "nccl",
-        "GPUCOMM_NCCL_LIBRARY": str(library),
-        "FAKE_NCCL_FOLDER": str(library.parent),
+        "GPUCOMM_NCCL_LIBRARY": str(build(factory)),
+        "FAKE_NCCL_FOLDER": str(factory.mktemp("nccl")),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import types
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from compiled import shared_object
 
 import gpucomm
 from gpucomm import cuda, doctor
@@ -48,13 +48,8 @@ def without_driver(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def false_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ here to compile a false driver")
-    folder = tmp_path_factory.mktemp("driver")
     source = ROOT / "tests" / "cuda_programs" / "driver.cpp"
-    subprocess.run([compiler, "-fPIC", "-shared", source, "-o", folder / "libcuda.so.1"], check=True)
-    return folder
+    return shared_object(tmp_path_factory, "libcuda.so.1", [source]).parent
 
 
 WHY = "from gpucomm import _cuda; print(_cuda.unavailable())"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from compiled import shared_object
 from numpy.typing import NDArray
 from on_device import wait_for
 from test_reduce import BITWISE, CASES, DTYPES, FLOATS, INTEGERS, OPS, assert_same_bits, sample, storage
@@ -30,13 +29,8 @@ SOURCES = [1, 2, 3, 4, 5, 6, 8, 9, 64]  # every specialised number, full and par
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ here to compile the kernels' arithmetic for the host")
-    target = tmp_path_factory.mktemp("cuda") / "fold.so"
-    flags = ["-std=c++20", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared"]
-    source = ROOT / "tests" / "cuda_programs" / "fold.cpp"
-    subprocess.run([compiler, *flags, "-I", ROOT / "src" / "cpp", source, "-o", target], check=True)
+    source, flags = ROOT / "tests" / "cuda_programs" / "fold.cpp", ["-O2", "-fno-strict-aliasing"]
+    target = shared_object(tmp_path_factory, "fold.so", [source], [*flags, f"-I{ROOT / 'src' / 'cpp'}"])
     loaded = ctypes.CDLL(str(target))
     loaded.cuda_fold.restype = ctypes.c_size_t
     return loaded

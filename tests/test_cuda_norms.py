@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from codec_samples import Array, storage, widen
-from cuda_codec_programs import DTYPES, ROOT, compiler, guards_hold, placed
+from compiled import shared_object
+from cuda_codec_programs import DTYPES, ROOT, guards_hold, placed
 from norms import BLOCKS, PART_ROWS, lost, norm_values, squares, within
 
 from gpucomm import _core
@@ -22,12 +21,8 @@ HALVES = ["float16", "bfloat16"]
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if compiler() is None:
-        pytest.skip("no C++ compiler here for the programs of the kernels")
-    target = tmp_path_factory.mktemp("cuda") / "norms.so"
-    flags = ["-std=c++20", "-O2", "-ffp-contract=off", "-Wno-unknown-pragmas", "-shared", "-fPIC"]
-    source = Path(__file__).parent / "cuda_programs" / "norms.cpp"
-    subprocess.run([str(compiler()), *flags, f"-I{ROOT / 'src/cpp'}", str(source), "-o", target], check=True)
+    source = ROOT / "tests" / "cuda_programs" / "norms.cpp"
+    target = shared_object(tmp_path_factory, "norms.so", [source], ["-O2", f"-I{ROOT / 'src' / 'cpp'}"])
     loaded = ctypes.CDLL(str(target)).cuda_squares
     loaded.restype = ctypes.c_ulonglong
     return loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.machinery
 import os
 import shutil
@@ -38,16 +39,9 @@ TIMEOUT_S = 20.0
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     """Compiles the library, with macros that make it another release."""
-    made: dict[tuple[str, ...], Path] = {}
-
-    def make(*macros: str) -> Path:
-        if macros not in made:
-            made[macros] = nccl_library.build(tmp_path_factory.mktemp("nccl"), *macros)
-        return made[macros]
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAKE_NCCL_FOLDER", str(tmp_path_factory.mktemp("worlds")))
-        yield make
+        yield functools.partial(nccl_library.build, tmp_path_factory)
 
 
 @pytest.fixture

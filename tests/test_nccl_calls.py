@@ -24,7 +24,7 @@ NATIVE = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """What the ranks' environment says."""
-    return nccl_library.environment(nccl_library.build(tmp_path_factory.mktemp("nccl")))
+    return nccl_library.environment(tmp_path_factory)
 
 
 @pytest.fixture(scope="module", params=[3])

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     """What the ranks' environment says."""
-    return nccl_library.environment(nccl_library.build(tmp_path_factory.mktemp("nccl")))
+    return nccl_library.environment(tmp_path_factory)
 
 
 @pytest.fixture(scope="module", params=[2, 3])
