@@ -3,10 +3,12 @@
 # runs the tests whose ranks are threads, in two processes side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-first=(tests/test_collectives.py tests/test_links.py tests/test_shrink.py tests/test_devices.py tests/test_device_collectives.py tests/test_device_bounded.py tests/test_device_graphs.py)
-second=(tests/test_uneven.py tests/test_arguments.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_heap.py)
+first=(tests/test_collectives.py tests/test_shrink.py tests/test_devices.py tests/test_device_collectives.py tests/test_device_graphs.py)
+second=(tests/test_links.py tests/test_device_bounded.py tests/test_uneven.py tests/test_arguments.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_heap.py)
 # Of the coded calls what differs by threads: in full they take minutes.
 second+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})
+# Of the calls in worlds of every size, those of up to four ranks: more are slow and tell no more of threads.
+selected='not fork and not as_they_like and not ((dtypes_and_counts or gathering or reduce_scatter or private_arrays) and (5 or 7 or 8))'
 alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
 
 for kind in "$@"; do
@@ -28,7 +30,7 @@ for kind in "$@"; do
     OPENBLAS_NUM_THREADS=1 LD_PRELOAD="$preload" PYTHONPATH="$site:tests" PYTHONMALLOC=malloc HYPOTHESIS_STORAGE_DIRECTORY=build/hypothesis \
       ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
       TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
-      timeout 900 "$python" -m pytest -p no:faulthandler -s -x -k "not fork and not as_they_like" -m "not processes and not timing" -W ignore "$@"
+      timeout 900 "$python" -m pytest -p no:faulthandler -s -x -k "$selected" -m "not processes and not timing" -W ignore "$@"
   }
   run "${first[@]}" "${more[@]}" &
   other=$! failed=0
