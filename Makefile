@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 WHEEL ?=
+EXTRAS := [test,docs]
 GPU ?= native
 VENV := .venv
 BIN := $(VENV)/bin
@@ -81,5 +82,5 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 
 # Editable: Python changes need nothing; C++ changes rebuild what they touch.
 $(VENV)/.installed: $(VENV)/.tools CMakeLists.txt cmake/cuda.cmake $(CPP)
-	$(PIP) $(if $(WHEEL),'$(abspath $(WHEEL))[test,docs]',--no-build-isolation -e '.[test,docs]')
+	$(PIP) --no-build-isolation $(if $(WHEEL),'$(abspath $(WHEEL))$(EXTRAS)',-e '.$(EXTRAS)')
 	touch $@
