@@ -102,6 +102,11 @@ def groups(comm):
         wrong.append("who is in the subset")
     if some is not None and some.all_gather(np.array([comm.rank])).tolist() != [2, 0]:
         wrong.append("subset")
+    known = half.all_gather(np.array([half._identity], np.uint64))
+    if len(set(known.tolist())) != 1 or half._identity in (0, comm._identity):
+        wrong.append("the name of a group")
+    if len(set(comm.all_gather(np.array([half._identity], np.uint64)).tolist())) != 2:
+        wrong.append("the names of two groups")
     inside, across = comm.split_nodes()
     for group in (inside, across, half, *([some] if some else [])):
         if group.nodes != tuple(sorted(set(group.nodes)).index(n) for n in group.nodes):

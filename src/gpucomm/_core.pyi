@@ -830,6 +830,7 @@ class Communicator:
         ] = [],
         context: typing.SupportsInt | typing.SupportsIndex = 0,
         nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+        identity: typing.SupportsInt | typing.SupportsIndex = 0,
         script: collections.abc.Sequence[
             tuple[
                 typing.SupportsFloat | typing.SupportsIndex,
@@ -1364,7 +1365,7 @@ class Communicator:
     @property
     def _identity(self) -> int:
         """
-        A number that only the ranks of this communicator know; 0: they share no memory.
+        A number that only the ranks of this communicator know; 0: its maker gave none.
         """
     @property
     def closed(self) -> bool:

@@ -25,7 +25,7 @@ def dump(rows: Sequence[Row], rank: int, world: int, identity: int, error: str) 
         rows: what `Communicator.flight_log` gave.
         rank: who writes, in its communicator.
         world: the ranks of that.
-        identity: what only the ranks of the communicator share; 0: there is nothing.
+        identity: what only the ranks of the communicator share; 0: they were given nothing.
         error: the text of the failure.
 
     Returns:

@@ -178,19 +178,19 @@ void bind_communicator(py::module_& m) {
                        std::optional<std::shared_ptr<Region>> region, double timeout,
                        const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,
                        std::optional<std::shared_ptr<Wire>> wire, std::vector<int> wire_ranks, int context,
-                       std::vector<int> nodes, Script script, uint64_t began) {
+                       std::vector<int> nodes, uint64_t identity, Script script, uint64_t began) {
              std::optional<Emulation> emulation;
              if (links) emulation = {*links, half_duplex, jitter, seed, std::move(script), began};
              Endpoint endpoint{rank, world, fd, region.value_or(nullptr)};
              endpoint.wire = wire.value_or(nullptr), endpoint.wire_ranks = std::move(wire_ranks);
              endpoint.context = context;
-             endpoint.nodes = std::move(nodes);
+             endpoint.nodes = std::move(nodes), endpoint.identity = identity;
              return std::make_unique<PyCommunicator>(transport, std::move(endpoint), timeout, emulation);
            }),
            "transport"_a, "rank"_a, "world"_a, py::kw_only(), "fd"_a = -1, "region"_a = py::none(),
            "timeout"_a = 60.0, "links"_a = py::none(), "half_duplex"_a = false, "jitter"_a = 0.0,
            "seed"_a = 0, "wire"_a = py::none(), "wire_ranks"_a = std::vector<int>{}, "context"_a = 0,
-           "nodes"_a = std::vector<int>{}, "script"_a = Script{}, "began"_a = 0)
+           "nodes"_a = std::vector<int>{}, "identity"_a = 0, "script"_a = Script{}, "began"_a = 0)
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm, Segments segments,
@@ -263,12 +263,8 @@ void bind_communicator(py::module_& m) {
           "_keep", [](PyCommunicator& c, int round, bool proposal) { return c.core().keep(round, proposal); },
           "round"_a, "proposal"_a, "Whether what the survivors have made is kept: as the first of them said.")
       .def_property_readonly(
-          "_identity",
-          [](PyCommunicator& c) {
-            const Census* census = c.core().transport().census();
-            return census ? census->identity : 0;
-          },
-          "A number that only the ranks of this communicator know; 0: they share no memory.")
+          "_identity", [](PyCommunicator& c) { return c.core().identity(); },
+          "A number that only the ranks of this communicator know; 0: its maker gave none.")
       .def(
           "_refuse", [](PyCommunicator& c, Text call, Text why) { c.core().refuse(call, why); }, "call"_a,
           "why"_a, "Tells the other ranks that this one does not make the next call, \"split\" say.")

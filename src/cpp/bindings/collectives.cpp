@@ -151,9 +151,11 @@ PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, 
   std::shared_ptr<Transport> collectives = open_transport(transport, endpoint, links);
   endpoint.channel = 1;
   auto messages = open_transport(transport, endpoint, links, collectives->clocks());
+  const Census* census = collectives->census();
   core_ = std::make_shared<Communicator>(std::move(collectives), std::move(messages),
                                          emulation ? concat("emulated(", transport, ")") : transport,
-                                         endpoint.rank, endpoint.nodes, timeout);
+                                         endpoint.rank, endpoint.nodes,
+                                         census ? census->identity : endpoint.identity, timeout);
   if (emulation) core_->set_links(emulation->links);
   emulation_ = emulation;
   if (links) emulation_->began_ns = began(core_->transport().clocks());

@@ -31,11 +31,10 @@ py::list flight_log(Communicator& communicator) {
 }
 
 void dump_flight_log(Communicator& communicator, const char* why) {
-  const Census* census = communicator.transport().census();
   try {
     py::module_::import("gpucomm.flight")
         .attr("dump")(flight_log(communicator), communicator.rank(), communicator.world(),
-                      census ? census->identity : 0, why);
+                      communicator.identity(), why);
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("the flight log of gpucomm");
   }

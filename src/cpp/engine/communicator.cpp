@@ -20,11 +20,13 @@ int ranks_here(const Transport& transport, const std::vector<int>& nodes, int ra
 }  // namespace
 
 Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Transport> messages,
-                           std::string transport_name, int rank, std::vector<int> nodes, Seconds timeout)
+                           std::string transport_name, int rank, std::vector<int> nodes, uint64_t identity,
+                           Seconds timeout)
     : Drivable(transport, ranks_here(*transport, nodes, rank)),
       fate_(transport_, rank, static_cast<int>(nodes.size())),
       messages_(std::move(messages), fate_, ranks_here(*transport_, nodes, rank)),
       transport_name_(std::move(transport_name)),
+      identity_(identity),
       nodes_(std::move(nodes)),
       rank_(rank),
       world_(static_cast<int>(nodes_.size())),

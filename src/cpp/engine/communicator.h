@@ -37,7 +37,8 @@ class Communicator : public Drivable {
  public:
   // `messages`: another channel of the same ranks, for point to point. `nodes`: the node of each rank.
   Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Transport> messages,
-               std::string transport_name, int rank, std::vector<int> nodes, Seconds timeout);
+               std::string transport_name, int rank, std::vector<int> nodes, uint64_t identity,
+               Seconds timeout);
   ~Communicator() override;
 
   // Runs a call and waits for its end; throws its error.
@@ -104,6 +105,8 @@ class Communicator : public Drivable {
   int world() const { return world_; }
   const std::vector<int>& nodes() const { return nodes_; }
   const std::string& transport_name() const { return transport_name_; }
+  // Of this communicator; no other of any process has it. 0: its maker gave none.
+  uint64_t identity() const { return identity_; }
   Seconds timeout() const { return timeout_; }
   uint64_t calls() const {
     std::lock_guard lock(mutex_);
@@ -185,6 +188,7 @@ class Communicator : public Drivable {
   Fate fate_;
   PointToPoint messages_;
   std::string transport_name_;
+  const uint64_t identity_;
   std::vector<int> nodes_;
   int rank_, world_;
   Seconds timeout_;

@@ -255,6 +255,7 @@ struct Endpoint {
   std::vector<int> wire_ranks;     // the wire's number of each rank
   int context = 0;                 // sets communicators apart that share a wire
   std::vector<int> nodes;          // the node of each rank
+  uint64_t identity = 0;           // a number that only these ranks share; 0: that of their memory
 };
 
 struct TransportEntry {

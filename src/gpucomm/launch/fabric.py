@@ -116,6 +116,7 @@ def join(
             wire_ranks=list(wire_ranks),
             nodes=list(nodes),
             context=context,
+            identity=int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big"),
             timeout=timeout,
         )
         comm._fabric, comm._wire_ranks = fabric, tuple(wire_ranks)
