@@ -10,13 +10,13 @@
 namespace gpucomm {
 namespace {
 
-constexpr size_t kFew = 4096;  // elements that the host reads by itself
-constexpr size_t kGrain = 64;  // parts are multiples of it, for kernels like aligned packs
+constexpr size_t kFew = 4096;      // elements that the host reads by itself
+constexpr size_t kPartGrain = 64;  // parts are multiples of it, for kernels like aligned packs
 
 // Of a fold of so many elements: they overlap where that is no multiple.
 size_t part_of(size_t count) {
   const size_t part = (count + kMaxSources - 1) / kMaxSources;
-  return (part + kGrain - 1) / kGrain * kGrain;
+  return (part + kPartGrain - 1) / kPartGrain * kPartGrain;
 }
 
 // What the folds leave of a span.

@@ -2,22 +2,15 @@
 
 #include <chrono>
 #include <mutex>
-#include <thread>
 
 #include "base/error.h"
+#include "engine/soon.h"
 
 namespace gpucomm {
 namespace {
 
 // abort() returns within a second.
-constexpr std::chrono::milliseconds kAfterFault{700}, kFarewell{2000};
-
-template <class Condition>
-void soon(std::chrono::milliseconds patience, Condition holds) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!holds() && std::chrono::steady_clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-}
+constexpr std::chrono::milliseconds kShareAfterFault{700}, kShareFarewell{2000};
 
 // Looked at each time that something is put there. Never destroyed: what is left ends with the process.
 class Attic {
@@ -62,13 +55,13 @@ void DeviceShare::mark_end() {
 void DeviceShare::wait_for_end() {
   try {
     mark_end();
-    soon(kAfterFault, [this] { return ended(); });
+    soon(kShareAfterFault, [this] { return ended(); });
   } catch (const Error&) {  // the device has failed
   }
 }
 
 void DeviceShare::wait_for_readers() const {
-  if (arena) soon(kFarewell, [this] { return arena->all_read(); });
+  if (arena) soon(kShareFarewell, [this] { return arena->all_read(); });
 }
 
 void outlive(std::unique_ptr<DeviceShare> share) {

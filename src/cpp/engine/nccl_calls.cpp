@@ -10,7 +10,7 @@ namespace gpucomm {
 namespace {
 
 // abort() returns within a second, of which NCCL's may take a half.
-constexpr std::chrono::milliseconds kAfterFault{300};
+constexpr std::chrono::milliseconds kCallsAfterFault{300};
 
 Shape side_shape(Collective collective, Dtype dtype, size_t count, const char* algorithm) {
   Shape shape{.collective = collective, .dtype = dtype, .count = count, .segments = 1};
@@ -184,7 +184,7 @@ void NcclCalls::fault() {
   if (!share_) return;
   try {
     share_->mark_end();
-    soon(kAfterFault, [this] { return share_->ended(); });
+    soon(kCallsAfterFault, [this] { return share_->ended(); });
   } catch (const Error&) {  // the device has failed
   }
 }

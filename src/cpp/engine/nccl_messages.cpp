@@ -6,7 +6,7 @@ namespace gpucomm {
 namespace {
 
 // With the half second of the collectives' communicator abort() returns within one.
-constexpr std::chrono::milliseconds kAfterFault{200};
+constexpr std::chrono::milliseconds kMessagesAfterFault{200};
 
 }  // namespace
 
@@ -110,7 +110,7 @@ void NcclMessages::fault() {
   if (!streams_) return;
   try {
     streams_->mark_end();
-    soon(kAfterFault, [this] { return streams_->ended(); });
+    soon(kMessagesAfterFault, [this] { return streams_->ended(); });
   } catch (const Error&) {  // the device has failed
   }
 }

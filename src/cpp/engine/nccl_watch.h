@@ -5,27 +5,16 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "engine/soon.h"
 #include "transports/transport.h"
 
 namespace gpucomm {
 
 // How long who closes waits for its own work, and then for NCCL.
 inline constexpr std::chrono::milliseconds kNcclFarewell{2000};
-
-// Whether it holds within that time.
-template <class Condition>
-bool soon(std::chrono::milliseconds patience, Condition holds) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-  return true;
-}
 
 class NcclWatch {
  public:

@@ -12,7 +12,7 @@ namespace {
 constexpr int kSlots = 4;                 // of chunks under way from a rank to another
 constexpr size_t kLeastChunk = 64 << 10;  // less costs more to announce than to move
 constexpr size_t kMostChunk = 4 << 20;    // more delays who reads the first
-constexpr size_t kGrain = 2 << 20;        // CUDA maps so much at a time
+constexpr size_t kMapGrain = 2 << 20;     // CUDA maps so much at a time
 
 size_t chunk_for(int peers, const std::string& device) {
   const size_t whole = static_cast<size_t>(env().arena_mib) << 20;
@@ -74,7 +74,7 @@ SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transpo
          "; GPUCOMM_DEVICE_TRANSPORT=staged takes them through host memory (rank ", rank_, " of ", world_,
          ")");
   const size_t bytes = (world - 1) * kSlots * chunk_bytes_;
-  memory_ = {device_, device_->allocate_shared((bytes + kGrain - 1) / kGrain * kGrain)};
+  memory_ = {device_, device_->allocate_shared((bytes + kMapGrain - 1) / kMapGrain * kMapGrain)};
   for (int p = 0; p < world_; ++p) {
     if (p == rank_) continue;
     for (int slot = 0; slot < kSlots; ++slot)

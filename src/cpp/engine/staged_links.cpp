@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMemory = 32 << 20;   // of all slots together
 constexpr size_t kMostSlot = 1 << 20;  // more delays who waits for the first
-constexpr size_t kGrain = 4096;
+constexpr size_t kSlotGrain = 4096;
 
 // Of a coded message whose header is there; the device may have failed to write it.
 size_t told_bytes(const std::byte* header, size_t most) {
@@ -25,7 +25,8 @@ StagedLinks::StagedLinks(std::shared_ptr<Device> device, std::shared_ptr<Transpo
       transport_(std::move(transport)),
       rank_(rank),
       world_(world),
-      slot_bytes_(std::min(kMostSlot, kMemory / (2 * kSlots) / std::max(1, world - 1) / kGrain * kGrain)),
+      slot_bytes_(
+          std::min(kMostSlot, kMemory / (2 * kSlots) / std::max(1, world - 1) / kSlotGrain * kSlotGrain)),
       peers_(world) {}
 
 StagedLinks::Parcel StagedLinks::parcel(size_t message_bytes, size_t moved, bool coded) const {
