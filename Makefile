@@ -1,5 +1,4 @@
-# Two commands set everything up: `make demo`, `make test`. All make their own .venv, with this folder installed in
-# it so that changes need no installing; or with the wheel that WHEEL names.
+# Two commands set everything up: `make demo`, `make test`. All make their own .venv.
 SHELL := /bin/bash
 PYTHON ?= python3
 WHEEL ?=
@@ -80,7 +79,7 @@ $(VENV)/.tools: pyproject.toml constraints.txt
 	  > "$$(.venv-openmpi/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_gpucomm.pth"
 	touch $@
 
-# Editable: Python changes need nothing; C++ changes rebuild what they touch.
+# Editable: Python changes need nothing; C++ changes rebuild what they touch. Or the wheel that WHEEL names.
 $(VENV)/.installed: $(VENV)/.tools CMakeLists.txt cmake/cuda.cmake $(CPP)
 	$(PIP) --no-build-isolation $(if $(WHEEL),'$(abspath $(WHEEL))$(EXTRAS)',-e '.$(EXTRAS)')
 	touch $@

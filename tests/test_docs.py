@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled import compiler
 
 import gpucomm
 from gpucomm import errors
@@ -187,13 +187,13 @@ def test_folders_of_contributing_exist():
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="no g++ to compile the example with")
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
 def test_the_example_algorithm_compiles(tmp_path):
     (code,) = re.findall(r"^```cpp\n(.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)
     (tmp_path / "star.cpp").write_text(code)
     flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-fsyntax-only"]
     done = subprocess.run(
-        ["g++", *flags, "-I", str(ROOT / "src" / "cpp"), "star.cpp"],
+        [compiler(), *flags, "-I", str(ROOT / "src" / "cpp"), "star.cpp"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

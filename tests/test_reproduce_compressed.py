@@ -187,8 +187,10 @@ def test_the_links_follow_from_the_share_that_is_wanted(share):
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)  # three times four processes import torch
-def test_fsdp_of_a_small_run():
-    run = Run(quick=True, hurry=8)
+def test_fsdp_of_a_small_run(monkeypatch):
+    monkeypatch.setattr(training, "SHARES", [0.72])
+    monkeypatch.setattr(steps, "_TRIALS", 1)
+    run = Run(hurry=8)
     claims = [claim for claim in find("compressed-collectives").claims if claim.name.startswith("fsdp")]
     rows = [row.as_json("source") for claim in claims for row in claim.work(run).rows]
     check(rows)

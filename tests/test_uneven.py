@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from conftest import pairs
@@ -59,7 +61,7 @@ def test_reduce_scatter(collective, algorithm, world):
     def body(comm):
         wrong = []
         for scale in (1, 100, 30_000):
-            for dtype, op in (("float32", "sum"), ("int8", "max"), ("float16", "mean")):
+            for dtype, op in itertools.product(("float32", "int8", "float16"), ("sum", "mean", "max")):
                 counts = uneven(world, scale)
                 arrays = [values(dtype, sum(counts), rank) for rank in range(world)]
                 expected = cut(fold(op, arrays), counts)[comm.rank]
@@ -68,7 +70,7 @@ def test_reduce_scatter(collective, algorithm, world):
                         arrays[comm.rank], op, counts=counts, algorithm=algorithm, segments=segments
                     )
                     if result.shape != expected.shape or not close(result, expected, op):
-                        wrong.append((scale, dtype, segments))
+                        wrong.append((scale, dtype, op, segments))
         return wrong
 
     assert run_ranks(world, body) == [[]] * world

@@ -8,7 +8,7 @@ second=(tests/test_links.py tests/test_device_bounded.py tests/test_uneven.py te
 # Of the coded calls what differs by threads: in full they take minutes.
 second+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})
 # Of the calls in worlds of every size, those of up to four ranks: more are slow and tell no more of threads.
-selected='not fork and not as_they_like and not ((dtypes_and_counts or gathering or reduce_scatter or private_arrays) and (5 or 7 or 8))'
+selected='not fork and not as_they_like and not ((test_dtypes_and_counts or test_gathering or test_reduce_scatter or private_arrays) and (5 or 7 or 8))'
 alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
 
 for kind in "$@"; do

@@ -165,11 +165,11 @@ def _measured(run: Run, rate: float, names: Sequence[str]) -> Steps:
     return Steps(point, times, per_hop, found[0][2])
 
 
-def _how_much(run: Run) -> tuple[dict[str, Any], tuple[int, int, int]]:
-    """The model, and how many steps warm up, how many turns are timed, of how many steps."""
+def _how_much(run: Run) -> tuple[dict[str, Any], tuple[int, int, int, int]]:
+    """The model; how many steps warm up, turns are timed, steps a turn has, and steps "auto" learns in."""
     if run.hurry > 1:
-        return {"width": 32, "depth": 2, "context": 16, "batch": 1}, (1, 1, 1)
-    return (_QUICK_MODEL, (4, 3, 2)) if run.quick else (_MODEL, (12, 7, 3))
+        return {"width": 32, "depth": 2, "context": 16, "batch": 1}, (1, 1, 1, 2)
+    return (_QUICK_MODEL, (4, 3, 2, _MOST_WARM)) if run.quick else (_MODEL, (12, 7, 3, _MOST_WARM))
 
 
 def _point(run: Run, rate: float, width: int) -> Point:
@@ -179,7 +179,13 @@ def _point(run: Run, rate: float, width: int) -> Point:
 
 
 def _train(
-    comm: Communicator, ways: Mapping[str, Mapping[str, Any]], nbytes: int, warm: int, turns: int, each: int
+    comm: Communicator,
+    ways: Mapping[str, Mapping[str, Any]],
+    nbytes: int,
+    warm: int,
+    turns: int,
+    each: int,
+    most_learning: int,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], list[int]]:
     """Seconds a step of each turn, by way; of a block coded per hop; the bytes that travel together."""
     import gc
@@ -200,7 +206,7 @@ def _train(
         for name, training in trainings.items():
             count = each if turn else warm
             if name == AUTO and not turn:
-                _learn_to_choose(comm, training)
+                _learn_to_choose(comm, training, most_learning)
             comm.barrier()
             begin = perf_counter()
             for _ in range(count):
@@ -220,9 +226,9 @@ def _train(
     return times, per_hop, [rest, *blocks]
 
 
-def _learn_to_choose(comm: Communicator, training: Any) -> None:
+def _learn_to_choose(comm: Communicator, training: Any, most: int) -> None:
     """Steps until "auto" has taken a candidate for all calls with a codec; as many on every rank."""
-    for _ in range(_MOST_WARM):
+    for _ in range(most):
         training.step()
         kinds = [row for row in comm.tuning() if row["codec"] and len(row["candidates"]) > 1]
         if all(row["agreements"] and len(row["agreements"][-1]) == 2 for row in kinds):
