@@ -234,6 +234,8 @@ def test_a_broadcast_into_other_memory(count, async_op):
 
 
 def test_a_broadcast_that_is_refused_writes_nothing():
+    refused = threading.Event()
+
     def body(comm):
         out = np.zeros(4)
         with pytest.raises(ValueError, match="x must be an array on the root, rank 1, and elsewhere where"):
@@ -245,10 +247,13 @@ def test_a_broadcast_that_is_refused_writes_nothing():
         whole = np.zeros(6)
         with pytest.raises(ValueError, match="x and out overlap"):
             comm.broadcast(whole[:4], 1, out=whole[2:])
+        if comm.rank == 1:
+            assert refused.wait(20)
         work = comm.all_reduce(out, async_op=True, algorithm="ring")
-        if not work.done():
+        if comm.rank == 0:  # under way until the other rank joins
             with pytest.raises(ValueError, match="still under way"):
                 comm.broadcast(np.ones(4), 1, out=out)
+            refused.set()
         work.wait()
         return out.sum()
 
