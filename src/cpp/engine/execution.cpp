@@ -53,7 +53,6 @@ bool Execution::advance(LaneState& lane, const std::vector<int>& steps) {
     else
       break;
     lane.progress = {}, ++lane.next;
-    if (receives(in.kind)) post_next(in, lane, steps);
     if (in.kind != StepKind::send) break;  // peers may wait for what other lanes can send now
   }
   return progressed;
@@ -84,7 +83,6 @@ std::byte* Execution::at(const Place& place, size_t offset) const {
 
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
   if (in.spared) return Outcome::finished;
-  if (receives(in.kind)) post(in, lane.progress, false);
   if (in.kind == StepKind::recv) return in.coded ? receive_coded(in, lane) : receive(in, lane);
   if (in.kind == StepKind::recv_reduce) return receive_and_reduce(in, lane);
   if (in.kind == StepKind::send) return send(in, lane);
@@ -98,19 +96,6 @@ Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
     std::memcpy(target, source, in.bytes);
   }
   return Outcome::finished;
-}
-
-// Other lanes go on before this one: its next message need not wait for them.
-void Execution::post_next(const Instruction& ended, LaneState& lane, const std::vector<int>& steps) {
-  if (lane.next == steps.size()) return;
-  const Instruction& in = program_->instructions[steps[lane.next]];
-  if (receives(in.kind) && ready(in))
-    post(in, lane.progress, ended.kind == StepKind::recv && ended.peers == in.peers);
-}
-
-void Execution::post(const Instruction& in, SendProgress& progress, bool behind) {
-  if (std::exchange(progress.posted, true)) return;
-  for (const int peer : in.peers) transport_->post(peer, behind);
 }
 
 Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {

@@ -40,8 +40,6 @@ class Execution {
   void finish(int step);
   Outcome run(const Instruction& in, LaneState& lane);
   Outcome send(const Instruction& in, LaneState& lane);
-  void post_next(const Instruction& ended, LaneState& lane, const std::vector<int>& steps);
-  void post(const Instruction& in, SendProgress& progress, bool behind);
   Outcome receive(const Instruction& in, LaneState& lane);
   Outcome receive_coded(const Instruction& in, LaneState& lane);
   void code(const Instruction& in);

@@ -90,7 +90,6 @@ bool StagedLinks::may_come(int number) {
     silent_ = true;
     return false;
   }
-  if (!std::exchange(peer.posted, true)) transport_->post(number, false);
   return true;
 }
 
@@ -127,7 +126,7 @@ void StagedLinks::give_back(int number, Stream stream) {
   Peer& peer = peers_[number];
   device_->record(peer.read[peer.taken % kSlots].get(), stream);
   ++peer.taken;
-  peer.arrived = 0, peer.begun = peer.posted = false;
+  peer.arrived = 0, peer.begun = false;
 }
 
 }  // namespace gpucomm

@@ -72,7 +72,7 @@ class StagedLinks {
     uint64_t filled = 0, sent = 0, taken = 0;  // parcels
     size_t out_bytes = 0, in_bytes = 0;        // of the coded message under way, by its header
     size_t arrived = 0;                        // of the parcel that is coming
-    bool begun = false, posted = false, last = false;
+    bool begun = false, last = false;
   };
   std::byte* slot(const OwnPinned& slots, uint64_t index) const {
     return slots.get() + index % kSlots * slot_bytes_;

@@ -28,6 +28,8 @@ struct Lane {
   int rank, next, end;  // the action at its head; where the next lane's begin
   int parked = -1;      // the next lane that waits for the same action
   double free_s = 0;
+  int port = 0;        // of a message under way: to which port on its way it comes next
+  double began_s = 0;  // ... and when it began to pass the first one
 };
 
 // Takes plans rank by rank; a plan is not needed afterwards. Lanes are numbered by rank, then lane. The k-th

@@ -12,9 +12,10 @@ namespace {
 
 constexpr size_t kAlignBytes = 64;  // cuts fall on cache lines, as in a communicator
 
-// Of all lanes whose head could begin, the one that can begin first goes next. A time, once known, only grows
-// while others take ports, so it is looked at again when its turn comes. A lane whose head waits for an
-// action of its own rank, or for its receive to be posted, is parked there until that happens.
+// Of all lanes whose head could go on, to a step or to the next port on a message's way, the one that can go
+// first goes next: so messages come to every port in the order of time. A lane whose head waits for an action
+// of its own rank is parked there until that is done. Messages do not wait for their receives: receivers have
+// room for them.
 class Scheduler {
  public:
   Scheduler(const Links& links, const Coding& coding, int world, bool events)
@@ -27,12 +28,9 @@ class Scheduler {
   Schedule run() {
     for (size_t l = 0; l < lanes_.size(); ++l) look(static_cast<int>(l));
     while (!turns_.empty()) {
-      const auto [at, rank, since, lane] = turns_.top();
+      const auto [at, rank, lane] = turns_.top();
       turns_.pop();
-      if (earliest(lane) > at)
-        look(lane);
-      else
-        commit(lane, at);
+      commit(lane, at);
     }
     for (const Lane& lane : lanes_)
       if (lane.next < lane.end) fail(ErrorKind::mismatch, "the plans never finish: verify them");
@@ -40,9 +38,8 @@ class Scheduler {
   }
 
  private:
-  // When a lane could go, its rank, since when it waits, and the lane: ties go to the lower rank, and there
-  // to the message that waits for longest.
-  using Turn = std::tuple<double, int, double, int>;
+  // When a lane can go, its rank, and the lane: so ties go to the lower one.
+  using Turn = std::tuple<double, int, int>;
 
   // An action that must be done before this one; -1: none.
   int blocker(int index) const {
@@ -51,22 +48,19 @@ class Scheduler {
     return -1;
   }
 
-  bool posted(int receive) const {
-    return lanes_[actions_[receive].lane].next == receive && blocker(receive) < 0;
+  void look(int l) {
+    Lane& lane = lanes_[l];
+    while (lane.next < lane.end) {
+      if (const int before = blocker(lane.next); before >= 0) return park(l, before);
+      const Action& head = actions_[lane.next];
+      if (head.kind == StepKind::send && head.match < 0) return;
+      if (!receives(head.kind)) return turn(l, ready(lane));
+      if (head.missing) return;  // its last message will look again
+      receive(lane);
+    }
   }
 
-  void look(int l) {
-    const Lane& lane = lanes_[l];
-    if (lane.next == lane.end) return;
-    const Action& head = actions_[lane.next];
-    if (const int before = blocker(lane.next); before >= 0) return park(l, before);
-    if (receives(head.kind)) return wake(lane.next);  // it is posted: moved by its senders
-    if (head.kind == StepKind::send) {
-      if (head.match < 0) return;
-      if (!posted(head.match)) return park(l, head.match);
-    }
-    turns_.push({earliest(l), lane.rank, since(l), l});
-  }
+  void turn(int l, double at) { turns_.push({at, lanes_[l].rank, l}); }
 
   void park(int lane, int index) {
     lanes_[lane].parked = actions_[index].parked;
@@ -82,33 +76,17 @@ class Scheduler {
     }
   }
 
-  // When all that comes before the head of a lane is done, its resources aside.
+  // When all that comes before the head of a lane is done.
   double ready(const Lane& lane) const {
     double at = lane.free_s;
     for (const int before : actions_.after(lane.next)) at = std::max(at, actions_[before].time_s);
     return at;
   }
 
-  // The same, and of a message also when its receive is posted, the latency before.
-  double since(int l) const {
-    const Lane& lane = lanes_[l];
-    const Action& head = actions_[lane.next];
-    if (head.kind != StepKind::send) return ready(lane);
-    const Lane& other = lanes_[actions_[head.match].lane];
-    return std::max(ready(lane), ready(other) - ways_.between(lane.rank, other.rank).lambda);
-  }
-
-  double earliest(int l) const {
-    const Lane& lane = lanes_[l];
-    const Action& head = actions_[lane.next];
-    if (head.kind != StepKind::send) return ready(lane);
-    return ways_.free(ways_.between(lane.rank, lanes_[actions_[head.match].lane].rank), since(l));
-  }
-
   void commit(int lane, double at) {
     const int index = lanes_[lane].next;
     const Action& action = actions_[index];
-    if (action.kind == StepKind::send) return move(index, at);
+    if (action.kind == StepKind::send) return pass(lane, at);
     finish(index, -1, at, at + action.bytes * local_cost(action.kind));
     release(index);
   }
@@ -119,24 +97,40 @@ class Scheduler {
     return kind == StepKind::decode_reduce ? coding_.decode + gamma_ : gamma_;
   }
 
-  void move(int send, double at) {
-    const Action& action = actions_[send];
-    Action& into = actions_[action.match];
-    const int from = lanes_[action.lane].rank, to = lanes_[into.lane].rank;
-    const bool travels = action.bytes || action.opens;
-    const Way way = ways_.between(from, to);
-    const double left = travels ? at + way.alpha + action.bytes * way.beta : at;
-    const double there = travels ? left + way.lambda : at;
-    if (travels) ways_.take(way, left);
-    finish(send, to, at, left);
+  // The message at the head of a lane comes to the next port on its way.
+  void pass(int l, double at) {
+    Lane& lane = lanes_[l];
+    const Action& action = actions_[lane.next];
+    const int to = lanes_[actions_[action.match].lane].rank;
+    if (!action.bytes && !action.opens) return arrive(lane.next, to, at, at, at);
+    const Way way = ways_.between(lane.rank, to);
+    const double length = way.alpha + action.bytes * way.beta;
+    const double begin = ways_.pass(way, lane.port, at, length);
+    if (!lane.port) lane.began_s = begin;
+    if (++lane.port < way.count) return turn(l, begin);
+    lane.port = 0;
+    arrive(lane.next, to, lane.began_s, begin + length, begin + length + way.lambda);
+  }
+
+  void arrive(int send, int to, double began, double left, double there) {
+    const int match = actions_[send].match;
+    Action& into = actions_[match];
+    finish(send, to, began, left);
     into.time_s = std::max(into.time_s, there);
-    const bool whole = !--into.missing;
-    if (whole) {
-      const double folding = into.kind == StepKind::recv_reduce ? into.bytes * into.sources * gamma_ : 0;
-      finish(action.match, -1, into.time_s, into.time_s + folding);
-    }
+    --into.missing;
     release(send);
-    if (whole) release(action.match);
+    // A head that something else holds up is looked at once that is done.
+    if (lanes_[into.lane].next == match && blocker(match) < 0) look(into.lane);
+  }
+
+  // All of it is there.
+  void receive(const Lane& lane) {
+    const int index = lane.next;
+    const Action& into = actions_[index];
+    const double at = std::max(into.time_s, ready(lane));
+    const double folding = into.kind == StepKind::recv_reduce ? into.bytes * into.sources * gamma_ : 0;
+    finish(index, -1, at, at + folding);
+    wake(index);
   }
 
   void finish(int index, int peer, double start, double end) {

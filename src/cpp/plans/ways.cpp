@@ -28,7 +28,8 @@ Way Ways::between(int from, int to) const {
   if (links_.kind == Links::Kind::chain) {
     const auto [low, high] = std::minmax(from, to);
     const double beta = links_.betas.empty() ? links_.beta : slowest(low, high);
-    return {links_.alpha, links_.lambda, beta, 2 * low + (from > to), 2, high - low, 0};
+    if (from < to) return {links_.alpha, links_.lambda, beta, 2 * from, 2, to - from, 0};
+    return {links_.alpha, links_.lambda, beta, 2 * from - 1, -2, from - to, 0};
   }
   int a = from, b = to, first = 0;
   if (links_.kind == Links::Kind::nodes) {
@@ -45,15 +46,12 @@ double Ways::slowest(int low, int high) const {
   return *std::max_element(links_.betas.begin() + low, links_.betas.begin() + high);
 }
 
-double Ways::free(const Way& way, double at) const {
-  for (int i = 0; i < way.count; ++i)
-    at = std::max(at, free_[way.first + i * way.step] - (i + 1 == way.count ? way.later : 0));
-  return at;
-}
-
-void Ways::take(const Way& way, double until) {
-  for (int i = 0; i < way.count; ++i)
-    free_[way.first + i * way.step] = until + (i + 1 == way.count ? way.later : 0);
+double Ways::pass(const Way& way, int port, double at, double length) {
+  double& free = free_[way.first + port * way.step];
+  const double later = port + 1 == way.count ? way.later : 0;
+  const double begin = std::max(at, free - later);
+  free = begin + length + later;
+  return begin;
 }
 
 }  // namespace gpucomm

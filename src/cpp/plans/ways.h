@@ -17,9 +17,9 @@ class Ways {
   Ways(const Links& links, int world);
 
   Way between(int from, int to) const;
-  // When, from then on, all ports of a way are free.
-  double free(const Way& way, double at) const;
-  void take(const Way& way, double until);
+  // A message comes to a port of its way and stays for that long, after those that came before it. When it
+  // begins to pass.
+  double pass(const Way& way, int port, double at, double length);
 
  private:
   double slowest(int low, int high) const;  // of places

@@ -12,7 +12,7 @@ namespace gpucomm {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr uint64_t kNoLinks = 1;
+constexpr uint64_t kNoLinks = 1, kNever = ~uint64_t{0};
 constexpr auto kSpin = 80us;  // a sleep ends that long before its time: timers are late by about as much
 
 uint64_t clock_ns() {
@@ -66,23 +66,22 @@ class OwnTime {
 
 class Emulated : public Transport {
  public:
-  Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world,
-           bool meets)
-      : inner_(std::move(inner)), ports_(ports, links, rank, world, meets), came_(world), due_(2 * world) {
-    for (auto& due : due_) due.store(LinkPorts::kNever, std::memory_order_relaxed);
+  Emulated(std::unique_ptr<Transport> inner, Clocks* ports, const EmulatedLinks& links, int rank, int world)
+      : inner_(std::move(inner)), ports_(ports, links, rank, world), due_(2 * world) {
+    for (auto& due : due_) due.store(kNever, std::memory_order_relaxed);
   }
 
   bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override {
     auto& due = due_[2 * peer];
-    if (!progress.since) progress.since = since_ = std::max(time_.now(), since_ + 1);  // no two at once
-    if (!progress.left)
+    if (!progress.since) progress.since = time_.now();
+    if (!progress.there)
       if (const uint64_t later = ports_.take(peer, bytes, clock_ns(), progress)) return wait(due, later);
-    if (!inner_->send(peer, tag, data, bytes, progress)) return wait(due, LinkPorts::kNever);
+    if (!inner_->send(peer, tag, data, bytes, progress)) return wait(due, kNever);
     // All of it is on its way, but the port is not free for the next message.
     const uint64_t now = clock_ns();
     if (now < progress.left) return wait(due, progress.left);
     time_.notice(progress.left);
-    due.store(LinkPorts::kNever, std::memory_order_relaxed);
+    due.store(kNever, std::memory_order_relaxed);
     return true;
   }
 
@@ -91,17 +90,12 @@ class Emulated : public Transport {
     const Chunk* chunk = inner_->peek(peer);
     const uint64_t now = chunk ? clock_ns() : 0;
     if (!chunk || chunk->stamp > now) {
-      wait(due, chunk ? chunk->stamp : LinkPorts::kNever);
+      wait(due, chunk ? chunk->stamp : kNever);
       return nullptr;
     }
-    time_.notice(came_[peer] = chunk->stamp);
-    due.store(LinkPorts::kNever, std::memory_order_relaxed);
+    time_.notice(chunk->stamp);
+    due.store(kNever, std::memory_order_relaxed);
     return chunk;
-  }
-
-  void post(int peer, bool behind) override {
-    ports_.post(peer, behind ? came_[peer] : time_.now());
-    inner_->wake(peer);
   }
 
   bool emulates() const override { return true; }
@@ -111,7 +105,7 @@ class Emulated : public Transport {
   bool waits_long() const override {
     constexpr uint64_t kLongNs = 200'000;
     const uint64_t next = due();
-    return next != LinkPorts::kNever && next > clock_ns() + kLongNs;
+    return next != kNever && next > clock_ns() + kLongNs;
   }
 
   void sleep(uint32_t ticket, std::chrono::microseconds at_most) override {
@@ -167,7 +161,7 @@ class Emulated : public Transport {
  private:
   // The first that is known.
   uint64_t due() const {
-    uint64_t due = LinkPorts::kNever;
+    uint64_t due = kNever;
     for (const auto& d : due_) due = std::min(due, d.load(std::memory_order_relaxed));
     return due;
   }
@@ -181,8 +175,6 @@ class Emulated : public Transport {
   std::unique_ptr<Transport> inner_;
   LinkPorts ports_;
   OwnTime time_;
-  uint64_t since_ = 0;          // of the last message
-  std::vector<uint64_t> came_;  // from each peer: when its last chunk was there
   // When what this rank waits for will be there, to and from each peer; sleepers read it without a lock.
   std::vector<std::atomic<uint64_t>> due_;
 };
@@ -215,8 +207,7 @@ std::unique_ptr<Transport> open_transport(const std::string& name, const Endpoin
   if (!links) return transport;
   if (!ports) ports = transport->clocks();
   if (!ports) fail(ErrorKind::invalid_argument, "transport '", name, "' can not carry emulated links");
-  return std::make_unique<Emulated>(std::move(transport), ports, *links, endpoint.rank, endpoint.world,
-                                    endpoint.channel == 0);
+  return std::make_unique<Emulated>(std::move(transport), ports, *links, endpoint.rank, endpoint.world);
 }
 
 }  // namespace gpucomm

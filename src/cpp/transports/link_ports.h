@@ -26,19 +26,12 @@ struct EmulatedLinks {
 
 class LinkPorts {
  public:
-  static constexpr uint64_t kNever = ~uint64_t{0};
+  LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world);
 
-  // `meets`: a message waits until its receive is posted.
-  LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world, bool meets);
-
-  // From then on this rank has a receive for the next message from a peer.
-  void post(int peer, uint64_t since);
-
-  // Takes the ports to a peer for a message that could leave at progress.since, and fills `progress` in: the
-  // message starts as soon as it has a receive and all of them are free. Returns 0, or when to try again;
-  // kNever: when the peer wakes this rank.
-  // Of messages that want one port the one that can start first gets it, then the lowest rank's, and of its
-  // own the one that was ready first, as in the cost model.
+  // Takes the ports to a peer, as far as can be by now, for a message that is ready since progress.since, and
+  // fills `progress` in. Returns 0 once it has all of them, or when to try again. A port passes messages in
+  // the order in which they come to it, and a message comes to the next one when it begins to pass this one:
+  // as in the cost model.
   uint64_t take(int peer, size_t bytes, uint64_t now, SendProgress& progress);
 
  private:
@@ -46,33 +39,16 @@ class LinkPorts {
     int from, to;  // nodes, of a chain ranks
     int first, step, count;
     uint64_t later;  // ns after the start from which the last one is used: a receiver's port, the latency
-    int clock(int i) const { return first + i * step; }
-    uint64_t shift(int i) const { return i + 1 == count ? later : 0; }
-  };
-  struct Waiting {  // a message that waits for its ports
-    Route route;
-    uint64_t since, start;
-    int rank;
-    bool mine;
   };
   Route route(int from, int to) const;
   double beta(const Route& route, uint64_t at) const;
-  template <class Free>
-  static uint64_t start(const Route& route, uint64_t since, Free free);
-  bool occupy(const Route& route, const uint64_t* seen, uint64_t left);
-  std::vector<Waiting> rivals(int peer, uint64_t latest) const;
-  bool is_next(int peer, uint64_t begin, uint64_t tie) const;
-  Clocks& waiting(int from, int to) const { return waiting_[from * world_ + to]; }
-  Clocks& posted(int from, int to) const { return posted_[from * world_ + to]; }
+  uint64_t pass(const Route& way, size_t bytes, SendProgress& progress);
   uint64_t jitter(int peer);
 
-  // When each port is free; since when a message between two ranks waits for its ports, or 0; since when the
-  // next one has a receive, or 0.
-  Clocks *free_, *waiting_, *posted_;
+  Clocks* free_;  // when each port is
   EmulatedLinks links_;
   uint64_t latency_, began_;
-  int rank_, world_;
-  bool meets_;
+  int rank_;
   std::vector<uint64_t> sent_;  // by peer
 };
 

@@ -8,7 +8,7 @@
 namespace gpucomm {
 
 static_assert(kMostDeviceRanks >= kMaxWorld);
-static_assert(kSharedClocks > 2 * kMaxWorld + 2 * kMaxWorld * kMaxWorld);
+static_assert(kSharedClocks > 2 * kMaxWorld);
 inline constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {

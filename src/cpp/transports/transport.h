@@ -87,10 +87,11 @@ struct SendProgress {
   bool answered = false;
   uint32_t number = 0;  // set by the caller: of the message among ours to that peer in this call
   bool plain = false;   // set by the caller: the receiver only copies it to where it belongs
-  bool posted = false;  // set by a receiver: the sender was told
-  // On emulated links, in ns of the steady clock: when the message was ready to leave, when its ports are
-  // free again, and when its last byte is there; 0: not known yet.
-  uint64_t since = 0, left = 0, there = 0;
+  // On emulated links, in ns of the steady clock: when the message was ready to leave, when it comes to the
+  // next port on its way, which is `port`, when it has passed the last one, and when its last byte is there;
+  // 0: not known yet.
+  uint64_t since = 0, comes = 0, left = 0, there = 0;
+  int port = 0;
   double ns_per_byte = 0;
   // The stamp of a chunk after which so many bytes are still to come.
   uint64_t stamp(size_t to_come) const {
@@ -108,7 +109,7 @@ struct Common {
 };
 
 // Words that all ranks of a communicator share, zero at first.
-inline constexpr int kSharedClocks = 128 + 2 * 64 * 64 + 1;
+inline constexpr int kSharedClocks = 2 * 64 + 1;
 using Clocks = std::atomic<uint64_t>;
 
 // Words in memory that all ranks share, zero at first, by which they tell each other what they have enqueued
@@ -154,9 +155,6 @@ class Transport {
   // Consumes a chunk over which this rank has written what it will send back, so that this need not be copied
   // there; a transport that lacks the memory copies it all the same.
   virtual void keep(int peer, const Kept&) { consume(peer); }
-  // The next message from a peer has a receive from now on, or, `behind`, since the last one came, which was
-  // only stored. Told of collectives' messages, of each once.
-  virtual void post(int, bool /*behind*/) {}
   // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.
   virtual bool fetch(int, std::byte*) { return false; }
 
