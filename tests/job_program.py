@@ -136,7 +136,11 @@ def lists_and_objects(comm):
     thing = {"a": [1, 2.5, (None, "x")], 3: np.arange(4.0)}
     told = comm.broadcast_object(thing if comm.rank == 1 else None, root=1)
     wrong += [] if told["a"] == thing["a"] and (told[3] == thing[3]).all() else ["an object"]
-    return wrong + ([] if comm.gather_objects(comm.rank) == list(range(comm.world)) else ["objects"])
+    with comm.split(0) as group:
+        later = group.gather_objects(comm.rank, async_op=True)
+        wrong += [] if group.gather_objects(comm.rank) == list(range(comm.world)) else ["objects"]
+        wrong += [] if later.wait() == list(range(comm.world)) else ["objects later"]
+    return wrong
 
 
 def shared_arrays(comm):
@@ -312,6 +316,7 @@ def faults(comm):
     each("pair", lambda g: (unequal(g), g.barrier()))
     each("missing", lambda g: None if comm.rank == 1 else g.all_reduce(np.zeros(1000), timeout=1))
     each("refused", refused)
+    each("refused message", refused_message)
     each("shrunk", shrunk)
     each("closed", lambda g: g.close() if comm.rank == 1 else g.all_reduce(np.zeros(10**6), timeout=10))
     each("aborted", lambda g: g.abort() if comm.rank == 1 else g.barrier(timeout=10))
@@ -332,6 +337,16 @@ def refused(comm):
             comm.reduce(np.zeros(10), comm.world)
         time.sleep(1)
     comm.reduce(np.zeros(10), 0, algorithm="direct", timeout=10)
+    comm.barrier(timeout=10)
+
+
+def refused_message(comm):
+    if comm.rank == 1:
+        with contextlib.suppress(errors.UnsupportedTypeError):
+            comm.send(np.zeros(20)[::2], 0)
+        time.sleep(1)
+    elif comm.rank == 0:
+        comm.recv(np.zeros(10), 1, timeout=10)
     comm.barrier(timeout=10)
 
 

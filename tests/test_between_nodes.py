@@ -83,6 +83,7 @@ def faults(request, tmp_path_factory):
         ("pair", "MismatchError", "(3.*4|4.*3)"),
         ("missing", "CollectiveTimeoutError", r"ranks that came: .*; missing: 1\b"),
         ("refused", "MismatchError", r"rank 1's reduce #1 was refused: root must be in \[0, 4\), got 4"),
+        ("refused message", "MismatchError", r"rank 1's send #1 to rank 0 was refused: .*contiguous"),
         ("shrunk", "UnavailableError", "memory that all ranks share"),
         ("closed", "PeerLostError", "rank 1 has closed its communicator"),
         ("aborted", "ClosedError", r"rank 1 of 4 called abort\(\)"),

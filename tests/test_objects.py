@@ -8,6 +8,8 @@ import enum
 import math
 import pickle
 import struct
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -17,7 +19,13 @@ from hypothesis.extra import numpy as hnp
 from ranks import outcomes_of, run_ranks
 
 import gpucomm
-from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import (
+    ClosedError,
+    CollectiveTimeoutError,
+    Error,
+    InvalidArgumentError,
+    UnsupportedTypeError,
+)
 from gpucomm.objects import decode, encode
 
 DTYPES = st.one_of(
@@ -226,3 +234,77 @@ def test_over_processes():
 
     with gpucomm.local(2) as world:
         assert world.run(body) == [[{"pid": 0, 2: (0,)}, {"pid": 1, 2: (1,)}]] * 2
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_asynchronous_calls_run_in_their_order_beside_others(world):
+    def body(comm):
+        settings, root = [comm.rank, "kept"], world - 1
+        first = comm.broadcast_object(settings, root, async_op=True)
+        settings.append("later")  # what was given counts
+        works = [comm.gather_objects((i, comm.rank), async_op=True) for i in range(4)]
+        assert comm.all_reduce(np.ones(3)).tolist() == [world] * 3
+        on_root = comm.gather_objects({"x": np.arange(comm.rank)}, root=0, async_op=True)
+        assert [work.wait() for work in works] == [[(i, r) for r in range(world)] for i in range(4)]
+        assert first.wait(10) is settings if comm.rank == root else first.wait(10) == [root, "kept"]
+        assert first.done() and first.result == first.synchronize()
+        got = on_root.wait()
+        assert [len(o["x"]) for o in got] == list(range(world)) if comm.rank == 0 else got is None
+
+    run_ranks(world, body)
+
+
+def test_an_asynchronous_object_that_can_not_be_sent_is_refused_on_every_rank():
+    def body(comm):
+        work = comm.gather_objects({1} if comm.rank == 1 else 1, async_op=True)
+        with pytest.raises(UnsupportedTypeError, match="can not be sent without pickle"):
+            work.wait()
+        return comm.gather_objects(comm.rank, async_op=True).wait()
+
+    assert run_ranks(2, body) == [[0, 1]] * 2
+
+
+def test_an_asynchronous_call_that_nobody_joins():
+    """The error is on every rank, and only such calls end."""
+    given_up = threading.Event()
+
+    def body(comm):
+        comm.gather_objects(0, async_op=True).wait()
+        if comm.rank == 0:
+            work = comm.gather_objects(1, async_op=True)
+            assert not work.done()
+            with pytest.raises(InvalidArgumentError, match="not done yet"):
+                work.result
+            with pytest.raises(CollectiveTimeoutError, match=r"has not ended within 0\.2 s.*rank 0 of 2"):
+                work.wait(0.2)
+            given_up.set()
+        assert given_up.wait(10)
+        with pytest.raises(Error, match="rank 0"):
+            comm.gather_objects(2, async_op=True).wait()
+        return comm.all_reduce(np.ones(1)).item()
+
+    assert run_ranks(2, body) == [2.0] * 2
+
+
+def test_closing_ends_asynchronous_calls():
+    closed = threading.Event()
+
+    def body(comm):
+        comm.gather_objects(0, async_op=True).wait()
+        if comm.rank == 0:
+            work = comm.gather_objects(1, async_op=True)
+            begin = time.monotonic()
+            comm.close()
+            assert time.monotonic() - begin < 1
+            with pytest.raises(Error):
+                work.wait()
+            closed.set()
+        assert closed.wait(10)
+        with pytest.raises(Error, match="rank 0"):
+            comm.gather_objects(2, async_op=True).wait()
+        comm.close()
+        with pytest.raises(ClosedError):
+            comm.gather_objects(3, async_op=True)
+
+    run_ranks(2, body)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("gpucomm-objects")]

@@ -10,7 +10,7 @@ import pytest
 from ranks import outcomes_of, run_ranks
 
 from gpucomm import _core
-from gpucomm.errors import ClosedError, InvalidArgumentError, MismatchError
+from gpucomm.errors import ClosedError, InvalidArgumentError, MismatchError, UnsupportedTypeError
 
 X = np.ones(6, np.float32)
 
@@ -118,3 +118,66 @@ def test_who_refuses_and_leaves_is_not_waited_for():
     assert isinstance(first, MismatchError) and "rank 1's all_reduce #1 was refused: " in str(first)
     assert isinstance(second, InvalidArgumentError)
     assert time.monotonic() - began < 0.4
+
+
+BIG = np.zeros(1 << 20)  # no send of it ends before it is received
+
+# (what rank 1 calls, what rank 0 calls, what the error of rank 1 says, what rank 0's)
+ENDS = [
+    (lambda c: c.send(X[::2], 0), lambda c: c.recv(np.ones(3, "f4"), 1), "contiguous", "send #1 to rank 0"),
+    (lambda c: c.send(X, 0, timeout=0), lambda c: c.recv(X.copy(), 1), "positive", "send #1 to rank 0"),
+    (lambda c: c.recv(b"12345678", 0), lambda c: c.send(BIG, 1), "got bytes", "recv #1 from rank 0"),
+    (lambda c: c.sendrecv(X, 0, X, 2), lambda c: c.recv(X.copy(), 1), "overlap|apart", "send #1 to rank 0"),
+]
+
+
+@pytest.mark.parametrize(("bad", "good", "said", "end"), ENDS)
+def test_the_other_end_of_a_message_raises_within_a_second(bad, good, said, end):
+    done = threading.Event()
+
+    def body(comm):
+        if comm.rank == 0:
+            began = time.monotonic()
+            with pytest.raises(
+                MismatchError, match=rf"rank 0 of 3 calls .*, rank 1's {end} was refused: "
+            ) as caught:
+                good(comm)
+            done.set()
+            return str(caught.value), time.monotonic() - began
+        if comm.rank == 1:
+            with pytest.raises((ValueError, TypeError), match=said):
+                bad(comm)
+        assert done.wait(10)
+        return None
+
+    text, seconds = run_ranks(3, body)[0]
+    assert seconds < 1, text
+
+
+def test_a_message_that_is_corrected_at_once_or_refused_by_both_arrives():
+    def body(comm):
+        out = np.zeros(6, np.float32)
+        if comm.rank == 1:
+            with pytest.raises(UnsupportedTypeError):
+                comm.send(X[::2], 0)
+            time.sleep(0.1)
+        comm.send(X, 0) if comm.rank else comm.recv(out, 1)
+        with pytest.raises(UnsupportedTypeError):
+            comm.send(X[::2], 0) if comm.rank else comm.recv(out[::2], 1)
+        time.sleep(0.8 * comm.rank)  # the other one waits for longer than for one that alone has refused
+        comm.send(X + 1, 0) if comm.rank else comm.recv(out, 1)
+        return out[0]
+
+    assert run_ranks(2, body) == [2.0, 0.0]
+
+
+def test_a_message_to_another_rank_may_be_refused_for_as_long_as_it_likes():
+    def body(comm):
+        if comm.rank == 1:
+            with pytest.raises(UnsupportedTypeError):
+                comm.send(X[::2], 2)
+            time.sleep(0.8)
+            comm.send(X, 0)
+        return comm.recv(np.zeros(6, "f4"), 1)[0] if comm.rank == 0 else 1
+
+    assert run_ranks(3, body) == [1] * 3

@@ -40,10 +40,11 @@ PYTHON_LAYERS = {
     "cuda": LOWEST | {"_cuda"},
     "nccl": LOWEST,
     "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
-    "comm": LOWEST | {"launch", "object_collectives"},  # late
+    "comm": LOWEST | {"launch", "object_collectives", "object_work"},  # late
     "coalesce": LOWEST | {"arrays", "comm"},
     "objects": LOWEST,
-    "object_collectives": LOWEST | {"comm", "objects"},
+    "object_work": LOWEST | {"comm"},
+    "object_collectives": LOWEST | {"comm", "object_work", "objects"},
     "cost": BASE,
     "probe": BASE | {"launch"},
     "launch": BASE,

@@ -10,6 +10,7 @@ from gpucomm import _core
 
 if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
+    from gpucomm.object_work import Side
 
 __all__ = ["Communicator", "Work"]
 
@@ -25,6 +26,7 @@ class Communicator(_core.Communicator):
 
     _fabric: Fabric | None = None  # what connects its nodes; None: they share memory
     _wire_ranks: tuple[int, ...] = ()  # the fabric's number of each rank
+    _side: Side | None = None  # what makes its asynchronous collectives of objects
 
     def __enter__(self) -> Communicator:
         return self
@@ -36,6 +38,12 @@ class Communicator(_core.Communicator):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Ends this rank's part; calls under way fail on every rank. Again: nothing."""
+        if self._side:
+            self._side.close()
+        super().close()
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Divides the ranks into groups, each with a communicator of its own; every rank must call it.
@@ -120,7 +128,13 @@ class Communicator(_core.Communicator):
         return survivors.shrink(self, timeout)
 
     def broadcast_object(
-        self, obj: Any, root: int = 0, *, pickle: bool = False, timeout: float | None = None
+        self,
+        obj: Any,
+        root: int = 0,
+        *,
+        pickle: bool = False,
+        timeout: float | None = None,
+        async_op: bool = False,
     ) -> Any:
         """Gives every rank an object of the root's.
 
@@ -132,9 +146,11 @@ class Communicator(_core.Communicator):
             pickle: whether anything else is pickled, and what others pickled unpickled here, which lets them
                 run any code; all ranks must say the same.
             timeout: seconds until the call fails on every rank; None: the communicator's.
+            async_op: whether to return at once. Such calls run beside all others, in their own order, on a
+                thread and a communicator of their own, which the first one waits for.
 
         Returns:
-            The object; on the root obj itself.
+            The object; on the root obj itself. Of an asynchronous call an ObjectWork.
 
         Raises:
             UnsupportedTypeError: it holds something else, on every rank; the communicator stays open.
@@ -142,11 +158,17 @@ class Communicator(_core.Communicator):
         """
         from gpucomm import object_collectives
 
-        return object_collectives.broadcast_object(self, obj, root, pickle, timeout)
+        return object_collectives.broadcast_object(self, obj, root, pickle, timeout, async_op)
 
     def gather_objects(
-        self, obj: Any, root: int | None = None, *, pickle: bool = False, timeout: float | None = None
-    ) -> list[Any] | None:
+        self,
+        obj: Any,
+        root: int | None = None,
+        *,
+        pickle: bool = False,
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Any:
         """Collects one object of every rank.
 
         Args:
@@ -154,9 +176,11 @@ class Communicator(_core.Communicator):
             root: the rank that gets them; None: all do.
             pickle: as in broadcast_object.
             timeout: as in broadcast_object.
+            async_op: as in broadcast_object.
 
         Returns:
-            The objects in rank order; None on the ranks that do not get them.
+            A list of the objects in rank order; None on the ranks that do not get them. Of an asynchronous
+            call an ObjectWork.
 
         Raises:
             UnsupportedTypeError: an object holds something else, on every rank; the communicator stays open.
@@ -164,7 +188,7 @@ class Communicator(_core.Communicator):
         """
         from gpucomm import object_collectives
 
-        return object_collectives.gather_objects(self, obj, root, pickle, timeout)
+        return object_collectives.gather_objects(self, obj, root, pickle, timeout, async_op)
 
     def __repr__(self) -> str:
         nodes = len(set(self.nodes))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpucomm.errors import Error, InvalidArgumentError, UnsupportedTypeError
+from gpucomm.object_work import side_of
 from gpucomm.objects import decode, encode
 
 if TYPE_CHECKING:
@@ -15,13 +17,35 @@ if TYPE_CHECKING:
 __all__ = ["broadcast_object", "gather_objects"]
 
 _OBJECT, _REFUSED = 0, 1  # what the bytes are: an object, or the sentence why there is none
+_Message = tuple[bytes, int, Error | None]  # what it is, and the error to raise once all know
+_NOTHING: _Message = (b"", _OBJECT, None)
 _SHORT = 64 << 10  # bytes up to which "auto" is not worth a measurement of the links
 
 
-def broadcast_object(comm: Communicator, obj: Any, root: int, pickle: bool, timeout: float | None) -> Any:
+def broadcast_object(
+    comm: Communicator, obj: Any, root: int, pickle: bool, timeout: float | None, async_op: bool
+) -> Any:
     """See `Communicator.broadcast_object`."""
+    message = _encoded(obj, pickle) if comm.rank == root else _NOTHING
+    return _issue(comm, async_op, _broadcast, obj, message, root, pickle, timeout)
+
+
+def gather_objects(
+    comm: Communicator, obj: Any, root: int | None, pickle: bool, timeout: float | None, async_op: bool
+) -> Any:
+    """See `Communicator.gather_objects`."""
+    return _issue(comm, async_op, _gather, _encoded(obj, pickle), root, pickle, timeout)
+
+
+def _issue(comm: Communicator, async_op: bool, call: Callable[..., Any], *args: Any) -> Any:
+    return side_of(comm).start(call, *args) if async_op else call(comm, *args)
+
+
+def _broadcast(
+    comm: Communicator, obj: Any, message: _Message, root: int, pickle: bool, timeout: float | None
+) -> Any:
     mine = comm.rank == root
-    content, kind, error = _encoded(obj, pickle) if mine else (b"", _OBJECT, None)
+    content, kind, error = message
     header = np.array([len(content), kind], np.int64)
     comm.broadcast(header, root, algorithm="direct", segments=1, timeout=timeout)
     data = np.frombuffer(content, np.uint8) if mine else np.empty(int(header[0]), np.uint8)
@@ -32,11 +56,10 @@ def broadcast_object(comm: Communicator, obj: Any, root: int, pickle: bool, time
     return obj if mine else _decoded(comm, data.tobytes(), int(header[1]), root, pickle)
 
 
-def gather_objects(
-    comm: Communicator, obj: Any, root: int | None, pickle: bool, timeout: float | None
+def _gather(
+    comm: Communicator, message: _Message, root: int | None, pickle: bool, timeout: float | None
 ) -> list[Any] | None:
-    """See `Communicator.gather_objects`."""
-    content, kind, error = _encoded(obj, pickle)
+    content, kind, error = message
     header = np.array([[len(content), kind]], np.int64)
     headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
     counts = headers[:, 0].tolist()
@@ -60,8 +83,7 @@ def _how(size_bytes: int) -> dict[str, Any]:
     return {"algorithm": "direct", "segments": 1} if size_bytes <= _SHORT else {}
 
 
-def _encoded(obj: Any, pickle: bool) -> tuple[bytes, int, Error | None]:
-    """The bytes, what they are, and the error to raise once the other ranks know of it."""
+def _encoded(obj: Any, pickle: bool) -> _Message:
     try:
         return encode(obj, pickle), _OBJECT, None
     except (InvalidArgumentError, UnsupportedTypeError) as error:

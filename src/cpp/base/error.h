@@ -18,6 +18,9 @@ enum class ErrorKind {
 
 struct Error : std::runtime_error {
   Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind(kind) {}
+  bool bad_argument() const {
+    return kind == ErrorKind::invalid_argument || kind == ErrorKind::unsupported_type;
+  }
   ErrorKind kind;
 };
 

@@ -80,6 +80,13 @@ void PyCommunicator::check_peer(const char* what, int peer) const {
          ": only sendrecv, with to and source this rank, copies");
 }
 
+void PyCommunicator::refuse_message(bool sending, int peer, const Error& error) {
+  if (!error.bad_argument() || forked() || peer < 0 || peer >= core_->world() || peer == core_->rank())
+    return;
+  py::gil_scoped_release released;
+  core_->messages().refuse(sending, peer, error.what());
+}
+
 std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array, int peer,
                                                const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
@@ -162,15 +169,17 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
   type.def(
           "send",
           [](PyCommunicator& c, Object x, int to, Maybe timeout, bool async_op, Handle stream) {
-            return c.located([&] { return c.send(x, to, with_stream(stream, {"", {}, timeout, async_op})); });
+            return c.or_tell(true, to,
+                             [&] { return c.send(x, to, with_stream(stream, {"", {}, timeout, async_op})); });
           },
           "x"_a, "to"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
           "stream"_a = py::none(), kSend)
       .def(
           "recv",
           [](PyCommunicator& c, Object x, int source, Maybe timeout, bool async_op, Handle stream) {
-            return c.located(
-                [&] { return c.recv(x, source, with_stream(stream, {"", {}, timeout, async_op})); });
+            return c.or_tell(false, source, [&] {
+              return c.recv(x, source, with_stream(stream, {"", {}, timeout, async_op}));
+            });
           },
           "x"_a, "source"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
           "stream"_a = py::none(), kRecv)
@@ -178,7 +187,8 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           "sendrecv",
           [](PyCommunicator& c, Object x, int to, Object out, int source, Maybe timeout, bool async_op,
              Handle stream) {
-            return c.located([&] {
+            // Whoever waits for what this rank sends makes the others end too.
+            return c.or_tell(true, to, [&] {
               return c.sendrecv(x, to, out, source, with_stream(stream, {"", {}, timeout, async_op}));
             });
           },

@@ -165,10 +165,21 @@ class PyCommunicator {
     try {
       return call();
     } catch (const Error& error) {
-      const bool argument =
-          error.kind == ErrorKind::invalid_argument || error.kind == ErrorKind::unsupported_type;
-      throw Error(error.kind, argument ? error.what() + where() : error.what());
+      throw Error(error.kind, error.bad_argument() ? error.what() + where() : error.what());
     }
+  }
+
+  // As located, of a call that sends or receives; where an argument is bad the other end is told.
+  template <class Call>
+  auto or_tell(bool sending, int peer, Call call) {
+    return located([&] {
+      try {
+        return call();
+      } catch (const Error& error) {
+        refuse_message(sending, peer, error);
+        throw;
+      }
+    });
   }
 
   std::string where() const;  // "(rank 0 of 2)", for error texts
@@ -183,6 +194,7 @@ class PyCommunicator {
     pybind11::object x, out, error;
   };
   void release_done();
+  void refuse_message(bool sending, int peer, const Error& error);
   void check_peer(const char* what, int peer) const;
   std::shared_ptr<Pending> start(bool sending, const Array& array, int peer, const Options& options);
   pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, pybind11::object x,

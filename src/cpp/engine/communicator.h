@@ -15,6 +15,7 @@
 #include "engine/meter.h"
 #include "engine/point_to_point.h"
 #include "engine/programs.h"
+#include "engine/refusals.h"
 
 namespace gpucomm {
 
@@ -201,7 +202,7 @@ class Communicator : public Drivable {
   NcclSource nccl_;
   std::unique_ptr<DeviceCalls> on_device_;  // from the first call on a device on
   size_t scratch_bytes_ = 0;
-  std::map<uint64_t, uint64_t> refused_;  // how often this rank has refused the call of a sequence: the last
+  Refusals refusals_;
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0, device_calls_ = 0;
   Transport::Counters device_traffic_;
   std::atomic<bool> links_known_{false}, left_{false};

@@ -83,21 +83,16 @@ void Communicator::check_peers(const Work& work) const {
 void Communicator::refuse(const std::string& call, const std::string& why) {
   std::lock_guard lock(mutex_);
   if (fate_.closed()) return;
-  const uint64_t next = sequence_ + 1, times = ++refused_[next];
-  if (refused_.size() > kRememberedCalls) refused_.erase(refused_.begin());
-  transport_->refuse({next, times, Clock::now(), concat(call, " #", next, " was refused: ", why)});
+  const uint64_t next = sequence_ + 1;
+  transport_->refuse(
+      {next, refusals_.count(next), Clock::now(), concat(call, " #", next, " was refused: ", why)});
 }
 
-// A rank that has refused a call more often than we have may not come. It may still make the call with other
-// arguments, so it is given a while.
 void Communicator::check_refusal(const Work& work, int peer) const {
-  constexpr auto kAgain = std::chrono::milliseconds(500);
   const Refusal theirs = transport_->refusal(peer);
   if (!theirs.sequence || theirs.sequence > work.sequence || transport_->arrived(peer) >= theirs.sequence)
     return;
-  const auto ours = refused_.find(theirs.sequence);
-  if (ours != refused_.end() && ours->second >= theirs.times) return;
-  if (Clock::now() - theirs.since < kAgain && transport_->gone(peer).empty()) return;
+  if (!refusals_.alone(theirs, !transport_->gone(peer).empty())) return;
   fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_, " calls ",
        describe(record_of(work)), ", rank ", peer, "'s ", theirs.text);
 }

@@ -25,10 +25,16 @@ std::string elements(uint64_t tag) {
                 tag & kOverNccl ? " over NCCL" : "");
 }
 
-std::string describe(const Message& m) {
-  return concat(m.sending ? "send #" : "recv #", m.number, m.sending ? " to rank " : " from rank ", m.peer,
-                " (", elements(tag_of(m)), ")");
+std::string describe(bool sending, uint64_t number, int peer) {
+  return concat(sending ? "send #" : "recv #", number, sending ? " to rank " : " from rank ", peer);
 }
+
+std::string describe(const Message& m) {
+  return concat(describe(m.sending, m.number, m.peer), " (", elements(tag_of(m)), ")");
+}
+
+// One number for each end of each message of a rank.
+uint64_t end_of(bool sending, uint64_t number, int peer) { return (number << 32 | peer << 1) + sending; }
 
 }  // namespace
 
@@ -55,6 +61,7 @@ std::shared_ptr<Message> PointToPoint::start(bool sending, int peer, Dtype dtype
   if (residence.device) reside(*message, residence);
   const int index = 2 * peer + sending;
   message->number = ++numbers_[index], message->call = ++calls_;
+  if (refused_ == end_of(sending, message->number, peer)) transport_->refuse({}), refused_ = 0;
   announce(*message);
   if (queues_[index].empty()) active_.push_back(index);
   queues_[index].push_back(message);
@@ -67,6 +74,15 @@ std::shared_ptr<Message> PointToPoint::start(bool sending, int peer, Dtype dtype
   }
   advance();
   return message;
+}
+
+void PointToPoint::refuse(bool sending, int peer, const std::string& why) {
+  std::lock_guard lock(mutex_);
+  if (fate_.closed()) return;
+  const uint64_t next = numbers_[2 * peer + sending] + 1;
+  refused_ = end_of(sending, next, peer);
+  transport_->refuse({refused_, refusals_.count(refused_), Clock::now(),
+                      concat(describe(sending, next, peer), " was refused: ", why)});
 }
 
 void PointToPoint::hand_over() {
@@ -222,7 +238,17 @@ void PointToPoint::look(const std::shared_ptr<Message>& m) {
   if (!m->deadline) m->deadline = now + std::chrono::duration_cast<Clock::duration>(m->timeout);
   if (!fate_.control().gone(m->peer).empty() && !advance_all() && !matched(*m, true))
     fate_.check_peer(m->peer, describe(*m));
+  check_refusal(*m);
   if (now >= *m->deadline && !m->done.load(std::memory_order_acquire)) time_out(*m, m->timeout);
+}
+
+void PointToPoint::check_refusal(const Message& m) const {
+  Refusal theirs = transport_->refusal(m.peer);
+  if (theirs.sequence != end_of(!m.sending, m.number, fate_.rank())) return;
+  theirs.sequence = end_of(m.sending, m.number, m.peer);
+  if (!refusals_.alone(theirs, !fate_.control().gone(m.peer).empty())) return;
+  fail(ErrorKind::mismatch, "the two ends of a message differ: rank ", fate_.rank(), " of ", fate_.world(),
+       " calls ", describe(m), ", rank ", m.peer, "'s ", theirs.text);
 }
 
 // Whether the peer has made the call that belongs to this one, as far as its last calls are known, and has

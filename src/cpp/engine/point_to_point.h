@@ -8,6 +8,7 @@
 
 #include "engine/device_messages.h"
 #include "engine/fate.h"
+#include "engine/refusals.h"
 
 namespace gpucomm {
 
@@ -27,6 +28,8 @@ class PointToPoint : public Drivable {
   // Starts a send or a receive; it moves on whenever anything here is driven.
   std::shared_ptr<Message> start(bool sending, int peer, Dtype dtype, size_t count, std::byte* data,
                                  Seconds timeout, const Residence& residence = {});
+  // The next send or receive was not made, for its arguments; tells the other end, which may wait for it.
+  void refuse(bool sending, int peer, const std::string& why);
   // Leaves what is under way to the progress thread.
   void hand_over();
   // Ends all that is under way with this error; returns whether there was anything.
@@ -55,6 +58,7 @@ class PointToPoint : public Drivable {
   bool drop(const Error& error);
   void abandon(Message& message, const Error& error);
   void look(const std::shared_ptr<Message>& message);
+  void check_refusal(const Message& message) const;
   bool matched(const Message& message, bool complete) const;
   [[noreturn]] void time_out(const Message& message, Seconds after) const;
   void fault(const Error& error);
@@ -66,6 +70,8 @@ class PointToPoint : public Drivable {
   std::vector<int> active_;        // the queues that are not empty
   std::vector<uint64_t> numbers_;  // the last of each queue
   uint64_t calls_ = 0;
+  Refusals refusals_;
+  uint64_t refused_ = 0;                       // of which message the others see a refusal; 0: none
   std::unique_ptr<DeviceMessages> on_device_;  // from the first message on a device on
   uint64_t device_bytes_[2] = {};              // received and sent on devices
   bool moved_ = false;

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
@@ -12,6 +14,7 @@ from gpucomm import _core, cost
 from gpucomm.bench.metrics import ONE_THREAD
 from gpucomm.comm import Communicator
 from gpucomm.launch import local
+from gpucomm.launch.groups import share_memory
 from gpucomm.links import host_bound, parse_emulated, parse_spec
 from gpucomm.reproduce.claims import setting
 
@@ -202,15 +205,24 @@ def measure_calls(comm: Communicator, nbytes: int, calls: Sequence[Call], repeat
     calls = [Call(*call) for call in calls]  # lists, where JSON has brought them
     x = np.ones(nbytes // 4, np.float32)
     spans: list[list[Span]] = [[] for _ in calls]
-    for _ in range(repeats):
-        for call, mine in zip(calls, spans, strict=True):
-            collective = getattr(comm, call.collective)
-            start_together(comm)
-            begin = time.monotonic()
-            collective(x, algorithm=call.algorithm, segments=call.segments)
-            mine.append((begin, time.monotonic()))
-            x.fill(1)  # sums of sums must not overflow
+    with meeting(comm) as apart:
+        for _ in range(repeats):
+            for call, mine in zip(calls, spans, strict=True):
+                collective = getattr(comm, call.collective)
+                start_together(apart)
+                begin = time.monotonic()
+                collective(x, algorithm=call.algorithm, segments=call.segments)
+                mine.append((begin, time.monotonic()))
+                x.fill(1)  # sums of sums must not overflow
     return spans
+
+
+def meeting(comm: Communicator) -> AbstractContextManager[Communicator]:
+    """The same ranks without emulated links: who has ended a call disturbs nobody who is still in it."""
+    if not comm.emulation:
+        return nullcontext(comm)
+    name = comm.broadcast_object(secrets.token_hex(8) if comm.rank == 0 else None)
+    return share_memory(comm.rank, comm.world, f"meeting {name}", comm.timeout)
 
 
 def start_together(comm: Communicator) -> None:
@@ -220,7 +232,7 @@ def start_together(comm: Communicator) -> None:
 
     import numpy as np
 
-    latest = comm.all_reduce(np.array([time.monotonic()]), op="max")
+    latest = comm.all_reduce(np.array([time.monotonic()]), op="max", algorithm="direct", segments=1)
     moment = float(latest[0]) + 0.005 + 4 * comm.world * comm.links.alpha
     time.sleep(max(0.0, moment - _AWAKE_S - time.monotonic()))
     while time.monotonic() < moment:  # awake already: a sleeper is late, each by another time

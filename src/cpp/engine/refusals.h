@@ -1,0 +1,32 @@
+// Calls that were refused for their arguments, here and at a peer that may therefore never come.
+#pragma once
+#include <map>
+
+#include "engine/drivable.h"
+#include "transports/transport.h"
+
+namespace gpucomm {
+
+class Refusals {
+ public:
+  // Counts one of this rank's, and returns how often it has refused that call now.
+  uint64_t count(uint64_t sequence) {
+    const uint64_t times = ++times_[sequence];
+    if (times_.size() > kRememberedCalls) times_.erase(times_.begin());
+    return times;
+  }
+
+  // Whether a peer has refused its call more often than this rank has. It may still make it with other
+  // arguments, so one that is here is given a while.
+  bool alone(const Refusal& theirs, bool gone) const {
+    constexpr auto kAgain = std::chrono::milliseconds(500);
+    const auto ours = times_.find(theirs.sequence);
+    if (ours != times_.end() && ours->second >= theirs.times) return false;
+    return gone || Clock::now() - theirs.since >= kAgain;
+  }
+
+ private:
+  std::map<uint64_t, uint64_t> times_;  // of the last ones
+};
+
+}  // namespace gpucomm
