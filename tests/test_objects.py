@@ -264,47 +264,46 @@ def test_an_asynchronous_object_that_can_not_be_sent_is_refused_on_every_rank():
     assert run_ranks(2, body) == [[0, 1]] * 2
 
 
-def test_an_asynchronous_call_that_nobody_joins():
-    """The error is on every rank, and only such calls end."""
-    given_up = threading.Event()
+def nobody_joins(end, then):
+    """Rank 0 ends a call that nobody joins, by `end`; both ranks meet the error, and go on by `then`."""
+    ended = threading.Event()
 
     def body(comm):
         comm.gather_objects(0, async_op=True).wait()
         if comm.rank == 0:
-            work = comm.gather_objects(1, async_op=True)
-            assert not work.done()
-            with pytest.raises(InvalidArgumentError, match="not done yet"):
-                work.result
-            with pytest.raises(CollectiveTimeoutError, match=r"has not ended within 0\.2 s.*rank 0 of 2"):
-                work.wait(0.2)
-            given_up.set()
-        assert given_up.wait(10)
+            end(comm, comm.gather_objects(1, async_op=True))
+            ended.set()
+        assert ended.wait(10)
         with pytest.raises(Error, match="rank 0"):
             comm.gather_objects(2, async_op=True).wait()
-        return comm.all_reduce(np.ones(1)).item()
+        return then(comm)
 
-    assert run_ranks(2, body) == [2.0] * 2
+    return run_ranks(2, body)
+
+
+def test_a_timeout_ends_asynchronous_calls_and_no_others():
+    def end(comm, work):
+        assert not work.done()
+        with pytest.raises(InvalidArgumentError, match="not done yet"):
+            work.result
+        with pytest.raises(CollectiveTimeoutError, match=r"has not ended within 0\.2 s.*rank 0 of 2"):
+            work.wait(0.2)
+
+    assert nobody_joins(end, lambda comm: comm.all_reduce(np.ones(1)).item()) == [2.0] * 2
 
 
 def test_closing_ends_asynchronous_calls():
-    closed = threading.Event()
+    def end(comm, work):
+        begin = time.monotonic()
+        comm.close()
+        assert time.monotonic() - begin < 1
+        with pytest.raises(Error):
+            work.wait()
 
-    def body(comm):
-        comm.gather_objects(0, async_op=True).wait()
-        if comm.rank == 0:
-            work = comm.gather_objects(1, async_op=True)
-            begin = time.monotonic()
-            comm.close()
-            assert time.monotonic() - begin < 1
-            with pytest.raises(Error):
-                work.wait()
-            closed.set()
-        assert closed.wait(10)
-        with pytest.raises(Error, match="rank 0"):
-            comm.gather_objects(2, async_op=True).wait()
+    def then(comm):
         comm.close()
         with pytest.raises(ClosedError):
             comm.gather_objects(3, async_op=True)
 
-    run_ranks(2, body)
+    nobody_joins(end, then)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("gpucomm-objects")]

@@ -166,7 +166,11 @@ Schedule schedule(const std::vector<Plan>& plans, const std::vector<size_t>& off
                   const Coding& coding) {
   Scheduler scheduler(links, coding, static_cast<int>(plans.size()), true);
   for (const Plan& plan : plans) scheduler.add(plan, offset_bytes);
-  return scheduler.run();
+  Schedule found = scheduler.run();
+  auto place = [](const Timed& event) { return std::tuple(event.end_s, event.rank, event.step); };
+  std::sort(found.events.begin(), found.events.end(),
+            [&](const Timed& a, const Timed& b) { return place(a) < place(b); });
+  return found;
 }
 
 double total_time(std::string_view algorithm, PlanRequest request, size_t bytes, const Links& links,

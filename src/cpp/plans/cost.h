@@ -20,7 +20,7 @@ struct Timed {
 
 struct Schedule {
   double total_s = 0;
-  std::vector<Timed> events;
+  std::vector<Timed> events;  // in the order in which they end; of one time by rank, then step
 };
 
 // `offset_bytes`: the layout in bytes, pieces + 1. Deterministic: ties go to the lower rank, then lane.

@@ -73,7 +73,7 @@ class Emulated : public Transport {
 
   bool send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) override {
     auto& due = due_[2 * peer];
-    if (!progress.since) progress.since = time_.now();
+    if (!progress.comes) progress.comes = time_.now();
     if (!progress.there)
       if (const uint64_t later = ports_.take(peer, bytes, clock_ns(), progress)) return wait(due, later);
     if (!inner_->send(peer, tag, data, bytes, progress)) return wait(due, kNever);

@@ -49,10 +49,9 @@ double LinkPorts::beta(const Route& route, uint64_t at) const {
 uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& progress) {
   const Route way = route(rank_, peer);
   if (!way.count) {
-    progress.left = progress.there = progress.since;
+    progress.left = progress.there = progress.comes;
     return 0;
   }
-  if (!progress.comes) progress.comes = progress.since;
   while (progress.port < way.count) {
     if (progress.comes > now) return progress.comes;
     progress.left = pass(way, bytes, progress);

@@ -28,7 +28,7 @@ class LinkPorts {
  public:
   LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world);
 
-  // Takes the ports to a peer, as far as can be by now, for a message that is ready since progress.since, and
+  // Takes the ports to a peer, as far as can be by now, for a message that comes at progress.comes, and
   // fills `progress` in. Returns 0 once it has all of them, or when to try again. A port passes messages in
   // the order in which they come to it, and a message comes to the next one when it begins to pass this one:
   // as in the cost model.

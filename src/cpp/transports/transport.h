@@ -87,10 +87,10 @@ struct SendProgress {
   bool answered = false;
   uint32_t number = 0;  // set by the caller: of the message among ours to that peer in this call
   bool plain = false;   // set by the caller: the receiver only copies it to where it belongs
-  // On emulated links, in ns of the steady clock: when the message was ready to leave, when it comes to the
-  // next port on its way, which is `port`, when it has passed the last one, and when its last byte is there;
-  // 0: not known yet.
-  uint64_t since = 0, comes = 0, left = 0, there = 0;
+  // On emulated links, in ns of the steady clock: when the message comes to the next port on its way, which
+  // is `port` (to the first one when it is ready), when it has passed the last one, and when its last byte is
+  // there; 0: not known yet.
+  uint64_t comes = 0, left = 0, there = 0;
   int port = 0;
   double ns_per_byte = 0;
   // The stamp of a chunk after which so many bytes are still to come.
