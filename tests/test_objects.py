@@ -286,6 +286,9 @@ def test_a_timeout_ends_asynchronous_calls_and_no_others():
         assert not work.done()
         with pytest.raises(InvalidArgumentError, match="not done yet"):
             work.result
+        for timeout in (0, -1, float("nan")):
+            with pytest.raises(InvalidArgumentError, match=r"must be a positive number.*rank 0 of 2"):
+                work.wait(timeout)
         with pytest.raises(CollectiveTimeoutError, match=r"has not ended within 0\.2 s.*rank 0 of 2"):
             work.wait(0.2)
 

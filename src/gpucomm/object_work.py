@@ -30,8 +30,14 @@ class ObjectWork:
             The object, or the list of objects.
 
         Raises:
+            InvalidArgumentError: timeout is not positive; the call goes on.
             Error: as the blocking call.
         """
+        if timeout is not None and not timeout > 0:
+            raise InvalidArgumentError(
+                f"timeout must be a positive number of seconds, got {timeout} "
+                f"(rank {self._comm.rank} of {self._comm.world})"
+            )
         futures.wait([self._future], timeout)
         if not self._future.done():
             self._comm.abort()
