@@ -31,10 +31,16 @@ void Communicator::interrupt() {
 void Communicator::check(const Pending* waited, std::optional<Seconds> expired) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || queue_.empty()) return;
-  Work& work = *queue_.front();
   try {
     transport_->look();
-    fate_.check_poison();
+    // A rank that has ended this call may fail in the next one before we look: what it sent then ends ours
+    // too.
+    const bool poisoned = transport_->poisoned();
+    while (poisoned && advance_front()) {
+    }
+    if (queue_.empty()) return;
+    if (poisoned) fate_.check_poison();
+    Work& work = *queue_.front();
     if (work.started) check_peers(work);
     if (expired && !waited->done.load(std::memory_order_acquire)) time_out(work, *expired);
     if (!work.started) return;

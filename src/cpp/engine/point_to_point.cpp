@@ -222,7 +222,11 @@ void PointToPoint::check(const Pending* waited, std::optional<Seconds> expired) 
   try {
     transport_->look();
     fate_.control().look();
-    fate_.check_poison();
+    const bool poisoned = fate_.control().poisoned();  // what was sent before that still counts
+    while (poisoned && advance_all()) {
+    }
+    if (active_.empty()) return;
+    if (poisoned) fate_.check_poison();
     for (int index : std::vector(active_))
       if (!queues_[index].empty()) look(std::shared_ptr(queues_[index].front()));
     if (expired && !waited->done.load(std::memory_order_acquire))
