@@ -43,6 +43,7 @@ __all__: list[str] = [
     "check_settled",
     "choose",
     "codecs",
+    "copy_by_loop",
     "copy_pack",
     "grouped",
     "hasten",
@@ -1513,6 +1514,11 @@ def choose(
 def codecs() -> dict:
     """
     Every codec: summary, usage, examples.
+    """
+
+def copy_by_loop(to: numpy.ndarray, from_: numpy.ndarray) -> bool:
+    """
+    Copies between 1-D arrays as AMD's processors do it; False where this one cannot. For tests.
     """
 
 def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:

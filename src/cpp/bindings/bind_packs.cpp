@@ -2,11 +2,11 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <tuple>
 
+#include "base/copy.h"
 #include "bindings/bind.h"
 #include "bindings/collectives.h"
 #include "bindings/in_flight.h"
@@ -81,7 +81,7 @@ void copy_pack(const py::list& xs, const py::object& pack, bool into) {
   py::gil_scoped_release released;
   std::byte* at = whole.data();
   for (const Array& array : arrays) {
-    if (array.bytes()) std::memcpy(into ? at : array.data(), into ? array.data() : at, array.bytes());
+    if (array.bytes()) copy_bytes(into ? at : array.data(), into ? array.data() : at, array.bytes());
     at += array.bytes();
   }
   GPUCOMM_CHECK(at <= whole.data() + whole.bytes());

@@ -1,5 +1,5 @@
-#include <cstring>
 
+#include "base/copy.h"
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
 
@@ -35,7 +35,7 @@ void PyCommunicator::copy(const Array& x, const Array& out, const Options& optio
   if (core_->closed() || !x.bytes()) return;
   if (!x.on_host()) return device_of(x, "x")->copy(out.data(), x.data(), x.bytes(), stream_of(options, x));
   py::gil_scoped_release released;
-  std::memcpy(out.data(), x.data(), x.bytes());
+  copy_bytes(out.data(), x.data(), x.bytes());
 }
 
 }  // namespace gpucomm

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/copy.h"
 #include "codecs/blocks/portable.h"
 #include "codecs/floats.h"
 #include "codecs/levels.h"
@@ -125,7 +126,7 @@ bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std:
     fetch(next, third);
     decode_checked(in, run, values);
     fetch(next + third, third);
-    std::memcpy(sums, own + begin * item, run.count * item);
+    copy_bytes(sums, own + begin * item, run.count * item);
     add_floats(dtype, values, run.count, sums);
     fetch(next + 2 * third, third);
     widen(dtype, sums, run.count, values);

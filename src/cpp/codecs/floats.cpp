@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 
+#include "base/copy.h"
 #include "base/half.h"
 #include "codecs/blocks/portable.h"
 #include "codecs/levels.h"
@@ -141,14 +141,14 @@ void widen(Dtype dtype, const std::byte* in, size_t count, float* out) {
   const auto* halves = reinterpret_cast<const Half*>(in);
   if (dtype == Dtype::float16) return widen_float16(halves, count, out);
   if (dtype == Dtype::bfloat16) return Leveled<widen_kernel<bfloat16_to_float>>::run(halves, count, out);
-  std::memcpy(out, in, 4 * count);
+  copy_bytes(out, in, 4 * count);
 }
 
 void narrow(Dtype dtype, const float* in, size_t count, std::byte* out) {
   auto* halves = reinterpret_cast<Half*>(out);
   if (dtype == Dtype::float16) return narrow_float16(in, count, halves);
   if (dtype == Dtype::bfloat16) return Leveled<narrow_kernel<float_to_bfloat16>>::run(in, count, halves);
-  std::memcpy(out, in, 4 * count);
+  copy_bytes(out, in, 4 * count);
 }
 
 void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count) {

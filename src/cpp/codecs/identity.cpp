@@ -1,8 +1,8 @@
 // identity: the elements as they are. Wire: their own bytes, so of every dtype.
-#include <cstring>
 #include <limits>
 #include <type_traits>
 
+#include "base/copy.h"
 #include "codecs/codec.h"
 #include "codecs/floats.h"
 #include "codecs/unaligned.h"
@@ -59,13 +59,13 @@ class Identity final : public Codec {
   size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out, CodecError* error,
                 Losses) const override {
     if (error) *error = {};
-    if (count) std::memcpy(out, in, count * size_of(dtype));
+    if (count) copy_bytes(out, in, count * size_of(dtype));
     return count * size_of(dtype);
   }
 
   void decode(const std::byte* in, size_t bytes, size_t count, Dtype dtype, std::byte* out) const override {
     check_size(bytes, count, dtype);
-    if (count) std::memcpy(out, in, bytes);
+    if (count) copy_bytes(out, in, bytes);
   }
 
   void decode_add(const std::byte* in, size_t bytes, size_t count, Dtype dtype,

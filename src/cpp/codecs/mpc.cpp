@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/copy.h"
 #include "codecs/blocks/transpose.h"
 #include "codecs/codec.h"
 #include "codecs/floats.h"
@@ -140,14 +141,14 @@ class Mpc final : public Codec {
                                              : Leveled<encode_kernel<uint64_t>>::run;
     const size_t coded = run(in, count, distance_, out + 1, plain - 1);
     out[0] = coded ? kCoded : kRaw;
-    if (!coded) std::memcpy(out + 1, in, plain);
+    if (!coded) copy_bytes(out + 1, in, plain);
     return 1 + (coded ? coded : plain);
   }
 
   void decode(const std::byte* in, size_t bytes, size_t count, Dtype dtype, std::byte* out) const override {
     const size_t size = size_of(dtype);
     each(in, bytes, count, dtype, [&](const void* elements, size_t begin, size_t some) {
-      std::memcpy(out + begin * size, elements, some * size);
+      copy_bytes(out + begin * size, elements, some * size);
     });
   }
 
@@ -186,7 +187,7 @@ class Mpc final : public Codec {
     alignas(double) std::byte elements[kRun * sizeof(double)];
     for (size_t begin = 0; begin < count; begin += kRun) {
       const size_t some = std::min(kRun, count - begin);
-      std::memcpy(elements, in + 1 + begin * size_of(dtype), some * size_of(dtype));
+      copy_bytes(elements, in + 1 + begin * size_of(dtype), some * size_of(dtype));
       visit(elements, begin, some);
     }
   }

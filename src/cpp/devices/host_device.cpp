@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "base/copy.h"
 #include "base/error.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
@@ -200,7 +201,7 @@ void HostDevice::reduce(const Fold& fold, Stream stream) {
     gpucomm::reduce(fold.dtype, fold.op, first, sources.data(), static_cast<int>(sources.size()), fold.count,
                     fold.divisor);
     for (size_t i = 1; i < fold.destinations.size(); ++i)
-      std::memcpy(fold.destinations[i], first, fold.count * size_of(fold.dtype));
+      copy_bytes(fold.destinations[i], first, fold.count * size_of(fold.dtype));
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/copy.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
 #include "reduce/reduce.h"
@@ -93,7 +94,7 @@ Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
     const void* sources[] = {target, source};
     fold(in, sources, 2, 0, in.bytes);
   } else if (in.bytes && target != source) {
-    std::memcpy(target, source, in.bytes);
+    copy_bytes(target, source, in.bytes);
   }
   return Outcome::finished;
 }
@@ -121,7 +122,7 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
     if (chunk->remote && !transport_->fetch(in.peers[0], at(in.target, in.target_offset) + progress.moved))
       return outcome;
     if (chunk->bytes && chunk->data)
-      std::memcpy(at(in.target, in.target_offset) + progress.moved, chunk->data, chunk->bytes);
+      copy_bytes(at(in.target, in.target_offset) + progress.moved, chunk->data, chunk->bytes);
     progress.moved += chunk->bytes, progress.begun = true;
     transport_->consume(in.peers[0]);
     outcome = Outcome::moved;
@@ -144,7 +145,7 @@ Execution::Outcome Execution::receive_coded(const Instruction& in, LaneState& la
            " bytes more where ", program_->coded_slot_bytes - progress.moved, " can be, in ",
            describe(record()));
     if (chunk->remote && !transport_->fetch(in.peers[0], slot + progress.moved)) return outcome;
-    if (chunk->data) std::memcpy(slot + progress.moved, chunk->data, chunk->bytes);
+    if (chunk->data) copy_bytes(slot + progress.moved, chunk->data, chunk->bytes);
     progress.moved += chunk->bytes, progress.begun = true;
     transport_->consume(in.peers[0]);
     outcome = Outcome::moved;
@@ -199,7 +200,7 @@ void Execution::recode(const Instruction& in, const PieceCoding& coding) {
   ++decodes_;
   if (!lost_sq_ && coding.recode(from, own, at(after.target, after.target_offset), losses(after)))
     return void(++encodes_);
-  if (own != sum) std::memcpy(sum, own, in.bytes);
+  if (own != sum) copy_bytes(sum, own, in.bytes);
   coding.decode(from, sum, true);
   encode(after, coding);
 }
@@ -273,7 +274,7 @@ void Execution::fold_and_answer(const Instruction& in, size_t moved, size_t byte
     const size_t n = std::min(step, bytes - begin);
     std::byte* const twin = homes.empty() ? nullptr : homes[0] + begin;
     fold(in, sources_.data(), static_cast<int>(sources_.size()), moved + begin, n, twin);
-    for (size_t i = 1; i < homes.size(); ++i) std::memcpy(homes[i] + begin, result + begin, n);
+    for (size_t i = 1; i < homes.size(); ++i) copy_bytes(homes[i] + begin, result + begin, n);
     for (const void*& source : sources_) source = static_cast<const std::byte*>(source) + n;
   }
 }

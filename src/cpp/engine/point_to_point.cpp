@@ -1,9 +1,9 @@
 #include "engine/point_to_point.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "base/copy.h"
 #include "engine/progress.h"
 
 namespace gpucomm {
@@ -148,7 +148,7 @@ bool PointToPoint::receive(Message& m) {
   while (!m.progress.begun || m.progress.moved < m.bytes()) {
     const Chunk* chunk = expect(m);
     if (!chunk) return false;
-    if (chunk->bytes) std::memcpy(m.data + m.progress.moved, chunk->data, chunk->bytes);
+    if (chunk->bytes) copy_bytes(m.data + m.progress.moved, chunk->data, chunk->bytes);
     m.progress.moved += chunk->bytes, m.progress.begun = moved_ = true;
     transport_->consume(m.peer);
   }

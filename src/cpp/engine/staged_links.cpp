@@ -1,8 +1,8 @@
 #include "engine/staged_links.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "base/copy.h"
 #include "codecs/coding.h"
 
 namespace gpucomm {
@@ -110,7 +110,7 @@ bool StagedLinks::take(int number, const Parcel& parcel, const Chunk& chunk) {
          " is damaged: ", chunk.bytes, " bytes more where ", room, " can be");
   std::byte* const to = slot(peer.in, peer.taken) + peer.arrived;
   if (chunk.remote && !transport_->fetch(number, to)) return false;
-  if (chunk.bytes && chunk.data) std::memcpy(to, chunk.data, chunk.bytes);
+  if (chunk.bytes && chunk.data) copy_bytes(to, chunk.data, chunk.bytes);
   peer.arrived += chunk.bytes, peer.begun = pulled_ = true;
   transport_->consume(number);
   return true;

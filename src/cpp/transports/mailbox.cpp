@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstring>
 
+#include "base/copy.h"
 #include "base/cpus.h"
 #include "base/env.h"
 #include "base/fence.h"
@@ -147,7 +148,7 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
         to = box.slots + e.slot * layout_.slot_bytes;
       }
     }
-    if (n && to) std::memcpy(to, data + progress.moved, n);
+    if (n && to) copy_bytes(to, data + progress.moved, n);
     e.bytes = static_cast<uint32_t>(n), e.stamp = progress.stamp(bytes - progress.moved - n);
     progress.moved += n, progress.begun = true;
     publish(peer, e, tag, n);

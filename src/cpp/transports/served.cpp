@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/copy.h"
 #include "base/error.h"
 
 namespace gpucomm {
@@ -27,7 +28,7 @@ Wire::Request ServedWire::send(int peer, int stream, const std::byte* data, size
   Frame frame{.matched = matched, .bytes = std::string(bytes + kFraming, '\0')};
   const uint64_t size = bytes + 1;
   std::memcpy(frame.bytes.data(), &size, kWord);
-  std::memcpy(frame.bytes.data() + kWord, data, bytes);
+  copy_bytes(frame.bytes.data() + kWord, data, bytes);
   std::lock_guard lock(mutex_);
   const uint64_t number = ++sent_[line];
   std::memcpy(frame.bytes.data() + kWord + bytes, &number, kWord);
@@ -107,7 +108,7 @@ void ServedWire::finish_receive(Request request) {
   const auto found = pending_.find(request);
   if (found == pending_.end()) return;
   const Pending& p = found->second;
-  std::memcpy(p.data, p.frame + kWord, word(p.frame) - 1);
+  copy_bytes(p.data, p.frame + kWord, word(p.frame) - 1);
   pending_.erase(found);
 }
 
