@@ -93,6 +93,10 @@ class Host:
         self.device.end_stream(stream)
         return lambda: self.device.launch(graph, 0)
 
+    def int8_of_torch(self, arrays: list[Any]) -> Iterator[tuple[str, Callable[[int], object]]]:
+        """None: torch's are of GPUs."""
+        yield from ()
+
     def versions(self) -> dict[str, str]:
         """Of what the figures depend on."""
         return {"machine": platform.platform()}
@@ -145,6 +149,24 @@ class Cuda:
             work(stream.cuda_stream)
         return graph.replay  # type: ignore[no-any-return]
 
+    def int8_of_torch(self, arrays: list[Any]) -> Iterator[tuple[str, Callable[[int], object]]]:
+        """What encodes the array at an address as blocks of int8 and their scales."""
+
+        def encode(x: Any) -> Any:
+            blocks = x.view(-1, 128)
+            scales = blocks.abs().amax(1, keepdim=True).clamp_min(1e-30) / 127
+            return (blocks / scales).round().to(self.torch.int8), scales
+
+        at = {self.address(x): x for x in arrays}
+        yield "eager torch", lambda address: encode(at[address])
+        compiled = self.torch.compile(encode)
+        try:
+            compiled(arrays[0])
+        except Exception as error:  # it needs a compiler, and Triton
+            print(f"torch.compile: {str(error).strip().splitlines()[0]}")
+            return
+        yield "torch.compile", lambda address: compiled(at[address])
+
     def versions(self) -> dict[str, str]:
         """Of what the figures depend on."""
         from gpucomm import _cuda
@@ -176,7 +198,7 @@ class Bench:
     def _addresses(self, turn: int) -> list[int]:
         return [self.place.address(x) for x in self.sets[turn % ROTATED]]
 
-    def row(self, name: str, traffic: int, work: Callable[[list[int]], None]) -> Row:
+    def row(self, name: str, traffic: int, work: Callable[[list[int]], object]) -> Row:
         """Measures what `work` enqueues on the addresses of a set of buffers."""
         ceilings, times = [], []
         for turn in range(self.repeats + 1):
@@ -195,6 +217,8 @@ class Bench:
         yield from self._squares()
         for spec, width in CODECS.items():
             yield from self._codings(spec, 4 * self.count, int(self.count * width))
+        for name, encode in self.place.int8_of_torch([arrays[0] for arrays in self.sets]):
+            yield self.row(f"encode int8, {name}", 5 * self.count, lambda at, run=encode: run(at[0]))
 
     def _fold(self, dtype: str, width: int, k: int) -> Row:
         count = 4 * self.count // width
@@ -238,24 +262,45 @@ class Bench:
 
     def collectives(self) -> Iterator[Row]:
         """Ranks as threads on one device."""
-        for world in (4, 8):
-            n = 4 * self.count
-            yield from self._calls(world, 2 * world * n, "direct", segments=1)
-            yield from self._calls(world, 2 * world * n, "ring")
-            yield from self._calls(world, 2 * world * n, "linear_pipeline", segments=8)
+        for world in (2, 4, 8):
+            traffic = 2 * world * 4 * self.count
+            if world > 2:
+                yield from self._all_reduce(world, traffic, "direct", segments=1)
+                yield from self._all_reduce(world, traffic, "ring")
+                yield from self._all_gather(world, "int4")
+            yield from self._all_reduce(world, traffic, "linear_pipeline", segments=8)
 
-    def _calls(self, world: int, traffic: int, algorithm: str, **how: Any) -> Iterator[Row]:
-        """An all_reduce as it is called, and launched as a graph."""
-        region, arrays = _core.Region(world), self.sets[0][:world]
+    def _all_reduce(self, world: int, traffic: int, algorithm: str, **how: Any) -> Iterator[Row]:
+        arrays = self.sets[0][:world]
+
+        def call(comm: gpucomm.Communicator, stream: int | None) -> None:
+            comm.all_reduce(arrays[comm.rank], "mean", algorithm=algorithm, stream=stream, **how)
+
+        yield from self._calls(f"all_reduce {algorithm}, {world} ranks", world, traffic, call)
+
+    def _all_gather(self, world: int, codec: str) -> Iterator[Row]:
+        """Each rank encodes its part and decodes all of them; what is forwarded in between is not counted."""
+        part = self.count // world
+        parts = [self.place.floats(part) for _ in range(world)]
+        arrays = [self.place.floats(part * world) for _ in range(world)]
+        coded = int(part * CODECS[codec])
+
+        def call(comm: gpucomm.Communicator, stream: int | None) -> None:
+            comm.all_gather(parts[comm.rank], out=arrays[comm.rank], codec=codec, stream=stream)
+
+        traffic = world * (4 * part + coded + world * (coded + 4 * part))
+        yield from self._calls(f"all_gather {codec}, {world} ranks", world, traffic, call)
+
+    def _calls(
+        self, name: str, world: int, traffic: int, call: Callable[[gpucomm.Communicator, int | None], None]
+    ) -> Iterator[Row]:
+        """A collective as it is called, and launched as a graph."""
+        region = _core.Region(world)
         comms = [gpucomm.Communicator("local", rank, world, region=region) for rank in range(world)]
-        name = f"all_reduce {algorithm}, {world} ranks"
         with ThreadPoolExecutor(world) as pool:
 
             def together(stream: int | None = None) -> None:
-                def one(rank: int) -> None:
-                    comms[rank].all_reduce(arrays[rank], "mean", algorithm=algorithm, stream=stream, **how)
-
-                list(pool.map(one, range(world)))
+                list(pool.map(lambda comm: call(comm, stream), comms))
 
             yield self._enqueued(name, traffic, together)
             yield self._enqueued(f"{name}, graph", traffic, self.place.captured(together))

@@ -137,6 +137,7 @@ void run_named(const Call& call, Status* status) {
   if (name == "fp8_e5m2") return run<cuda::E5m2>(call, argument, status);
   if (name == "int8") return run<Int8>(call, argument, status);
   if (name == "int4") return run<Int4>(call, argument, status);
+  if (name == "zfp" && fills_words(argument)) return run<ZfpWord>(call, argument, status);
   if (name == "zfp") return run<Zfp>(call, argument, status);
   if (name != "fixed") throw std::logic_error("no program of this name");
   const int width = parse_fixed(argument).value().width;

@@ -1,7 +1,7 @@
 // fp8_e4m3, fp8_e5m2: blocks of 128 as 8-bit floats and a power of two; the wire is that of codecs/fp8.cpp.
 #pragma once
-#include "codecs/blocks/small_float.h"
 #include "cuda/blocks_program.h"
+#include "cuda/fp8_math.h"
 
 namespace gpucomm::cuda {
 
@@ -26,10 +26,7 @@ struct Fp8 {
     const int exponent = static_cast<int>(scale) - 127;
     if (!Format::valid(exponent)) return false;
     const float factor = blocks::power_of_two(exponent);
-    ex.each([&](unsigned lane) {
-      for (unsigned i = 0; i < kPerLane; ++i)
-        x[lane].at[i] = Format::decode(static_cast<uint8_t>(raw[lane].codes >> (8 * i)), factor);
-    });
+    ex.each([&](unsigned lane) { from_fp8<Format>(raw[lane].codes, factor, x[lane]); });
     return true;
   }
 
@@ -42,7 +39,7 @@ struct Fp8 {
       return encode_special<kFull>(ex, x, tile, message, status);
     const float inverse = blocks::power_of_two(-exponent);
     write<kFull>(ex, x, tile, message, exponent,
-                 [&](float value) { return Format::encode(value * inverse); });
+                 [&](const Four& values) { return to_fp8<Format>(values, inverse); });
   }
 
   // A block with NaN or Inf, which do not count for the scale, or at the end of float32's range.
@@ -62,17 +59,19 @@ struct Fp8 {
     const int exponent = Format::scale_for(most);
     const float inverse = blocks::power_of_two(-exponent);
     const uint32_t limit = Format::limit_for(exponent);
-    write<kFull>(ex, x, tile, message, exponent,
-                 [&](float value) { return Format::encode_any(value * inverse, limit); });
+    write<kFull>(ex, x, tile, message, exponent, [&](const Four& values) {
+      uint32_t codes = 0;
+      for (unsigned i = 0; i < kPerLane; ++i)
+        codes |= static_cast<uint32_t>(Format::encode_any(values.at[i] * inverse, limit)) << (8 * i);
+      return codes;
+    });
   }
 
   template <bool kFull, class Exec, class Code>
   GPUCOMM_PROGRAM void write(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
                              const Message& message, int exponent, const Code& code) const {
     ex.each([&](unsigned lane) {
-      uint32_t codes = 0;
-      for (unsigned i = 0; i < kPerLane; ++i) codes |= static_cast<uint32_t>(code(x[lane].at[i])) << (8 * i);
-      store_codes<kFull>(message.bytes + tile.number * kTile, lane * kPerLane, tile.count, codes);
+      store_codes<kFull>(message.bytes + tile.number * kTile, lane * kPerLane, tile.count, code(x[lane]));
       if (lane == 0)
         store_scale<1>(message.bytes + message.count, tile.number, static_cast<uint32_t>(exponent + 127));
     });

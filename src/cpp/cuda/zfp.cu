@@ -3,7 +3,18 @@
 #include "cuda/zfp_program.h"
 
 namespace gpucomm::cuda {
+namespace {
 
-const CodecKernels zfp = TileKernels<Zfp>::named("zfp");
+template <CodecKernels::Launch word, CodecKernels::Launch any>
+void by_rate(const Job& job) {
+  (fills_words(job.argument) ? word : any)(job);
+}
 
+using Word = TileKernels<ZfpWord>;
+using Any = TileKernels<Zfp>;
+
+const CodecKernels zfp{"zfp", by_rate<Word::encode, Any::encode>, by_rate<Word::decode, Any::decode>,
+                       by_rate<Word::decode_add_encode, Any::decode_add_encode>};
+
+}  // namespace
 }  // namespace gpucomm::cuda
