@@ -32,19 +32,19 @@ struct SmallFloat {
     return scale == kMostScale ? kLargestAtMost : kLargest;
   }
 
-  // To nearest, ties to even, of |scaled| <= 1.75 x 2^kTop. The sum with an aligner of the element's exponent
-  // has its last bit where the code has it; below the least normal number that exponent stands still.
-  static GPUCOMM_BLOCK uint8_t encode(float scaled) {
-    constexpr int32_t kLeastNormal = (127 + 1 - kBias) << 23, kAlign = kShift << 23;
+  // To nearest, ties to even, of |scaled| <= 1.75 x 2^kTop: the code, a byte. The sum with an aligner of the
+  // element's exponent has its last bit where the code has it; below the least normal number that exponent
+  // stands still. Without a maximum, of which GCC makes slower comparisons.
+  static GPUCOMM_BLOCK int32_t code(float scaled) {
+    constexpr int32_t kLeastNormal = (127 + 1 - kBias) << 23, kAligner = kLeastNormal + (kShift << 23);
     const auto bits = static_cast<int32_t>(bits_of(scaled));
-    const int32_t magnitude = bits & static_cast<int32_t>(kMagnitudeBits);
-    const int32_t own = bits & static_cast<int32_t>(kInfinityBits);
-    const int32_t exponent = own > kLeastNormal ? own : kLeastNormal;
-    const float aligner = float_of(exponent + kAlign);
-    const auto sum = static_cast<int32_t>(bits_of(float_of(magnitude) + aligner));
-    const int32_t code = sum - (exponent + kAlign) + ((exponent - kLeastNormal) >> kShift);
-    return static_cast<uint8_t>(code | (bits >> 24 & 0x80));
+    const int32_t above = (bits & static_cast<int32_t>(kInfinityBits)) - kLeastNormal;
+    const int32_t exponent = above & ~(above >> 31);
+    const float magnitude = float_of(bits & static_cast<int32_t>(kMagnitudeBits));
+    const auto sum = static_cast<int32_t>(bits_of(magnitude + float_of(exponent + kAligner)));
+    return (sum - (exponent - (exponent >> kShift)) - kAligner) | (bits >> 24 & 0x80);
   }
+  static GPUCOMM_BLOCK uint8_t encode(float scaled) { return static_cast<uint8_t>(code(scaled)); }
 
   // Of any element: beyond `limit` it becomes the limit, and NaN and Inf their codes.
   static GPUCOMM_BLOCK uint8_t encode_any(float scaled, uint32_t limit) {
