@@ -30,7 +30,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "codecs": codecs,
     "codec_traits": codec_traits,
     "codec_errors": codec_errors,
-    "codec_speeds": codec_speeds,
     "merges": merges,
     "exchanges": exchanges,
     "auto": auto_results,
@@ -43,6 +42,7 @@ KINDS: dict[str, Callable[[str], str]] = {
     "table": lambda name: TABLES[name](),
     "error": error,
     "peers": peer_results,
+    "speeds": codec_speeds,
     "reference": reference,
     "claim": claim,
 }

@@ -68,9 +68,9 @@ def codec_errors() -> str:
     return table(("codec", "bits per element>", "RMS error>", "largest error>", "promised>"), rows)
 
 
-def codec_speeds() -> str:
-    """Returns what `benchmarks/codecs.py` measured: times of a memcpy over theirs."""
-    rows = json.loads((RESULTS / "codecs.json").read_text())
+def codec_speeds(name: str) -> str:
+    """Returns what `benchmarks/codecs.py` measured, in a file of this name: times of a memcpy over theirs."""
+    rows = json.loads((RESULTS / f"{name}.json").read_text())
     plain = median(rows[0]["samples_s"]["encode"])
     lines = []
     for row in rows[1:]:
