@@ -4,9 +4,9 @@
 
 namespace gpucomm {
 
-// As memcpy, which glibc before 2.40 does by `rep movsb` from 4 KiB on. AMD's Zen 3 and Zen 4 do that at 2
-// GB/s in place of 40 where the target lies up to 31 bytes further in its page than the source: as NumPy's
-// arrays do beside a slot. There it is a loop.
+// As memcpy, which older glibc does by `rep movsb` from 2 KiB on. AMD's Zen 3 does that at 2 GB/s in place of
+// 40 where the target lies up to 31 bytes further in its page than the source (glibc bug 30994, of Zen 4
+// too), as NumPy's arrays do beside a slot. There it is a loop.
 void copy_bytes(void* to, const void* from, size_t bytes);
 
 // That loop, for 32 bytes and more. False: this processor cannot run it.

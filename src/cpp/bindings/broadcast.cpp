@@ -1,4 +1,3 @@
-
 #include "base/copy.h"
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
