@@ -40,7 +40,7 @@ bool copy_by_loop(void* to, const void* from, size_t bytes) {
 
 // Elsewhere `rep movsb` need not read the lines that it writes, which pays where the peer's core is far.
 void copy_bytes(void* to, const void* from, size_t bytes) {
-  constexpr size_t kShort = 2 << 10, kPage = 4 << 10, kNear = 64;
+  constexpr size_t kShort = 2 << 10, kPage = 4 << 10, kNear = 32;
   static const bool loops = __builtin_cpu_is("amd");
   const size_t further = (reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from)) % kPage;
   const bool slow = loops && bytes >= kShort && further && further < kNear;

@@ -25,7 +25,7 @@ struct Scaled {
     *scale = std::byte(exponent + 127);
     const float inverse = blocks::power_of_two(-exponent);
     int32_t codes[kBlock];  // in one loop GCC would narrow parts of the arithmetic too
-    for (size_t i = 0; i < count; ++i) codes[i] = Format::code(in[i] * inverse);
+    for (size_t i = 0; i < count; ++i) codes[i] = Format::encode(in[i] * inverse);
     for (size_t i = 0; i < count; ++i) payload[i] = std::byte(codes[i]);
     return true;
   }

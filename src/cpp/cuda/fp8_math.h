@@ -6,6 +6,13 @@
 
 namespace gpucomm::cuda {
 
+template <class Code>
+GPUCOMM_PROGRAM uint32_t packed(const Four& x, const Code& code) {
+  uint32_t codes = 0;
+  for (unsigned i = 0; i < kPerLane; ++i) codes |= static_cast<uint32_t>(code(x.at[i])) << (8 * i);
+  return codes;
+}
+
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 
 GPUCOMM_PROGRAM uint32_t pair_to_fp8(blocks::E4m3, float low, float high) {
@@ -54,10 +61,7 @@ GPUCOMM_PROGRAM void from_fp8(uint32_t codes, float factor, Four& x) {
 
 template <class Format>
 GPUCOMM_PROGRAM uint32_t to_fp8(const Four& x, float inverse) {
-  uint32_t codes = 0;
-  for (unsigned i = 0; i < kPerLane; ++i)
-    codes |= static_cast<uint32_t>(Format::encode(x.at[i] * inverse)) << (8 * i);
-  return codes;
+  return packed(x, [&](float value) { return Format::encode(value * inverse); });
 }
 
 template <class Format>

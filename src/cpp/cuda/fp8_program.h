@@ -60,10 +60,7 @@ struct Fp8 {
     const float inverse = blocks::power_of_two(-exponent);
     const uint32_t limit = Format::limit_for(exponent);
     write<kFull>(ex, x, tile, message, exponent, [&](const Four& values) {
-      uint32_t codes = 0;
-      for (unsigned i = 0; i < kPerLane; ++i)
-        codes |= static_cast<uint32_t>(Format::encode_any(values.at[i] * inverse, limit)) << (8 * i);
-      return codes;
+      return packed(values, [&](float value) { return Format::encode_any(value * inverse, limit); });
     });
   }
 

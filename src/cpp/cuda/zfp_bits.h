@@ -31,7 +31,6 @@ struct WordWriter {
 
   GPUCOMM_PROGRAM bool more() const { return fill < kWordBits; }
   GPUCOMM_PROGRAM void put(uint32_t code, unsigned length) { word |= code << fill, fill += length; }
-  GPUCOMM_PROGRAM void put_zeros(unsigned length) { fill += length; }
 };
 
 struct WordReader {
@@ -67,7 +66,6 @@ struct SharedWriter {
     fill += length, left -= length;
     if (fill >= kWordBits) flush(), fill -= kWordBits, pending >>= kWordBits;
   }
-  GPUCOMM_PROGRAM void put_zeros(unsigned length) { put(0, length); }
   GPUCOMM_PROGRAM void flush() { ex.or_into(*words++, static_cast<uint32_t>(pending)); }
 };
 

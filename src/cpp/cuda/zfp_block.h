@@ -37,7 +37,7 @@ GPUCOMM_PROGRAM void encode_block(const ZfpTables& tables, const Four& x, uint32
   const unsigned zeros = leading_zeros(q[0] | q[1] | q[2] | q[3] | 1);
   for (uint32_t& coefficient : q) coefficient <<= zeros;
   writer.put(((most >> 23) + 1) << 1 | 1, kZfpHeaderBits);
-  if (writer.more()) writer.put_zeros(zeros);
+  writer.put(0, zeros);
   for (int eight = 0; eight < 4 && writer.more(); ++eight) {
     uint32_t planes = planes_of_bytes(q[0] >> 24 | q[1] >> 24 << 8 | q[2] >> 24 << 16 | (q[3] & 0xff000000));
     for (int two = 0; two < 4 && writer.more(); ++two, planes <<= 8) {

@@ -41,9 +41,7 @@ GPUCOMM_PROGRAM bool find_largest(const Exec& ex, typename Exec::template Lanes<
 struct ZfpWord {  // R = 8
   static constexpr unsigned kTiles = 4;
   using Raw = uint32_t;
-  struct Shared {
-    ZfpTables tables;
-  };
+  using Shared = ZfpTables;
   static ZfpWord make(const char*) { return {}; }
 
   template <bool kFull>
@@ -55,7 +53,7 @@ struct ZfpWord {  // R = 8
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Raw>& raw,
                               const Tile&, typename Exec::template Lanes<Four>& x) const {
-    ex.each([&](unsigned lane) { decode_block(shared.tables, WordReader(raw[lane]), x[lane]); });
+    ex.each([&](unsigned lane) { decode_block(shared, WordReader(raw[lane]), x[lane]); });
     return true;
   }
 
@@ -67,7 +65,7 @@ struct ZfpWord {  // R = 8
     ex.each([&](unsigned lane) {
       if (!kFull && lane >= zfp_words(message, tile, kWordBits)) return;
       WordWriter writer;
-      if (most[lane]) encode_block(shared.tables, x[lane], most[lane], writer);
+      if (most[lane]) encode_block(shared, x[lane], most[lane], writer);
       store(message.bytes + tile.number * kTile + 4 * lane, writer.word);
     });
   }
@@ -132,18 +130,15 @@ struct Zfp {
   }
 };
 
-GPUCOMM_PROGRAM void copy_tables(ZfpTables& tables, unsigned thread, unsigned threads) {
+GPUCOMM_PROGRAM void prepare(ZfpTables& tables, unsigned thread, unsigned threads) {
   for (unsigned i = thread; i < kZfpEncodeEntries; i += threads) tables.encode[i] = kZfpTables.encode[i];
   for (unsigned i = thread; i < kZfpDecodeEntries; i += threads) tables.decode[i] = kZfpTables.decode[i];
 }
 GPUCOMM_PROGRAM void prepare(Zfp::Shared& shared, unsigned thread, unsigned threads) {
-  copy_tables(shared.tables, thread, threads);
-}
-GPUCOMM_PROGRAM void prepare(ZfpWord::Shared& shared, unsigned thread, unsigned threads) {
-  copy_tables(shared.tables, thread, threads);
+  prepare(shared.tables, thread, threads);
 }
 
 // Whether ZfpWord codes at this rate.
-inline bool fills_words(const char* rate) { return std::strtod(rate, nullptr) == 8; }
+inline bool fills_words(const char* rate) { return Zfp::make(rate).bits == kWordBits; }
 
 }  // namespace gpucomm::cuda

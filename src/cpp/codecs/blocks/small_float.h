@@ -35,7 +35,7 @@ struct SmallFloat {
   // To nearest, ties to even, of |scaled| <= 1.75 x 2^kTop: the code, a byte. The sum with an aligner of the
   // element's exponent has its last bit where the code has it; below the least normal number that exponent
   // stands still. Without a maximum, of which GCC makes slower comparisons.
-  static GPUCOMM_BLOCK int32_t code(float scaled) {
+  static GPUCOMM_BLOCK int32_t encode(float scaled) {
     constexpr int32_t kLeastNormal = (127 + 1 - kBias) << 23, kAligner = kLeastNormal + (kShift << 23);
     const auto bits = static_cast<int32_t>(bits_of(scaled));
     const int32_t above = (bits & static_cast<int32_t>(kInfinityBits)) - kLeastNormal;
@@ -44,12 +44,11 @@ struct SmallFloat {
     const auto sum = static_cast<int32_t>(bits_of(magnitude + float_of(exponent + kAligner)));
     return (sum - (exponent - (exponent >> kShift)) - kAligner) | (bits >> 24 & 0x80);
   }
-  static GPUCOMM_BLOCK uint8_t encode(float scaled) { return static_cast<uint8_t>(code(scaled)); }
 
   // Of any element: beyond `limit` it becomes the limit, and NaN and Inf their codes.
   static GPUCOMM_BLOCK uint8_t encode_any(float scaled, uint32_t limit) {
     const uint32_t bits = bits_of(scaled), magnitude = bits & kMagnitudeBits, sign = bits & ~kMagnitudeBits;
-    uint32_t code = encode(float_of(sign | (magnitude < limit ? magnitude : limit)));
+    uint32_t code = static_cast<uint32_t>(encode(float_of(sign | (magnitude < limit ? magnitude : limit))));
     if (kHasInfinity && magnitude == kInfinityBits) code = kInfinity | sign >> 24;
     return static_cast<uint8_t>(magnitude > kInfinityBits ? kNan : code);
   }
