@@ -1,21 +1,27 @@
-"""What the ranks of tests/test_device_processes.py run: each process has a host device of its own."""
+"""What the ranks of tests/test_device_processes.py run: each process has a host device of its own.
+
+Where the environment has TEST_DEVICE=cuda, as in tests/gpu, that is the first GPU.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from on_device import HostKit, Racing, stream_of, wait_for
+from on_gpu import CudaKit
 from reference import close
 from test_collectives import expect, inputs
 from test_device_collectives import call, has_result
 
 from gpucomm import errors
 
-own = functools.cache(HostKit)  # between processes all calls of a communicator are on one device
+# between processes all calls of a communicator are on one device
+own = functools.cache(CudaKit if os.environ.get("TEST_DEVICE") == "cuda" else HostKit)
 
 
 def refused_in_a_capture(comm: Any) -> str:
@@ -158,7 +164,7 @@ def crossed(comm: Any) -> list[float]:
     elif comm.rank == 1:
         comm.send(x, 0)
         comm.recv(there, 0, async_op=True).synchronize()
-        y = there.values
+        y = gpu.host(there)
     return y.tolist()
 
 
@@ -197,7 +203,7 @@ def early(comm: Any, deferred_us: int) -> tuple[bool, list[float]]:
         before = not gpu.device.done(event)
         racing.finish()
         gpu.device.end_event(event)
-    return before, x.values.tolist()
+    return before, gpu.host(x).tolist()
 
 
 def works(comm: Any) -> tuple[list[float], list[float], bool]:
@@ -208,7 +214,7 @@ def works(comm: Any) -> tuple[list[float], list[float], bool]:
         first = comm.all_reduce(racing.array(np.ones(5)), stream=stream, async_op=True)
         second = comm.all_reduce(racing.array(np.full(5, 3.0)), stream=stream, async_op=True)
         reading = racing.read(first.wait())
-        direct = second.synchronize().values.copy()
+        direct = gpu.host(second.synchronize()).copy()
         done = second.done()
         found = racing.found(reading)
     return found.tolist(), direct.tolist(), done
@@ -222,7 +228,7 @@ def uneven(comm: Any) -> bool:
     out = gpu.array(np.zeros(sum(received), np.float32))
     x = gpu.array(np.full(sum(sent), rank, np.float32))
     comm.all_to_all(x, counts=sent, out_counts=received, out=out, async_op=True).synchronize()
-    return bool((out.values == np.repeat(np.arange(comm.world), received)).all())
+    return bool((gpu.host(out) == np.repeat(np.arange(comm.world), received)).all())
 
 
 def met(fault: Any) -> tuple[str, str, float]:
@@ -329,14 +335,14 @@ def closings(comm: Any) -> tuple[list[int], list[bool]]:
         group = comm.split(0)
         x = gpu.array(np.ones(100))
         group.all_reduce(x, async_op=True).synchronize()
-        right.append(bool((x.values == comm.world).all()))
+        right.append(bool((gpu.host(x) == comm.world).all()))
         out = gpu.array(np.zeros(3))
         if comm.world == 2 or comm.rank < 2:  # of three ranks one sends nothing
             peer = 1 - comm.rank
             group.sendrecv(
                 gpu.array(np.full(3, float(comm.rank))), peer, out, peer, async_op=True
             ).synchronize()
-            right.append(bool((out.values == peer).all()))
+            right.append(bool((gpu.host(out) == peer).all()))
         group.close()
         del group
         comm.barrier()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,12 @@ def missing() -> str:
     import torch
 
     return "" if torch.cuda.is_available() else "this build of torch cannot use CUDA"
+
+
+def process_environment(**more: str) -> dict[str, str]:
+    """What lets ranks that are processes run tests/device_ranks.py on the GPU."""
+    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"TEST_DEVICE": "cuda", "PYTHONPATH": os.pathsep.join(path), **more}
 
 
 class CudaKit:

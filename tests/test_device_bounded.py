@@ -251,23 +251,47 @@ def test_the_host_waits_no_longer_than_it_may(make_kit: Any) -> None:
     assert run_ranks(2, body) == [False] * 2
 
 
+READS = (
+    lambda comm, x: comm._norms(x, [1]),
+    lambda comm, x: comm.all_reduce(x, max_rel_err=0.5, codec="int8"),
+    lambda comm, x: comm.all_reduce(x, codec="fixed:1e-2"),
+)
+
+
 def test_what_the_host_reads_comes_by_page_locked_memory(make_kit: Any) -> None:
     """Into other memory CUDA's copies block the host, whatever the deadline."""
     kit = make_kit(20)
 
     def body(comm: Communicator) -> list[int | None]:
         x, counts = kit.array(contribution(0, 5000, "normal")), []
-        for read in (
-            lambda: comm._norms(x, [1]),
-            lambda: comm.all_reduce(x, max_rel_err=0.5, codec="int8"),
-            lambda: comm.all_reduce(x, codec="fixed:1e-2"),
-        ):
+        for read in READS:
             before = kit.enqueued("allocate_pinned")
-            read()
+            with comm.subset([0]) as own:
+                read(own, x)
             counts.append(None if before is None else kit.enqueued("allocate_pinned") - before)
         return counts
 
     assert run_ranks(1, body)[0] in ([1, 1, 1], [None] * 3)
+
+
+def test_later_reads_allocate_nothing(make_kit: Any) -> None:
+    """CUDA may wait for all that it does when it gives memory, and when it takes memory back."""
+    kit = make_kit(20)
+
+    def body(comm: Communicator) -> list[int | None]:
+        x, large = (kit.array(contribution(comm.rank, count, "normal")) for count in (5000, 1_000_000))
+        allocated = []
+        for _ in range(3):
+            for read in READS:
+                read(comm, x), read(comm, large)
+            comm.barrier()
+            allocated.append(kit.enqueued("allocate"))
+            Racing(kit, 0).finish()
+            comm.barrier()
+        return allocated
+
+    first, second, third = run_ranks(2, body)[0]
+    assert first == second == third and first != 0
 
 
 def test_emulated_links_are_refused(make_kit: Any) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 STUB = """#!/bin/sh
@@ -37,3 +41,20 @@ def test_it_passes_where_nothing_fails_and_ends_where_nothing_is_built(tmp_path:
     (tmp_path / "log").unlink()
     done, commands = run(tmp_path, "*pip*")
     assert done.returncode == 1 and len(commands) == 1
+
+
+@pytest.mark.processes
+def test_the_benchmark_runs_without_a_gpu(tmp_path: Path) -> None:
+    """Every part of it but what asks torch; here no NCCL is found."""
+    file = tmp_path / "host.json"
+    command = [sys.executable, ROOT / "benchmarks" / "device.py", "--device", "host"]
+    command += ["--mib", "1", "--repeats", "1", "--json", file]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(file.read_text())
+    names = {row["name"] for row in told["sizes"][0]["rows"]}
+    assert {"reduce 8 x float32", "encode zfp:8", "all_reduce direct, 8 ranks, graph"} <= names
+    assert "all_reduce ring, 4 processes, arena" in names
+    steps = {row["name"]: row["steps"] for row in told["host"]}
+    assert steps["all_reduce direct, 8 ranks"] == 8, "one kernel a rank"
+    assert steps["all_reduce ring, 4 ranks"] == 4 * 6, "a fold or a copy for each rank and round"

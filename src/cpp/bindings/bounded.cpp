@@ -54,7 +54,7 @@ NormSums PyCommunicator::norms_on_device(Squared of, const Array& x, const Optio
 std::unique_ptr<DeviceNorms> PyCommunicator::begin_norms(std::shared_ptr<Device> device, Stream stream) {
   refuse_capture(device->capture_of(stream), "max_rel_err reads norms on the host");
   py::gil_scoped_release released;  // a device may have to wait before it gives memory, or takes it back
-  return std::make_unique<DeviceNorms>(std::move(device), stream);
+  return std::make_unique<DeviceNorms>(spare_, std::move(device), stream);
 }
 
 NormSums PyCommunicator::total_of(std::unique_ptr<DeviceNorms> given, Stream stream, Seconds limit) const {

@@ -15,6 +15,7 @@
 #include "bindings/parts.h"
 #include "engine/choose.h"
 #include "engine/communicator.h"
+#include "engine/spare.h"
 
 namespace gpucomm {
 
@@ -218,7 +219,7 @@ class PyCommunicator {
   std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,
                                          size_t count, Seconds limit);
   NormSums norms_on_device(Squared of, const Array& x, const Options& options);
-  static std::unique_ptr<DeviceNorms> begin_norms(std::shared_ptr<Device> device, Stream stream);
+  std::unique_ptr<DeviceNorms> begin_norms(std::shared_ptr<Device> device, Stream stream);
   NormSums total_of(std::unique_ptr<DeviceNorms> norms, Stream stream, Seconds limit) const;
   std::vector<Choice> predict_on_device(Shape call, Device& device) const;
   void agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose = Purpose::call);
@@ -271,6 +272,7 @@ class PyCommunicator {
   };
   Known& known_codec(const std::string& spec);
   std::map<std::string, Known> codecs_;     // by spec: a call like the last has the same
+  Spare spare_;                             // of devices
   std::vector<Kept> kept_;                  // arrays of asynchronous calls, until these are done
   std::shared_ptr<const Shape> preparing_;  // the call that our own ones come before
 };

@@ -126,7 +126,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
   double most = 0;
   {
     py::gil_scoped_release released;
-    auto largest = std::make_unique<DeviceLargest>(arrays.device, shape.dtype, spans, arrays.stream);
+    auto largest = std::make_unique<DeviceLargest>(spare_, arrays.device, shape.dtype, spans, arrays.stream);
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
     try {
       poll(largest->finished(), *core_, deadline, limit.count());

@@ -89,6 +89,7 @@ void HostDevice::reach(const Device& other) {
 }
 
 std::byte* HostDevice::allocate(size_t bytes) {
+  count("allocate");
   constexpr size_t kUnit = 256;
   auto* memory = static_cast<std::byte*>(
       std::aligned_alloc(kUnit, std::max(kUnit, (bytes + kUnit - 1) / kUnit * kUnit)));

@@ -79,7 +79,7 @@ class HostDevice : public Device {
   static void call(Stream stream, void (*function)(void*), void* argument);
 
   // Pieces of work that were enqueued, by kind, for tests: "copy", "reduce", ..., "record", "wait"; and how
-  // often "allocate_pinned" was called.
+  // often "allocate" was called, "allocate_pinned" among it.
   size_t enqueued(const std::string& kind) const;
 
  private:

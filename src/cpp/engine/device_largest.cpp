@@ -34,15 +34,14 @@ size_t room_of(size_t count) {
 
 }  // namespace
 
-DeviceLargest::DeviceLargest(std::shared_ptr<Device> device, Dtype dtype, const std::vector<Span>& spans,
-                             Stream stream)
-    : device_(std::move(device)), dtype_(dtype) {
+DeviceLargest::DeviceLargest(Spare& spare, std::shared_ptr<Device> device, Dtype dtype,
+                             const std::vector<Span>& spans, Stream stream)
+    : spare_(spare), device_(std::move(device)), dtype_(dtype) {
   const size_t item = size_of(dtype);
   size_t room = 0, left = 0;
   for (const Span& span : spans) room = std::max(room, room_of(span.count)), left += 2 * left_of(span.count);
-  if (room) scratch_ = OwnMemory(device_, room * item);
-  if (left) found_ = {device_, device_->allocate_pinned(left * item)};
-  std::byte* at = found_.get();
+  memory_ = spare.take(device_, room * item, left * item);
+  std::byte* at = memory_.here.get();
   for (const Span& span : spans)
     for (const Op op : {Op::max, Op::min}) {
       if (op == Op::min && span.count <= kFew) continue;  // all of it is there
@@ -57,7 +56,7 @@ DeviceLargest::DeviceLargest(std::shared_ptr<Device> device, Dtype dtype, const 
 }
 
 DeviceLargest::Span DeviceLargest::narrow(Op op, Span span, Stream stream) const {
-  std::byte* at = scratch_.get();
+  std::byte* at = memory_.there.get();
   while (span.count > kFew) {
     const size_t part = part_of(span.count);
     Fold fold{dtype_, op, 1, {at}, {}, part};

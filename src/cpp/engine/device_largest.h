@@ -1,10 +1,10 @@
 // The largest magnitude of what a device holds, for codecs that all ranks must agree on it for: by folds,
-// each of which leaves a 64th of what it takes, so no kernel of its own. The host reads what is left, in
-// page-locked memory: else CUDA's copy would block it.
+// each of which leaves a 64th of what it takes, so no kernel of its own. The host reads what is left.
 #pragma once
+#include <utility>
 #include <vector>
 
-#include "devices/handles.h"
+#include "engine/spare.h"
 
 namespace gpucomm {
 
@@ -15,7 +15,11 @@ class DeviceLargest {
     size_t count;
   };
   // Enqueues it behind what the stream holds.
-  DeviceLargest(std::shared_ptr<Device> device, Dtype dtype, const std::vector<Span>& spans, Stream stream);
+  DeviceLargest(Spare& spare, std::shared_ptr<Device> device, Dtype dtype, const std::vector<Span>& spans,
+                Stream stream);
+  // Once finished: the device writes to its memory.
+  ~DeviceLargest() { spare_.keep(std::move(memory_)); }
+  DeviceLargest(const DeviceLargest&) = delete;
   const OwnEvent& finished() const { return finished_; }
   // Once finished: of the elements times a factor; NaN where one is.
   double value(double factor) const;
@@ -24,10 +28,10 @@ class DeviceLargest {
   // What the folds leave of a span.
   Span narrow(Op op, Span span, Stream stream) const;
 
+  Spare& spare_;
   std::shared_ptr<Device> device_;
   Dtype dtype_;
-  OwnMemory scratch_;
-  OwnPinned found_;
+  Spare::Memory memory_;
   std::vector<Span> ends_;  // in it, read by the host
   OwnEvent finished_;
 };

@@ -1,36 +1,32 @@
 // Sums of squares of what a device holds, for the host: the device leaves them in parts, which are copied to
-// the host when all is added, and the host adds these up. They land in page-locked memory: else CUDA's copy
-// would block the host, which could look after nothing meanwhile.
+// the host when all is added, and the host adds these up.
 #pragma once
 #include <memory>
 
-#include "devices/handles.h"
+#include "engine/spare.h"
 
 namespace gpucomm {
 
 class DeviceNorms {
  public:
   // Enqueues that they are zeros, behind what the stream holds.
-  DeviceNorms(std::shared_ptr<Device> device, Stream stream);
+  DeviceNorms(Spare& spare, std::shared_ptr<Device> device, Stream stream);
   // Memory that the device may still write, where nobody has waited for its end, is given up for good.
   ~DeviceNorms();
   DeviceNorms(const DeviceNorms&) = delete;
 
   // Where Device::add_squares adds, behind the zeros.
-  std::byte* parts() const { return memory_->parts.get(); }
+  std::byte* parts() const { return memory_->there.get(); }
   // Enqueues the copy. The host waits for finished() before it asks for the total.
   void read(Stream stream);
   const OwnEvent& finished() const { return finished_; }
   NormSums total();
 
  private:
-  struct Memory {
-    OwnMemory parts;
-    OwnPinned found;
-  };
+  Spare& spare_;
   std::shared_ptr<Device> device_;
   OwnEvent finished_;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Spare::Memory> memory_;
   bool ended_ = false;
 };
 
