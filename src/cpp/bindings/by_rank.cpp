@@ -13,7 +13,7 @@ namespace gpucomm {
 // A new array like x, but with `rows` in the first dimension.
 py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t rows) const {
   std::vector<int64_t> extents = like.shape();
-  if (extents.empty()) extents = {1};
+  if (extents.empty()) extents.resize(1);
   extents[0] = rows;
   // The way through Python takes longer than a short message does.
   if (Py_IS_TYPE(x.ptr(), reinterpret_cast<PyTypeObject*>(py::detail::npy_api::get().PyArray_Type_)))
