@@ -109,6 +109,11 @@ class Mailbox : public Transport {
       int slot;
     };
     std::vector<Filled> kept;
+    struct Place {            // in a slot
+      uint32_t at = 0;        // where its last message begins
+      bool returned = false;  // that message has come back as it was
+    };
+    std::vector<Place> places;  // by slot
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
     std::array<bool, kRingEntries> in_slot{};  // which of the last messages sent took a slot
     size_t in_place = 0;                       // bytes read of a message in place
@@ -119,6 +124,7 @@ class Mailbox : public Transport {
   bool take_back(Box& box);
   bool take_slot(Box& box);
   int next_slot(Box& box, size_t bytes) const;
+  std::byte* place(Box& box, int slot, size_t bytes) const;
   int take_kept(Box& box, const Kept& part, size_t bytes);
   int finish_chunk(int peer);
   void settle(Box& box);
