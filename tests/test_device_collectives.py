@@ -533,6 +533,19 @@ def test_blocks_of_other_sizes_than_their_receiver_expects(make_kit):
         assert isinstance(error, MismatchError) and "counts and out_counts do not fit" in str(error)
 
 
+def test_a_mismatch_before_a_call_names_the_call_to_come(make_kit):
+    """The ranks agree on their largest magnitude first."""
+    kit = make_kit()
+
+    def body(comm):
+        x = kit.array(np.ones(300, np.float32))
+        comm.all_reduce(x, codec="fixed:1e-2", algorithm="coded_ring") if comm.rank else comm.all_reduce(x)
+
+    for error in outcomes_of(2, body):
+        assert isinstance(error, MismatchError)
+        assert "the preparation of all_reduce #1 (sum of 300 float32, on a device, codec fixed" in str(error)
+
+
 def test_a_rank_that_does_not_come(make_kit):
     kit = make_kit()
 

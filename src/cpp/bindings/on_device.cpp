@@ -136,7 +136,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
     }
     most = largest->value(arrays.staging ? arrays.staging->factor.value_or(1) : 1);
   }
-  agree_on_largest(&most, 1, limit);
+  prepare(shape, [&] { agree_on_largest(&most, 1, limit); });
   return shape.codec->agreed(most, core_->world());
 }
 
