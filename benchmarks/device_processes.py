@@ -36,11 +36,7 @@ def processes(turns: Turns, kind: str) -> Iterator[Row]:
                     times = ranks.run(seconds, kind, algorithm, turns.count, turns.repeats)
                     taken = statistics.median(map(max, zip(*times, strict=True)))
                     traffic = 2 * world * 4 * turns.count
-                    rate = traffic / taken
-                    yield Row(
-                        *(f"all_reduce {algorithm}, {name}", traffic),
-                        *(taken * 1e6, rate * 1e-9, rate / turns.ceiling),
-                    )
+                    yield Row.of(f"all_reduce {algorithm}, {name}", traffic, taken, turns.ceiling)
         except RankFailedError as error:
             print(f"{name}: {str(error).strip().splitlines()[-1]}")
 

@@ -30,6 +30,12 @@ class Row:
     GBps: float
     of_floor: float
 
+    @classmethod
+    def of(cls, name: str, traffic: int, seconds: float, ceiling: float) -> Row:
+        """`ceiling`: bytes a second of a copy, read plus written."""
+        rate = traffic / seconds
+        return cls(name, traffic, seconds * 1e6, rate * 1e-9, rate / ceiling)
+
 
 class Turns:
     """Runs things in turns with the copy that is their ceiling."""
@@ -57,6 +63,4 @@ class Turns:
             addresses = self.addresses(turn)
             ceilings.append(self._copy(turn))
             times.append(self.place.timed(lambda places=addresses: work(places)))
-        seconds, ceiling = statistics.median(times[1:]), statistics.median(ceilings[1:])
-        rate = traffic / seconds
-        return Row(name, traffic, seconds * 1e6, rate * 1e-9, rate / ceiling)
+        return Row.of(name, traffic, statistics.median(times[1:]), statistics.median(ceilings[1:]))

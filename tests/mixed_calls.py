@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from conftest import ALGORITHMS, ROOTED
+from conftest import ALGORITHMS, ROOTED, pairs
 from reference import DTYPES, OPS, close, defined, values
 from test_collectives import expect, inputs
+from test_device_collectives import FOLDS
 
 import gpucomm
 
-COLLECTIVES = sorted({c for a in ALGORITHMS.values() for c in a["collectives"] if c != "barrier"})
-FOLDS = ("all_reduce", "reduce", "reduce_scatter")
+COLLECTIVES = sorted({collective for collective, _ in pairs()})
 Started = tuple[Any, Callable[[Any], bool]]  # a Work, and whether its result is right
 
 
@@ -37,14 +37,10 @@ def place(own: random.Random, comm: Any, like: np.ndarray) -> np.ndarray:
     return array
 
 
-def algorithm_of(drawn: random.Random, comm: Any, collective: str) -> str:
+def algorithm_of(drawn: random.Random, comm: Any, collective: str, coded: bool = False) -> str:
     across = len(set(comm.nodes)) > 1
-    names = [
-        name
-        for name, a in ALGORITHMS.items()
-        if collective in a["collectives"] and not a["coded"] and (a["across_nodes"] or not across)
-    ]
-    return drawn.choice(["auto", *names])
+    names = [name for _, name in pairs(collective, coded=coded)]
+    return drawn.choice(["auto", *(n for n in names if ALGORITHMS[n]["across_nodes"] or not across)])
 
 
 def collective_call(drawn: random.Random, own: random.Random, comm: Any) -> Started:
@@ -86,10 +82,8 @@ def list_call(drawn: random.Random, own: random.Random, comm: Any) -> Started:
 def coded_call(drawn: random.Random, own: random.Random, comm: Any) -> Started:
     """Of small whole numbers, of which these codecs lose nothing."""
     arrays = inputs("all_reduce", "float32", comm.world, count_of(drawn))
-    names = [name for name, a in ALGORITHMS.items() if a["coded"] and "all_reduce" in a["collectives"]]
-    options = {"algorithm": drawn.choice(names), "codec": drawn.choice(["fp16", "bf16", "mpc"])}
-    if len(set(comm.nodes)) > 1:
-        options["algorithm"] = "auto"
+    options = {"algorithm": algorithm_of(drawn, comm, "all_reduce", coded=True)}
+    options["codec"] = drawn.choice(["fp16", "bf16", "mpc"])
     work = comm.all_reduce(place(own, comm, arrays[comm.rank]), async_op=True, **options)
     return work, lambda got: close(got, expect("all_reduce", arrays, 0, 0, "sum"), "sum")
 

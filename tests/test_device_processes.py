@@ -19,10 +19,15 @@ pytestmark = pytest.mark.processes
 PATH = str(Path(__file__).parent)
 
 
-# The smallest arena of three ranks: messages of the tests take many turns of its slots.
+@pytest.fixture(scope="module")
+def told():
+    """What the ranks' environment says: the smallest arena of three; messages take many turns."""
+    return {"PYTHONPATH": PATH, "GPUCOMM_ARENA_MIB": "1"}
+
+
 @pytest.fixture(scope="module", params=[2, 3])
-def world(request):
-    with gpucomm.local(request.param, env={"PYTHONPATH": PATH, "GPUCOMM_ARENA_MIB": "1"}) as world:
+def world(request, told):
+    with gpucomm.local(request.param, env=told) as world:
         yield world
 
 
@@ -107,8 +112,8 @@ def test_many_calls_that_nobody_waits_for(world):
     assert world.run(ranks_do.many, 50) == [[]] * world.ranks
 
 
-def test_the_host_does_not_wait_for_the_device():
-    with gpucomm.local(2, env={"PYTHONPATH": PATH}) as world:
+def test_the_host_does_not_wait_for_the_device(told):
+    with gpucomm.local(2, env=told) as world:
         assert world.run(ranks_do.early, 60_000) == [(True, [8.0] * 10)] * 2
 
 
@@ -129,15 +134,24 @@ def test_blocks_of_sizes_that_only_two_ranks_know(world):
         (ranks_do.wrong_blocks, "MismatchError", "counts and out_counts do not fit"),
         (ranks_do.absent, "CollectiveTimeoutError", "missing: 0"),
         (ranks_do.closed, "PeerLostError", "rank 0 has closed its communicator"),
-        (ranks_do.another_device, "UnavailableError", "all calls of a communicator are on one device"),
         (ranks_do.wrong_end, "MismatchError", "sends 3 float64 on a device"),
         (ranks_do.no_sender, "CollectiveTimeoutError", "has not called send for it"),
         (ranks_do.closed_sender, "PeerLostError", "rank 0 has closed its communicator"),
-        (ranks_do.another_device_for_messages, "UnavailableError", "all messages of a communicator are on"),
     ],
 )
 def test_faults(world, fault, kind, text):
     ranks_do.check_fault(world, fault, kind, text)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (ranks_do.another_device, "all calls of a communicator are on one device"),
+        (ranks_do.another_device_for_messages, "all messages of a communicator are on"),
+    ],
+)
+def test_two_devices_are_refused(world, fault, text):
+    ranks_do.check_fault(world, fault, "UnavailableError", text)
 
 
 def test_groups_that_end_leave_no_memory(world):

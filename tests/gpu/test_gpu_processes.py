@@ -7,6 +7,7 @@ from test_device_processes import (  # noqa: F401
     test_blocks_of_sizes_that_only_two_ranks_know,
     test_bounded_errors,
     test_every_algorithm,
+    test_faults,
     test_lists_of_arrays,
     test_many_calls_that_nobody_waits_for,
     test_messages,
@@ -15,8 +16,10 @@ from test_device_processes import (  # noqa: F401
     test_no_graph_takes_them,
     test_pieces_that_fit_in_the_arena_among_others_that_do_not,
     test_premultiplied_sums,
+    test_the_host_does_not_wait_for_the_device,
     test_the_same_bits_as_in_host_memory,
     test_work_waits_by_the_stream_and_synchronizes_by_the_host,
+    world,
 )
 
 import gpucomm
@@ -28,34 +31,9 @@ pytestmark = pytest.mark.processes
 def told():
     """What the ranks' environment says."""
     env = process_environment(GPUCOMM_DEVICE_TRANSPORT="arena", GPUCOMM_ARENA_MIB="1")
-    with gpucomm.local(2, env=env) as world:
-        kind, text, _ = world.run(device_ranks.in_a_group, device_ranks.one_call)[0]
+    with gpucomm.local(2, env=env) as two:
+        kind, text, _ = two.run(device_ranks.in_a_group, device_ranks.one_call)[0]
     if kind == "UnavailableError":  # as in some containers
         pytest.skip(text)
     assert kind == "nothing", text
     return env
-
-
-@pytest.fixture(scope="module", params=[2, 3])
-def world(request, told):
-    with gpucomm.local(request.param, env=told) as world:
-        yield world
-
-
-def test_the_host_does_not_wait_for_the_device(told):
-    with gpucomm.local(2, env=told) as world:
-        assert world.run(device_ranks.early, 60_000) == [(True, [8.0] * 10)] * 2
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind", "text"),
-    [
-        (device_ranks.wrong_count, "MismatchError", "sum of 3 float64"),
-        (device_ranks.host_and_device, "MismatchError", "on a device"),
-        (device_ranks.absent, "CollectiveTimeoutError", "missing: 0"),
-        (device_ranks.wrong_end, "MismatchError", "sends 3 float64 on a device"),
-        (device_ranks.no_sender, "CollectiveTimeoutError", "has not called send for it"),
-    ],
-)
-def test_faults(world, fault, kind, text):
-    device_ranks.check_fault(world, fault, kind, text)

@@ -126,15 +126,10 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
   double most = 0;
   {
     py::gil_scoped_release released;
-    auto largest = std::make_unique<DeviceLargest>(spare_, arrays.device, shape.dtype, spans, arrays.stream);
+    DeviceLargest largest(spare_, arrays.device, shape.dtype, spans, arrays.stream);
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
-    try {
-      poll(largest->finished(), *core_, deadline, limit.count());
-    } catch (const Error&) {
-      static_cast<void>(largest.release());  // the device may still write there
-      throw;
-    }
-    most = largest->value(arrays.staging ? arrays.staging->factor.value_or(1) : 1);
+    poll(largest.finished(), *core_, deadline, limit.count());
+    most = largest.value(arrays.staging ? arrays.staging->factor.value_or(1) : 1);
   }
   prepare(shape, [&] { agree_on_largest(&most, 1, limit); });
   return shape.codec->agreed(most, core_->world());

@@ -32,16 +32,27 @@ size_t room_of(size_t count) {
   return room;
 }
 
+// The folds of spans share their room; what is left of each, by both folds, is kept.
+size_t room_of(const std::vector<DeviceLargest::Span>& spans) {
+  size_t room = 0;
+  for (const auto& span : spans) room = std::max(room, room_of(span.count));
+  return room;
+}
+size_t left_of(const std::vector<DeviceLargest::Span>& spans) {
+  size_t left = 0;
+  for (const auto& span : spans) left += 2 * left_of(span.count);
+  return left;
+}
+
 }  // namespace
 
 DeviceLargest::DeviceLargest(Spare& spare, std::shared_ptr<Device> device, Dtype dtype,
                              const std::vector<Span>& spans, Stream stream)
-    : spare_(spare), device_(std::move(device)), dtype_(dtype) {
+    : device_(std::move(device)),
+      dtype_(dtype),
+      memory_(spare, device_, room_of(spans) * size_of(dtype), left_of(spans) * size_of(dtype)) {
   const size_t item = size_of(dtype);
-  size_t room = 0, left = 0;
-  for (const Span& span : spans) room = std::max(room, room_of(span.count)), left += 2 * left_of(span.count);
-  memory_ = spare.take(device_, room * item, left * item);
-  std::byte* at = memory_.here.get();
+  std::byte* at = memory_.here();
   for (const Span& span : spans)
     for (const Op op : {Op::max, Op::min}) {
       if (op == Op::min && span.count <= kFew) continue;  // all of it is there
@@ -56,7 +67,7 @@ DeviceLargest::DeviceLargest(Spare& spare, std::shared_ptr<Device> device, Dtype
 }
 
 DeviceLargest::Span DeviceLargest::narrow(Op op, Span span, Stream stream) const {
-  std::byte* at = memory_.there.get();
+  std::byte* at = memory_.there();
   while (span.count > kFew) {
     const size_t part = part_of(span.count);
     Fold fold{dtype_, op, 1, {at}, {}, part};
@@ -69,7 +80,8 @@ DeviceLargest::Span DeviceLargest::narrow(Op op, Span span, Stream stream) const
   return span;
 }
 
-double DeviceLargest::value(double factor) const {
+double DeviceLargest::value(double factor) {
+  memory_.done();
   double most = 0;
   for (const Span& end : ends_) {
     std::vector<std::byte> scaled(end.data, end.data + end.count * size_of(dtype_));

@@ -11,23 +11,18 @@ class DeviceNorms {
  public:
   // Enqueues that they are zeros, behind what the stream holds.
   DeviceNorms(Spare& spare, std::shared_ptr<Device> device, Stream stream);
-  // Memory that the device may still write, where nobody has waited for its end, is given up for good.
-  ~DeviceNorms();
-  DeviceNorms(const DeviceNorms&) = delete;
 
   // Where Device::add_squares adds, behind the zeros.
-  std::byte* parts() const { return memory_->there.get(); }
+  std::byte* parts() const { return memory_.there(); }
   // Enqueues the copy. The host waits for finished() before it asks for the total.
   void read(Stream stream);
   const OwnEvent& finished() const { return finished_; }
   NormSums total();
 
  private:
-  Spare& spare_;
   std::shared_ptr<Device> device_;
   OwnEvent finished_;
-  std::unique_ptr<Spare::Memory> memory_;
-  bool ended_ = false;
+  Spare::Part memory_;
 };
 
 }  // namespace gpucomm

@@ -19,6 +19,13 @@ Spare::Memory Spare::take(const std::shared_ptr<Device>& device, size_t there, s
   return {{device, there}, {device, device->allocate_pinned(here)}, here};
 }
 
+Spare::Part::~Part() {
+  if (done_)
+    spare_.keep(std::move(*memory_));
+  else
+    static_cast<void>(memory_.release());
+}
+
 void Spare::keep(Memory memory) {
   if (memory.there.bytes() > kMost) return;
   std::lock_guard lock(mutex_);
