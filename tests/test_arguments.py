@@ -154,6 +154,8 @@ def test_overlapping_buffers_are_refused():
         with pytest.raises(InvalidArgumentError, match="overlap"):
             comm.all_gather(whole[1:4], out=whole[:6])
         with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.all_gather(whole[1:9], out=whole[:8], counts=[8 * (rank == comm.rank) for rank in range(2)])
+        with pytest.raises(InvalidArgumentError, match="overlap"):
             comm.reduce_scatter(whole[:8], out=whole[2:6])
         with pytest.raises(InvalidArgumentError, match="overlap"):
             comm.gather(whole[1:4], comm.rank, out=whole[:6])

@@ -99,12 +99,20 @@ def test_a_fault_is_told_on_every_rank_and_soon(faults, fault, kind, words):
         assert seconds < 3, (rank, text)  # far below the 10 s after which it would be a timeout
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "forks"])
-def test_a_rank_that_exits_is_named(name, tmp_path):
-    ended = jobs.run(jobs.find(name), "2x2", 4, tmp_path, "exit_of_one")
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("mpich", "exit_of_one"),
+        ("openmpi", "exit_of_one"),
+        ("forks", "exit_of_one"),
+        ("forks", "end_of_one_in_a_group"),
+    ],
+)
+def test_a_rank_that_exits_is_named(name, check, tmp_path):
+    ended = jobs.run(jobs.find(name), "2x2", 4, tmp_path, check)
     assert ended.code == 0, ended.output
     for rank in (0, 2, 3):
-        kind, text, seconds = ended.reports[rank]["exit_of_one"]
+        kind, text, seconds = ended.reports[rank][check]
         assert kind == "PeerLostError" and "rank 1" in text and seconds < 5, (rank, kind, text, seconds)
 
 

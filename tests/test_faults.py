@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 
@@ -132,6 +133,46 @@ def test_ctrl_c_ends_a_wait(ranks, kind):
     ranks[0].send_signal(signal.SIGINT)
     _, stderr = ranks[0].communicate(timeout=5)
     assert "KeyboardInterrupt" in stderr and ranks[0].returncode != 0
+
+
+def test_without_a_free_descriptor_the_others_seem_alive(ranks):
+    script = """
+    import resource, time
+    import gpucomm
+    comm = gpucomm.init(timeout=20)
+    comm.barrier()
+    if comm.rank == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    else:
+        time.sleep(0.5)  # rank 0 looks after it meanwhile
+    comm.barrier()
+    """
+    ranks += rank_processes.start(textwrap.dedent(script), [{}] * 2)
+    for process in ranks:
+        _, stderr = process.communicate(timeout=30)
+        assert process.returncode == 0, stderr
+
+
+def test_a_thread_that_waits_for_ever_does_not_spoil_the_end(ranks):
+    script = """
+    import threading, time
+    import numpy as np
+    import gpucomm
+    from gpucomm import _core
+    region = _core.Region(2)
+    comms = [gpucomm.Communicator("local", rank, 2, region=region) for rank in range(2)]
+    threading.Thread(target=lambda: comms[0].recv(np.zeros(1), 1), daemon=True).start()
+    time.sleep(0.2)
+
+    class Slow:
+        def __del__(self):
+            time.sleep(0.3)
+
+    keep = Slow()  # so that the thread wakes while the interpreter ends
+    """
+    ranks += rank_processes.start(textwrap.dedent(script), [{}])
+    _, stderr = ranks[0].communicate(timeout=30)
+    assert (ranks[0].returncode, stderr) == (0, "")
 
 
 def test_nothing_is_left_behind(ranks):

@@ -128,6 +128,13 @@ def test_two_processes_with_one_rank(job: str, double: int) -> None:
     )
 
 
+def test_a_rank_of_another_pid_namespace(job: str, visitor: Visitor) -> None:
+    host = Rank(job, 0, 2)
+    elsewhere = {**wire.hello(1, 2, LONG), "pid": 1}
+    visitor().sendall(wire.frame(elsewhere))
+    check_all_raise([host], errors.MismatchError, "rank 1 is in another PID namespace (its pid is 1, seen")
+
+
 def test_different_world_sizes(job: str) -> None:
     ranks = [Rank(job, 0, 3), Rank(job, 1, 4)]
     check_all_raise(ranks, errors.MismatchError, "rank 1", "expects 4 ranks", "rank 0 expects 3")

@@ -45,12 +45,12 @@ SCRIPT = """
 import json, sys
 import gpucomm
 comm = gpucomm.init(timeout={timeout})
-x = gpucomm.empty({count})
+x = {array}
 x[:] = 1
 try:
     i = 0
     while True:
-        comm.all_reduce(x, op="mean", algorithm="{algorithm}", segments=1)
+        {call}
         i += 1
         if i == 5:
             print("started", flush=True)
@@ -62,16 +62,21 @@ print(json.dumps(bool((x == 5).all())), flush=True)
 """
 
 
+FOLDED = 'comm.all_reduce(x, op="mean", algorithm="direct", segments=1)'
+WRITTEN = 'comm.broadcast(x, 1, algorithm="direct", segments=1)'  # in part by the root
+SENT = "comm.send(x, 0) if comm.rank else comm.recv(x, 1)"
+
+
 def start(world: int, **options: object) -> list[subprocess.Popen[str]]:
-    script = SCRIPT.format(**{"timeout": 3.0, "count": 1 << 22, "algorithm": "direct"} | options)
-    return rank_processes.start(script, [{}] * world)
+    script = SCRIPT.format(**{"timeout": 3.0, "array": "gpucomm.empty(1 << 22)", "call": FOLDED} | options)
+    return rank_processes.start(script, [{"GPUCOMM_CMA": "2"}] * world)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("algorithm", ["direct", "ring", "linear_pipeline"])
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_and_arrays_stay_usable(ranks, algorithm, victim):
-    ranks += start(3, algorithm=algorithm, timeout=20)
+    ranks += start(3, call=FOLDED.replace("direct", algorithm), timeout=20)
     for process in ranks:
         assert process.stdout.readline() == "started\n"
     ranks[victim].send_signal(signal.SIGKILL)
@@ -85,9 +90,18 @@ def test_a_killed_rank_is_named_and_arrays_stay_usable(ranks, algorithm, victim)
 
 @pytest.mark.processes
 @pytest.mark.parametrize("attempt", range(3))
-def test_a_rank_that_wakes_late_writes_into_nobodys_array(ranks, attempt):
+@pytest.mark.parametrize(
+    ("array", "call"),
+    [
+        ("gpucomm.empty(1 << 22)", FOLDED),
+        ("__import__('numpy').empty(1 << 24, 'float32')", WRITTEN),
+        ("__import__('numpy').empty(1 << 20, 'float32')", SENT),
+    ],
+    ids=["folded", "written", "sent"],
+)
+def test_a_rank_that_wakes_late_writes_into_nobodys_array(ranks, array, call, attempt):
     """Stopped anywhere, often in the middle of an answer, it goes on with that once it is woken."""
-    ranks += start(2, timeout=0.5)
+    ranks += start(2, timeout=0.5, array=array, call=call)
     for process in ranks:
         assert process.stdout.readline() == "started\n"
     ranks[1].send_signal(signal.SIGSTOP)
@@ -216,16 +230,24 @@ def test_a_forked_child_keeps_its_hands_off():
         comm = gpucomm.init()
         x, y = gpucomm.empty(1 << 20), gpucomm.empty(200 << 18)
         x[:] = y[:] = 3
+        group = comm.split(0)
+        work = comm.recv(x[:8], 1 - comm.rank, async_op=True)
         child = os.fork()
         if not child:
-            del y
-            try:
-                gpucomm.empty(3, comm=comm)
-            except gpucomm.errors.ClosedError as error:
-                os._exit(0 if "fork" in str(error) else 1)
-            os._exit(2)
+            del y, group
+            for call in (lambda: gpucomm.empty(3, comm=comm), work.wait):
+                try:
+                    call()
+                except gpucomm.errors.ClosedError as error:
+                    assert "fork" in str(error)
+                else:
+                    os._exit(1)
+            os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert (x == 3).all() and (y == 3).all()
+        group.barrier()
+        comm.send(x[8:16], 1 - comm.rank)
+        work.wait()
         comm.all_reduce(x)
         assert (x == 6).all()
         print("whole") if comm.rank == 0 else None

@@ -132,6 +132,16 @@ def test_shrink_is_for_after_a_fault_and_once():
     run_ranks(1, body)
 
 
+def test_who_has_closed_it_cannot_shrink_it():
+    def body(comm):
+        comm.abort()
+        comm.close()
+        with pytest.raises(ClosedError, match=r"shrink\(\) comes before close\(\)"):
+            comm.shrink(timeout=1)
+
+    run_ranks(1, body)
+
+
 def test_a_member_that_does_not_meet_the_others_costs_an_attempt():
     """It is settled that it goes on, then it falls silent: the others begin again without it."""
 

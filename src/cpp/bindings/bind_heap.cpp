@@ -17,7 +17,7 @@ struct Block {
 };
 
 std::shared_ptr<Heap> heap_of(PyCommunicator& communicator) {
-  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
+  check_not_forked();
   Transport& transport = communicator.core().transport();
   if (auto heap = transport.heap()) return heap;
   fail(ErrorKind::unavailable, "there is no shared heap: ", transport.heap_note(), communicator.where());

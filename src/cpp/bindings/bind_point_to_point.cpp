@@ -70,9 +70,7 @@ Raises:
 }  // namespace
 
 void PyCommunicator::check_peer(const char* what, int peer) const {
-  if (forked())
-    fail(ErrorKind::closed,
-         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
+  check_not_forked();
   if (peer < 0 || peer >= core_->world())
     fail(ErrorKind::invalid_argument, what, " must be in [0, ", core_->world(), "), got ", peer);
   if (peer == core_->rank())

@@ -31,6 +31,7 @@ Seconds seconds(double value) {
 }  // namespace
 
 static bool interrupted() {
+  if (finalizing()) return false;
   py::gil_scoped_acquire held;
   return PyErr_CheckSignals() != 0;
 }
@@ -40,6 +41,12 @@ bool forked() {
   return is_child.load(std::memory_order_relaxed);
 }
 
+void check_not_forked() {
+  if (forked())
+    fail(ErrorKind::closed,
+         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
+}
+
 bool ended(const Pending& call) {
   if (!call.done.load(std::memory_order_acquire)) return false;
   return call.error || !call.finished || call.captured || call.finished->device()->done(call.finished->get());
@@ -47,6 +54,7 @@ bool ended(const Pending& call) {
 
 py::object PyWork::wait(std::optional<double> timeout_s) {
   if (!settled()) {
+    check_not_forked();
     std::optional<Seconds> timeout;
     if (timeout_s) timeout = seconds(*timeout_s);
     blocking(*communicator_, [&] {
@@ -152,10 +160,13 @@ PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, 
   endpoint.channel = 1;
   auto messages = open_transport(transport, endpoint, links, collectives->clocks());
   const Census* census = collectives->census();
-  core_ = std::make_shared<Communicator>(std::move(collectives), std::move(messages),
-                                         emulation ? concat("emulated(", transport, ")") : transport,
-                                         endpoint.rank, endpoint.nodes,
-                                         census ? census->identity : endpoint.identity, timeout);
+  const uint64_t identity = census ? census->identity : endpoint.identity;
+  core_ = {new Communicator(std::move(collectives), std::move(messages),
+                            emulation ? concat("emulated(", transport, ")") : transport, endpoint.rank,
+                            endpoint.nodes, identity, timeout),
+           [](const Communicator* core) {
+             if (!forked()) delete core;  // what a child shares is its parent's to close
+           }};
   if (emulation) core_->set_links(emulation->links);
   emulation_ = emulation;
   if (links) emulation_->began_ns = began(core_->transport().clocks());
@@ -216,15 +227,14 @@ void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, c
     fail(ErrorKind::invalid_argument, "out must hold ", count, " elements of ", name_of(x.dtype()), ", got ",
          out.count(), " of ", name_of(out.dtype()));
   const std::byte* begin = shared_bytes < out.bytes() ? x.data() : out.data();
-  if (x.overlaps(out) && begin != shared)
+  const bool one = x.bytes() == out.bytes() ? x.data() == out.data() : begin == shared;
+  if (x.overlaps(out) && !one)
     fail(ErrorKind::invalid_argument,
          "x and out overlap, but not as one call in place would: pass arrays apart");
 }
 
 Shape PyCommunicator::shape(Collective collective, const Array& x, const Options& options) const {
-  if (forked())
-    fail(ErrorKind::closed,
-         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
+  check_not_forked();
   if (options.segments && (*options.segments < 1 || *options.segments > 4096))
     fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments);
   Shape shape;
@@ -345,7 +355,7 @@ py::object PyCommunicator::reduce(py::object x, int root, const std::string& op,
 }
 
 py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_op) {
-  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
+  check_not_forked();
   const Shape nothing{.purpose = Purpose::barrier, .algorithm = "one_shot"};  // of an all_reduce
   return begin(nothing, {}, py::none(), py::none(), {.async_op = async_op}, timeout(timeout_s));
 }
@@ -358,7 +368,7 @@ void PyCommunicator::abort() {
 
 std::vector<int> PyCommunicator::survivors(int round, double patience_s) {
   const Seconds patience = seconds(patience_s);
-  if (forked()) fail(ErrorKind::closed, "a communicator does not survive fork()");
+  check_not_forked();
   std::vector<int> ranks;
   blocking(*core_, [&] { ranks = core_->survivors(round, patience); });
   return ranks;

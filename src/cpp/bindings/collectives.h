@@ -2,6 +2,7 @@
 // kept.
 #pragma once
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <deque>
@@ -283,13 +284,39 @@ pybind11::list flight_log(Communicator& communicator);
 // Writes them to a file; what goes wrong with that is said, and raises nothing.
 void dump_flight_log(Communicator& communicator, const char* why);
 
+// Whether the interpreter is ending: threads that ask for the GIL then are ended where they stand.
+inline bool finalizing() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
+// Without the GIL; and for ever, where the interpreter has ended meanwhile: there is nothing to go back to.
+class Released {
+ public:
+  Released() : state_(PyEval_SaveThread()) {}
+  Released(const Released&) = delete;
+  ~Released() {
+    while (finalizing()) ::pause();
+    PyEval_RestoreThread(state_);
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
 // Runs what may block, without the GIL. The exception of a signal's handler (Ctrl-C) goes before the error
 // that it caused; a fault writes the flight log where one is asked for.
 template <class Call>
 void blocking(Communicator& communicator, Call call) {
   try {
-    pybind11::gil_scoped_release released;
-    call();
+    {
+      const Released released;
+      call();
+    }
+    if (PyErr_Occurred()) throw pybind11::error_already_set();  // the call ended while the handler ran
   } catch (const Error& error) {
     if (PyErr_Occurred()) throw pybind11::error_already_set();
     if (error.kind != ErrorKind::closed && std::getenv("GPUCOMM_FLIGHT_DIR"))
@@ -300,6 +327,7 @@ void blocking(Communicator& communicator, Call call) {
 
 // True in a child of fork: a communicator does not survive that.
 bool forked();
+void check_not_forked();
 
 }  // namespace gpucomm
 

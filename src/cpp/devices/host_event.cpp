@@ -34,8 +34,7 @@ long long HostMark::maker() const { return words_->pid; }
 
 bool HostMark::maker_ended() const {
   if (!words_->pid || words_->pid == getpid()) return false;
-  const ProcessState now = process_state(words_->pid);
-  return now.ended() || now.started != words_->started;
+  return process_state(words_->pid).lost(words_->started);
 }
 
 HostEvent::HostEvent() : words_(std::make_shared<HostMark::Words>()) {}

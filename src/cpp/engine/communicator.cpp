@@ -113,6 +113,7 @@ std::shared_ptr<Work> Communicator::attempt(const Shape& shape, const Arrays& ar
 }
 
 std::shared_ptr<Work> Communicator::start(const Shape& shape, const Arrays& arrays, Seconds timeout) {
+  Progress::instance().prepare();
   auto work = submit(shape, arrays, timeout);
   drive_once();  // the first messages leave at once
   if (busy()) Progress::instance().add(*this);

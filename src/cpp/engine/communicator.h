@@ -179,7 +179,7 @@ class Communicator : public Drivable {
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
   void fault(const Error& error);
-  bool end(const Error& error);
+  void end(const Error& error);
   void interrupt() override;
   CallRecord record_of(const Work& work) const;
   void check_peers(const Work& work) const;

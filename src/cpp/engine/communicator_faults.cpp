@@ -126,8 +126,7 @@ void Communicator::close() {
   if (left_.exchange(true)) return;
   const Error error(ErrorKind::closed,
                     "the communicator was closed before this call had finished" + fate_.where());
-  if (end(error) + messages_.end(error))
-    transport_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
+  end(error), messages_.end(error);
   if (on_device_ && !fate_.failed()) on_device_->settle();
   messages_.leave();
   transport_->leave();
@@ -141,13 +140,13 @@ void Communicator::abort() {
   messages_.end(error);
 }
 
-// Returns whether calls were under way.
-bool Communicator::end(const Error& error) {
+void Communicator::end(const Error& error) {
   std::lock_guard lock(mutex_);
   if (on_device_) fate_.failed() ? on_device_->fault() : on_device_->leave();
-  const bool unfinished = !queue_.empty();
+  if (queue_.empty()) return;
+  fate_.abandon();
+  transport_->withdraw();
   while (!queue_.empty()) finish_front(error);
-  return unfinished;
 }
 
 }  // namespace gpucomm

@@ -11,6 +11,10 @@ void Fate::fail(const Error& error) {
   control_->poison({rank_, error.kind, error.what()});
 }
 
+void Fate::abandon() const {
+  control_->poison({rank_, ErrorKind::peer_lost, "closed its communicator with calls under way"});
+}
+
 bool Fate::failed() const {
   std::lock_guard lock(mutex_);
   return fault_.has_value();

@@ -23,6 +23,9 @@ class Fate {
   // A fault ends the communicator, here and on every rank.
   void fail(const Error& error);
   bool failed() const;  // by a fault found here
+  // Its end takes calls under way along: the others must hear of it before these calls' arrays are used
+  // again.
+  void abandon() const;
   void check_open() const;
   Error closed_error() const;  // with what ended it
   // Throws what any rank has found.

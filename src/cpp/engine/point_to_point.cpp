@@ -12,6 +12,8 @@ namespace {
 // The tag says what the message is, so that a receiver that expects another one can name it.
 constexpr int kNumberShift = 48, kDtypeShift = 43;
 constexpr uint64_t kOnDevice = uint64_t{1} << 42, kOverNccl = kOnDevice >> 1, kCountMask = kOverNccl - 1;
+// Longer messages than the slots between two ranks ever hold wait for their receiver anyway.
+constexpr size_t kBuffered = 2 << 20;
 static_assert(kDtypes <= 1 << (kNumberShift - kDtypeShift));
 
 uint64_t tag_of(const Message& m) {
@@ -138,6 +140,7 @@ bool PointToPoint::move(Message& m) {
   if (m.device) return move_on_device(m);
   if (!m.sending) return receive(m);
   const size_t before = m.progress.moved;
+  m.progress.plain = m.bytes() > kBuffered;
   const bool through =
       transport_->send(m.peer, tag_of(m), m.data, m.bytes(), m.progress) && transport_->flush(m.peer);
   moved_ |= through || m.progress.moved > before;
@@ -148,9 +151,15 @@ bool PointToPoint::receive(Message& m) {
   while (!m.progress.begun || m.progress.moved < m.bytes()) {
     const Chunk* chunk = expect(m);
     if (!chunk) return false;
-    if (chunk->bytes) copy_bytes(m.data + m.progress.moved, chunk->data, chunk->bytes);
+    if (chunk->remote && !transport_->fetch(m.peer, m.data + m.progress.moved)) return false;
+    if (chunk->data) copy_bytes(m.data + m.progress.moved, chunk->data, chunk->bytes);
     m.progress.moved += chunk->bytes, m.progress.begun = moved_ = true;
     transport_->consume(m.peer);
+  }
+  if (transport_->read_in_place()) {
+    // After a fault the sender may use its array again while we still read there.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    fate_.check_poison();
   }
   return true;
 }
@@ -190,13 +199,14 @@ void PointToPoint::finish_front(Queue& queue) {
   finish(*message, {});
 }
 
-bool PointToPoint::end(const Error& error) {
+void PointToPoint::end(const Error& error) {
   std::lock_guard lock(mutex_);
-  return drop(error);
+  drop(error);
 }
 
 bool PointToPoint::drop(const Error& error) {
   const bool unfinished = !active_.empty();
+  if (unfinished) fate_.abandon(), transport_->withdraw();
   for (int index : std::exchange(active_, {}))
     for (Queue queue = std::exchange(queues_[index], {}); !queue.empty(); queue.pop_front())
       abandon(*queue.front(), error);

@@ -33,7 +33,7 @@ class PointToPoint : public Drivable {
   // Leaves what is under way to the progress thread.
   void hand_over();
   // Ends all that is under way with this error; returns whether there was anything.
-  bool end(const Error& error);
+  void end(const Error& error);
   // The communicator is closed: what was sent still leaves.
   void leave();
   bool drive_once() override;

@@ -58,18 +58,6 @@ std::vector<bool> plain_sends(const Plan& plan, const std::vector<Plan>& all) {
   return plain;
 }
 
-// Whether this rank has nothing else to do than to serve one peer.
-bool serves_one(const Plan& plan) {
-  int served = -1;
-  for (const Step& step : plan.steps) {
-    for (int peer : step.peers) {
-      if (receives(step.kind) || (served >= 0 && peer != served)) return false;
-      served = peer;
-    }
-  }
-  return true;
-}
-
 class Compiler {
  public:
   Compiler(const Plan& plan, const Layout& layout, const Layout& out_layout, size_t item, Program& program,
@@ -80,7 +68,6 @@ class Compiler {
         item_(item),
         program_(program),
         plain_(std::move(plain)),
-        idle_(program.shape.count * item >= kCold && serves_one(plan)),
         sent_(plan.world),
         received_(plan.world) {}
 
@@ -134,7 +121,7 @@ class Compiler {
       met[peer] = true;
       in.below += peer < plan_.rank;
     }
-    in.plain = plain_[program_.instructions.size()] && !(idle_ && in.bytes <= kFine);
+    in.plain = plain_[program_.instructions.size()];
     in.coded = (step.kind == StepKind::recv ? step.target : step.source).space == Space::coded;
     program_.lanes = std::max(program_.lanes, step.lane + 1);
     program_.instructions.push_back(std::move(in));
@@ -144,12 +131,7 @@ class Compiler {
   const Layout &layout_, &out_layout_;
   size_t item_;
   Program& program_;
-  // A rank that only serves one peer may take half of the work by staging, where no cache holds the message.
-  // Whether that is better than one copy by the kernel differs between machines: finely cut it is done, so
-  // that both can be tried.
-  static constexpr size_t kCold = 32 << 20, kFine = 256 << 10;
   std::vector<bool> plain_;
-  bool idle_;
   std::vector<bool> sent_, received_;
 };
 

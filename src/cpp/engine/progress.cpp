@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
+#include "base/error.h"
 #include "engine/drivable.h"
 
 namespace gpucomm {
@@ -20,12 +22,26 @@ void Progress::add(Drivable& drivable) {
   std::lock_guard lock(mutex_);
   if (std::find(drivables_.begin(), drivables_.end(), &drivable) == drivables_.end())
     drivables_.push_back(&drivable);
-  if (!running_) {
-    running_ = true;
-    std::thread([this] { loop(); }).detach();
-  }
+  run();
   work_.notify_one();
   drivables_.front()->transport().wake_self();  // the thread may be asleep on that bell
+}
+
+void Progress::prepare() {
+  std::lock_guard lock(mutex_);
+  run();
+}
+
+// With the lock held.
+void Progress::run() {
+  if (running_) return;
+  try {
+    std::thread([this] { loop(); }).detach();
+  } catch (const std::system_error& error) {
+    fail(ErrorKind::unavailable,
+         "the thread that moves asynchronous calls on could not be started: ", error.what());
+  }
+  running_ = true;
 }
 
 void Progress::forget(Drivable& drivable) {

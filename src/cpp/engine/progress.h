@@ -13,12 +13,15 @@ class Drivable;
 class Progress {
  public:
   static Progress& instance();
+  // Starts the thread, where that has not been done: before what cannot be taken back.
+  void prepare();
   // Drives it until it has no call under way.
   void add(Drivable& drivable);
   // Returns when the thread can not touch it any more.
   void forget(Drivable& drivable);
 
  private:
+  void run();
   void loop();
   bool drive_all();
   void rest();

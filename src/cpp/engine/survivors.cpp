@@ -23,6 +23,9 @@ std::vector<int> Communicator::survivors(int round, Seconds patience) {
   if (!fault)
     fail(ErrorKind::invalid_argument, "shrink() is for after a fault, this communicator has had none",
          fate_.where());
+  if (left_.load())
+    fail(ErrorKind::closed, "shrink() comes before close(): this rank has left the communicator",
+         fate_.where());
   const Error error(ErrorKind::closed, concat("this communicator is closed after a fault: ", *fault));
   if (fate_.close()) end(error), messages_.end(error);
   census.came[round].fetch_or(uint64_t{1} << rank_);

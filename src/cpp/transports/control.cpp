@@ -151,6 +151,20 @@ void Control::flush(std::chrono::milliseconds at_most) {
     std::this_thread::sleep_for(100us);
 }
 
+// To all whom it still reaches: a line that has failed to one of them is no reason to tell the others
+// nothing.
+void Control::say_last(const Message& message, std::chrono::milliseconds at_most) {
+  const auto despite = [](auto&& act) {
+    try {
+      act();
+    } catch (const Error&) {
+    }
+  };
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_ && !peers_[peer].left) despite([&] { send(peer, message); });
+  despite([&] { flush(at_most); });
+}
+
 void Control::refuse(const Refusal& refusal) {
   std::lock_guard lock(mutex_);
   Message message = state(kRefused, refusal.sequence);
@@ -177,8 +191,7 @@ uint64_t Control::told(int peer) {
 
 void Control::leave() {
   std::lock_guard lock(mutex_);
-  broadcast(state(kLeft, peers_[rank_].arrived));
-  flush(kFarewell);
+  say_last(state(kLeft, peers_[rank_].arrived), kFarewell);
   cancel();
 }
 
@@ -189,8 +202,7 @@ void Control::poison(const Poison& poison) {
   Message message = state(kPoison, peers_[rank_].arrived);
   message.poison_rank = poison.rank, message.poison_kind = static_cast<uint32_t>(poison.kind);
   message.say(poison.text);
-  broadcast(message);
-  flush(kAlarm);
+  say_last(message, kAlarm);
 }
 
 bool Control::poisoned() {

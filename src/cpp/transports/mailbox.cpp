@@ -127,7 +127,7 @@ static void add(std::atomic<uint64_t>& counter, uint64_t n) {
 
 bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
   Box& box = boxes_[peer];
-  if (progress.lent) return returned(box, progress);
+  if (progress.lent) return returned(peer, progress);
   if (progress.answered) return notify(peer, tag, bytes);
   if (!progress.begun && !progress.there && lendable(peer, data, bytes))
     return lend(peer, tag, data, bytes, false, progress);
@@ -236,8 +236,7 @@ const Chunk* Mailbox::peek(int peer) {
     box.chunk = {region_->base + loan.offset + box.in_place, n, e.tag, 0, loan.answer};
     read_in_place_ = true;
   } else if (e.slot == kRemote) {
-    const size_t n = std::min<size_t>(loan_of(e).bytes - box.in_place, kRemoteChunk);
-    box.chunk = {nullptr, n, e.tag, 0, 0, true};
+    box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0, 0, true};
     read_in_place_ = true;
   } else if (e.slot == kAnswer) {
     box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0};
@@ -272,7 +271,7 @@ int Mailbox::finish_chunk(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
   add(bytes_received_, box.chunk.bytes);
-  if (e.slot == kInPlace || e.slot == kRemote) {
+  if (e.slot == kInPlace) {
     box.in_place += box.chunk.bytes;
     if (box.in_place < loan_of(e).bytes) return -1;
     box.in_place = 0;

@@ -11,7 +11,7 @@
 // the receiver reads it there, and the send has ended when the receiver has read all of it. Where the sender
 // will get an answer into that same memory, the receiver may write it there itself. A long message in private
 // memory, which the receiver only stores, it fetches in the same way by cross-memory attach, where that is
-// quick.
+// quick; the sender, while it waits for that, does a part of the work.
 #pragma once
 #include <array>
 #include <atomic>
@@ -44,6 +44,8 @@ struct MailboxLayout {
 size_t mailbox_bytes(int world);
 
 struct Entry;
+struct Loan;
+struct Sharing;
 struct RegionHeader;
 struct RankArea;
 
@@ -117,6 +119,8 @@ class Mailbox : public Transport {
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
     std::array<bool, kRingEntries> in_slot{};  // which of the last messages sent took a slot
     size_t in_place = 0;                       // bytes read of a message in place
+    uint32_t read = 0;                         // pieces read of a message that both ends copy
+    bool reading = false;                      // one more is this rank's
     Chunk chunk;
   };
   Box open_box(int peer) const;
@@ -136,7 +140,12 @@ class Mailbox : public Transport {
   void probe_peers();
   void open(std::byte* begin, size_t bytes);
   bool notify(int peer, uint64_t tag, size_t bytes);
-  bool returned(const Box& box, const SendProgress& progress) const;
+  bool returned(int peer, const SendProgress& progress);
+  void write_pieces(int peer, Entry& e);
+  bool share(int peer, Sharing& sharing, std::byte* to, size_t bytes);
+  bool read_pieces(int peer, const Loan& loan, Sharing& sharing, std::byte* to);
+  bool read_remote(int peer, const Loan& loan, size_t begin, size_t bytes, std::byte* to) const;
+  void revoke(int peer);
   void publish(int peer, Entry& e, uint64_t tag, size_t bytes);
   size_t slots_under_way(Box& box) const;
   void ring_bell(int rank);

@@ -1,6 +1,7 @@
 // The control channel of a mailbox: who is in which call, who has left, and poison.
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "base/env.h"
 #include "transports/mailbox.h"
@@ -14,7 +15,11 @@ void Mailbox::announce(const CallRecord& record) {
   uint64_t words[CallRecord::kWords] = {};
   std::memcpy(words, &record, sizeof record);
   auto& cells = area(rank_).records[record.sequence % kRecords];
-  for (int i = 0; i < CallRecord::kWords; ++i) cells[i].store(words[i], std::memory_order_relaxed);
+  // Its first word says which record it is: it goes first and comes last.
+  cells[0].store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (int i = 1; i < CallRecord::kWords; ++i) cells[i].store(words[i], std::memory_order_relaxed);
+  cells[0].store(words[0], std::memory_order_release);
   open_begin_ = open_end_ = nullptr;
   if (unprobed_) probe_peers();
   area(rank_).arrived.store(record.sequence, std::memory_order_release);
@@ -27,10 +32,12 @@ void Mailbox::complete(uint64_t sequence) {
 CallRecord Mailbox::call(int rank, uint64_t sequence) const {
   uint64_t words[CallRecord::kWords];
   auto& cells = area(rank).records[sequence % kRecords];
-  for (int i = 0; i < CallRecord::kWords; ++i) words[i] = cells[i].load(std::memory_order_relaxed);
+  for (int i = 0; i < CallRecord::kWords; ++i) words[i] = cells[i].load(std::memory_order_acquire);
+  std::atomic_thread_fence(std::memory_order_acquire);
   CallRecord record;
   std::memcpy(&record, words, sizeof record);
-  if (record.sequence != sequence) record.in_use = 0;
+  const bool whole = cells[0].load(std::memory_order_relaxed) == sequence;
+  if (record.sequence != sequence || !whole) record.in_use = 0;
   return record;
 }
 
@@ -105,10 +112,11 @@ std::string Mailbox::describe(int) const { return ""; }
 void Mailbox::poison(const Poison& poison) {
   auto* header = reinterpret_cast<RegionHeader*>(base_);
   uint32_t none = 0;
-  if (header->poison_state.compare_exchange_strong(none, 1)) {
-    header->poison_rank = poison.rank, header->poison_kind = static_cast<uint32_t>(poison.kind);
+  const auto mine = static_cast<uint32_t>(2 * (1 + poison.rank));
+  if (header->poison_state.compare_exchange_strong(none, mine)) {
+    header->poison_kind = static_cast<uint32_t>(poison.kind);
     std::strncpy(header->poison_text, poison.text.c_str(), sizeof header->poison_text - 1);
-    header->poison_state.store(2, std::memory_order_release);
+    header->poison_state.store(mine + 1, std::memory_order_release);
   }
   // Before whatever the caller writes into arrays that others may be reading; they look at the poison after.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -117,13 +125,21 @@ void Mailbox::poison(const Poison& poison) {
 }
 
 bool Mailbox::poisoned() const {
-  return reinterpret_cast<RegionHeader*>(base_)->poison_state.load(std::memory_order_acquire) == 2;
+  return reinterpret_cast<RegionHeader*>(base_)->poison_state.load(std::memory_order_acquire) != 0;
 }
 
+// Its words are there at once, unless the rank that found it ended or was stopped while it wrote them.
 Poison Mailbox::poison() const {
   const auto* header = reinterpret_cast<RegionHeader*>(base_);
-  if (!poisoned()) return {};
-  return {header->poison_rank, static_cast<ErrorKind>(header->poison_kind), header->poison_text};
+  uint32_t state = header->poison_state.load(std::memory_order_acquire);
+  for (int naps = 0; state && state % 2 == 0 && naps < 50; ++naps) {
+    std::this_thread::sleep_for(1ms);
+    state = header->poison_state.load(std::memory_order_acquire);
+  }
+  if (!state) return {};
+  const int rank = static_cast<int>(state / 2) - 1;
+  if (state % 2 == 0) return {rank, ErrorKind::peer_lost, "a fault, of which it could say no more"};
+  return {rank, static_cast<ErrorKind>(header->poison_kind), header->poison_text};
 }
 
 Clocks* Mailbox::clocks() { return reinterpret_cast<RegionHeader*>(base_)->clocks; }

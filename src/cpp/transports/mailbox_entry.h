@@ -1,5 +1,8 @@
 // The entries of a mailbox's rings.
 #pragma once
+#include <sys/uio.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -30,7 +33,6 @@ struct Loan {
 inline constexpr size_t kLeastLoan = 16 << 10;
 inline constexpr size_t kLeastRemote = 32 << 10;
 inline constexpr size_t kLeastLong = 256 << 10;  // from here on huge pages are looked up, too
-inline constexpr size_t kRemoteChunk = 16 << 20;
 inline constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 
 inline Loan loan_of(const Entry& e) {
@@ -38,5 +40,31 @@ inline Loan loan_of(const Entry& e) {
   std::memcpy(&loan, e.payload, sizeof loan);
   return loan;
 }
+
+// A message in private memory that both ends copy: the receiver reads pieces from the front on, its sender,
+// which waits for it, writes others from the back, until they meet.
+struct Sharing {
+  static constexpr uint32_t kMost = 16;
+  static constexpr size_t kLeastPiece = 64 << 10;
+  std::atomic<uint32_t> pieces;   // 0: the receiver reads alone
+  std::atomic<uint32_t> taken;    // by either
+  std::atomic<uint32_t> written;  // by the sender, or refused to it
+  std::atomic<uint32_t> refused;  // which of these, as bits: the receiver reads them
+  // Where each belongs. The kernel looks here when the sender's write begins, so once the receiver has
+  // emptied them no write begins any more, whenever a stopped sender wakes.
+  iovec targets[kMost];
+
+  static size_t piece_bytes(size_t bytes) {
+    constexpr size_t kPage = 4 << 10;
+    return std::max(kLeastPiece, (bytes / kMost + kPage) / kPage * kPage);
+  }
+  // The next piece is the caller's; false: there is none.
+  bool take(uint32_t all) { return taken.load(std::memory_order_relaxed) < all && taken.fetch_add(1) < all; }
+};
+
+inline Sharing& sharing_of(Entry& e) {
+  return *reinterpret_cast<Sharing*>(reinterpret_cast<std::byte*>(&e) + 64);
+}
+static_assert(sizeof(Entry) + sizeof(Loan) <= 64 && 64 + sizeof(Sharing) <= kEntryBytes);
 
 }  // namespace gpucomm

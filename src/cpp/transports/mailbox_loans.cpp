@@ -21,15 +21,10 @@ bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
   if (loan.answer) open(region_->base + offset, bytes);
   std::memcpy(e.payload, &loan, sizeof loan);
   e.slot = remote ? kRemote : kInPlace, e.bytes = 0, e.stamp = 0;
+  sharing_of(e).pieces.store(0, std::memory_order_relaxed);
   progress.entry = box.out_next, progress.moved = bytes, progress.begun = progress.lent = true;
   publish(peer, e, tag, bytes);
   return false;
-}
-
-bool Mailbox::fetch(int peer, std::byte* to) {
-  Box& box = boxes_[peer];
-  const uint64_t address = loan_of(entry(box.in, box.in_next)).offset + box.in_place;
-  return read_process(who(peer).first, address, to, box.chunk.bytes).empty();
 }
 
 // The message is there already; the peer learns it.
@@ -51,6 +46,8 @@ void Mailbox::open(std::byte* begin, size_t bytes) {
 // A peer that was stopped in the middle of an answer would go on with it whenever it wakes: into memory that
 // is not ours any more.
 void Mailbox::withdraw() {
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_) revoke(peer);
   if (!open_end_) return;
   constexpr size_t kPage = Heap::kPageBytes;
   const size_t begin = (open_begin_ - region_->base) / kPage * kPage;
@@ -60,9 +57,13 @@ void Mailbox::withdraw() {
 }
 
 // Whether the peer has read all of a loan. A ring further on, the entry is another message's.
-bool Mailbox::returned(const Box& box, const SendProgress& progress) const {
-  return box.out_next - progress.entry > kRingEntries ||
-         !entry(box.out, progress.entry).full.load(std::memory_order_acquire);
+bool Mailbox::returned(int peer, const SendProgress& progress) {
+  const Box& box = boxes_[peer];
+  if (box.out_next - progress.entry > kRingEntries) return true;
+  Entry& e = entry(box.out, progress.entry);
+  if (!e.full.load(std::memory_order_acquire)) return true;
+  if (e.slot == kRemote) write_pieces(peer, e);
+  return false;
 }
 
 }  // namespace gpucomm

@@ -1,6 +1,5 @@
 #include "transports/remote.h"
 
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,11 @@ std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes) 
     done += static_cast<size_t>(n);
   }
   return "";
+}
+
+bool write_process(int64_t pid, uint64_t address, size_t bytes, const iovec& target) {
+  const iovec local{reinterpret_cast<void*>(address), bytes};
+  return process_vm_writev(static_cast<pid_t>(pid), &local, 1, &target, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
 // This process reads itself.

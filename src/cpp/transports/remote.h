@@ -1,5 +1,7 @@
-// Reading another process's private memory (cross-memory attach).
+// Another process's private memory (cross-memory attach).
 #pragma once
+#include <sys/uio.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +12,9 @@ namespace gpucomm {
 
 // Copies from process `pid`; "" or why it could not.
 std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes);
+
+// Copies all of it to where `target` says at the kernel's first look; false: it was not, or not all.
+bool write_process(int64_t pid, uint64_t address, size_t bytes, const iovec& target);
 
 // How fast the kernel reads a process's memory on small pages, of which it looks every one up, and how fast a
 // copy is, in bytes a second: the best of a few tries, once.

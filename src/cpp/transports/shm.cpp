@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -41,9 +42,19 @@ struct FileRegion : Region {
     munmap(base, size);
     close(file);
   }
+  // In slices: a signal undoes one that is under way, so a timer could keep a long one from ever ending.
   std::string back(size_t offset, size_t bytes) override {
-    while (fallocate(file, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)))
-      if (errno != EINTR) return std::strerror(errno);
+    constexpr size_t kSlice = 64 << 20;
+    for (size_t done = 0; done < bytes;) {
+      const size_t n = std::min(kSlice, bytes - done);
+      const auto at = static_cast<off_t>(offset + done);
+      if (!fallocate(file, FALLOC_FL_KEEP_SIZE, at, static_cast<off_t>(n))) {
+        done += n;
+      } else if (const int error = errno; error != EINTR) {
+        unback(offset, done);
+        return std::strerror(error);
+      }
+    }
     return "";
   }
   void unback(size_t offset, size_t bytes) override {
@@ -70,9 +81,7 @@ class Shm : public Mailbox {
     const auto [pid, started] = who(rank);
     if (std::string left = Mailbox::gone(rank); !left.empty()) return left;
     if (!pid) return "";
-    const ProcessState now = process_state(pid);
-    const bool dead = now.ended() || now.started != started;
-    return dead ? concat("is gone (pid ", pid, " has ended)") : "";
+    return process_state(pid).lost(started) ? concat("is gone (pid ", pid, " has ended)") : "";
   }
 
   std::string describe(int rank) const override {
@@ -118,12 +127,13 @@ static size_t size_file(int fd, int world, std::optional<size_t> heap_bytes) {
 }
 
 int make_shm_fd(int world, std::optional<size_t> heap_bytes) {
+  const size_t least = mailbox_bytes(world);  // refuses a world that is too large
   const int fd = memfd_create("gpucomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(ErrorKind::unavailable, "memfd_create failed: ", std::strerror(errno));
   if (!size_file(fd, world, heap_bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
     const int error = errno;
     close(fd);
-    fail(ErrorKind::unavailable, "could not size or map shared memory of ", mailbox_bytes(world),
+    fail(ErrorKind::unavailable, "could not size or map shared memory of ", least,
          " bytes: ", std::strerror(error));
   }
   return fd;

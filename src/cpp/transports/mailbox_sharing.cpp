@@ -1,0 +1,100 @@
+// Messages in private memory: read by cross-memory attach, by the receiver alone or, where there are cores
+// for both, by both ends at once.
+#include <thread>
+
+#include "base/cpus.h"
+#include "transports/mailbox.h"
+#include "transports/mailbox_entry.h"
+#include "transports/mailbox_layout.h"
+
+namespace gpucomm {
+
+using namespace std::chrono_literals;
+
+bool Mailbox::fetch(int peer, std::byte* to) {
+  Entry& e = entry(boxes_[peer].in, boxes_[peer].in_next);
+  const Loan loan = loan_of(e);
+  Sharing& sharing = sharing_of(e);
+  if (sharing.pieces.load(std::memory_order_relaxed) || share(peer, sharing, to, loan.bytes))
+    return read_pieces(peer, loan, sharing, to);
+  return read_remote(peer, loan, 0, loan.bytes, to);
+}
+
+bool Mailbox::read_remote(int peer, const Loan& loan, size_t begin, size_t bytes, std::byte* to) const {
+  return read_process(who(peer).first, loan.offset + begin, to + begin, bytes).empty();
+}
+
+// Lets the sender write into `to`; false: it should not, or may not.
+bool Mailbox::share(int peer, Sharing& sharing, std::byte* to, size_t bytes) {
+  const size_t each = Sharing::piece_bytes(bytes);
+  const auto pieces = static_cast<uint32_t>((bytes + each - 1) / each);
+  const bool writes = area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1;
+  if (pieces < 2 || world_ > usable_cpus() || !writes) return false;
+  for (uint32_t i = 0; i < pieces; ++i)
+    sharing.targets[i] = {to + i * each, std::min(each, bytes - i * each)};
+  sharing.taken.store(0, std::memory_order_relaxed), sharing.written.store(0, std::memory_order_relaxed);
+  sharing.refused.store(0, std::memory_order_relaxed);
+  sharing.pieces.store(pieces, std::memory_order_release);
+  ring_bell(peer);
+  return true;
+}
+
+// True when all of the message is there.
+bool Mailbox::read_pieces(int peer, const Loan& loan, Sharing& sharing, std::byte* to) {
+  Box& box = boxes_[peer];
+  const uint32_t pieces = sharing.pieces.load(std::memory_order_relaxed);
+  const auto read = [&](uint32_t piece) {
+    const iovec& target = sharing.targets[piece];
+    const size_t begin = static_cast<std::byte*>(target.iov_base) - to;
+    return read_remote(peer, loan, begin, target.iov_len, to);
+  };
+  for (; box.reading || sharing.take(pieces); box.reading = false, ++box.read) {
+    box.reading = true;
+    if (!read(box.read)) return false;
+  }
+  if (box.read + sharing.written.load(std::memory_order_acquire) < pieces) return false;
+  const uint32_t refused = sharing.refused.load(std::memory_order_relaxed);
+  for (uint32_t piece = 0; piece < pieces; ++piece)
+    if (refused >> piece & 1 && !read(piece)) return false;
+  sharing.pieces.store(0, std::memory_order_relaxed), box.read = 0;
+  return true;
+}
+
+// The sender's part, once the receiver lets it.
+void Mailbox::write_pieces(int peer, Entry& e) {
+  Sharing& sharing = sharing_of(e);
+  const uint32_t pieces = sharing.pieces.load(std::memory_order_acquire);
+  if (!pieces) return;
+  const Loan loan = loan_of(e);
+  const size_t each = Sharing::piece_bytes(loan.bytes);
+  while (sharing.take(pieces)) {
+    const uint32_t written = sharing.written.load(std::memory_order_relaxed), piece = pieces - 1 - written;
+    const size_t begin = piece * each, bytes = std::min(each, loan.bytes - begin);
+    if (!write_process(who(peer).first, loan.offset + begin, bytes, sharing.targets[piece]))
+      sharing.refused.fetch_or(uint32_t{1} << piece, std::memory_order_relaxed);
+    sharing.written.store(written + 1, std::memory_order_release);
+    ring_bell(peer);
+  }
+}
+
+// After a fault the caller's memory is its own again. A write that has begun ends by itself, soon; one whose
+// sender was stopped before finds nowhere to write to.
+void Mailbox::revoke(int peer) {
+  Box& box = boxes_[peer];
+  Entry& e = entry(box.in, box.in_next);
+  if (!e.full.load(std::memory_order_acquire) || e.slot != kRemote) return;
+  Sharing& sharing = sharing_of(e);
+  const uint32_t pieces = sharing.pieces.load(std::memory_order_relaxed);
+  if (!pieces) return;
+  for (iovec& target : sharing.targets) target = {};
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto until = std::chrono::steady_clock::now() + 100ms;
+  const auto begun = [&] {
+    const uint32_t theirs = std::min(sharing.taken.load(), pieces) - box.read - box.reading;
+    return sharing.written.load(std::memory_order_acquire) < theirs;
+  };
+  while (begun() && gone(peer).empty() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(100us);
+}
+
+}  // namespace gpucomm
