@@ -169,8 +169,8 @@ class Host:
         if caller.pid != message.get("pid"):
             raise MismatchError(
                 f"rank {caller.rank} is in another PID namespace (its pid is {message.get('pid')}, seen from"
-                f" rank 0 {caller.pid or 'none'}), where ranks could not see each other end: start all ranks of"
-                " a machine in one (docker run --pid)"
+                f" rank 0 {caller.pid or 'none'}), where ranks could not see each other end: start all ranks"
+                " of a machine in one (docker run --pid)"
             )
         self._refused.remove(caller)
         self._guests[caller.rank] = caller
