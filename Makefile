@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 WHEEL ?=
 EXTRAS := [test,docs]
-GPU ?= native
+GPU_ARCHITECTURES ?= native
 VENV := .venv
 BIN := $(VENV)/bin
 CPP := $(shell find src/cpp -name '*.h' -o -name '*.cpp' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
@@ -48,7 +48,7 @@ docs: $(VENV)/.installed
 
 # On a machine with a GPU, without network: with the packages that are there (torch, pytest, scikit-build-core, ...).
 gpu:
-	GPUCOMM_CUDA=ON GPUCOMM_CUDA_ARCHITECTURES=$(GPU) tools/gpu.sh $(PYTHON)
+	GPUCOMM_CUDA=ON GPUCOMM_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' tools/gpu.sh $(PYTHON)
 
 bench: $(VENV)/.installed
 	$(BIN)/gpucomm bench all_reduce --ranks 2 --sizes 8,1K,64K,1M,16M,64M --algorithms auto,ring,linear_pipeline,direct --against gloo

@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -20,33 +24,83 @@ from device_kernels import kernels
 from device_places import Cuda, Host
 from device_processes import processes
 from device_threads import collectives, enqueuings
-from device_turns import INPUTS, ROTATED, Turns
+from device_turns import INPUTS, ROTATED, Section, Turns
 
 
-def measured(place: Any, mib: int, repeats: int, *, processes_of: str) -> dict[str, Any]:
-    """Prints the tables of one size; what the file has of it. `processes_of`: the kind of place, or none."""
+class Results:
+    """What the file has: written anew with each row, for what may be ended before its end."""
+
+    def __init__(self, file: Path | None, versions: dict[str, str]) -> None:
+        self._file = file
+        self.told: dict[str, Any] = {"versions": versions, "sizes": [], "host": [], "errors": []}
+
+    def add(self, rows: list[dict[str, Any]], row: Any) -> None:
+        """Puts a row into those of its table."""
+        rows.append(asdict(row))
+        self.write()
+
+    def write(self) -> None:
+        """All at once: the file is whole at any time."""
+        if self._file:
+            new = self._file.with_suffix(".new")
+            new.write_text(json.dumps(self.told, indent=1) + "\n")
+            new.replace(self._file)
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """What fails in it is printed and told; the next one goes on."""
+        try:
+            yield
+        except Exception:
+            error = traceback.format_exc()
+            print(f"{name} failed:\n{error}", file=sys.stderr)
+            self.told["errors"].append({"section": name, "error": error})
+            self.write()
+
+
+def measure(results: Results, place: Any, mib: int, repeats: int) -> None:
+    """Prints the table of one size."""
+    size: dict[str, Any] = {"mib": mib, "rows": []}
+    results.told["sizes"].append(size)
     buffers = 2 * ROTATED * (INPUTS + 2)  # and what the calls hold
     if place.free_bytes() < buffers * mib << 20:
         print(f"{place.name}: no room for {buffers} buffers of {mib} MiB")
-        return {"mib": mib, "rows": []}
+        return
     turns = Turns(place, mib << 20, repeats)
-    print(f"{place.name}: a copy of {mib} MiB moves {turns.ceiling * 1e-9:.0f} GB/s (read plus written)")
-    rows = []
-    for row in chain(kernels(turns), collectives(turns), processes(turns, processes_of)):
-        rows.append(asdict(row))
-        print(f"{row.name:<44} {row.time_us:10.1f} us {row.GBps:8.1f} GB/s {row.of_floor:6.2f}")
-    return {"mib": mib, "copy_GBps": turns.ceiling * 1e-9, "rows": rows}
+    size["copy_GBps"] = turns.ceiling * 1e-9
+    print(f"{place.name}: a copy of {mib} MiB moves {size['copy_GBps']:.0f} GB/s (read plus written)")
+    add_sections(results, size, chain(kernels(turns), collectives(turns)))
 
 
-def host_times(place: Any, repeats: int) -> list[dict[str, Any]]:
-    """Prints what calls take of the host; what the file has of it."""
-    rows = []
-    for row in enqueuings(place, repeats):
-        rows.append(asdict(row))
-        print(
-            f"{row.name:<44} {row.host_us:10.1f} us of the host {row.steps:4} steps of {row.step_us:.1f} us"
-        )
-    return rows
+def add_sections(results: Results, size: dict[str, Any], sections: Iterable[Section]) -> None:
+    """Prints the rows of a size."""
+    for name, rows in sections:
+        with results.section(f"{name}, {size['mib']} MiB"):
+            for row in rows:
+                results.add(size["rows"], row)
+                print(f"{row.name:<44} {row.time_us:10.1f} us {row.GBps:8.1f} GB/s {row.of_floor:6.2f}")
+
+
+def measure_host(results: Results, place: Any, repeats: int) -> None:
+    """Prints what calls take of the host."""
+    for name, rows in enqueuings(place, repeats):
+        with results.section(f"{name}, what it takes of the host"):
+            for row in rows:
+                results.add(results.told["host"], row)
+                print(
+                    f"{row.name:<44} {row.host_us:10.1f} us of the host {row.steps:4} steps "
+                    f"of {row.step_us:.1f} us"
+                )
+
+
+def measure_processes(results: Results, place: Any, kind: str, repeats: int) -> None:
+    """Prints what ranks that are processes take for the first size: starting them takes longer than that."""
+    size = results.told["sizes"][0]
+    with results.section("memory given back to them"):
+        place.free_bytes()  # torch keeps what arrays had
+    if "copy_GBps" in size:
+        ceiling = size["copy_GBps"] * 1e9
+        add_sections(results, size, processes(kind, size["mib"] << 18, repeats, ceiling))
 
 
 def main() -> None:
@@ -61,16 +115,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write versions and rows there")
     args = parser.parse_args()
     place = Cuda() if args.device == "cuda" else Host()
-    about: dict[str, Any] = {
-        "versions": place.versions(),
-        "host": host_times(place, args.repeats),
-        "sizes": [],
-    }
-    for turn, mib in enumerate(args.mib):
-        processes_of = "" if turn else args.device  # starting them takes longer than all calls of a size
-        about["sizes"].append(measured(place, mib, args.repeats, processes_of=processes_of))
-        if args.json:  # so far, for what may be ended before its end
-            args.json.write_text(json.dumps(about, indent=1) + "\n")
+    results = Results(args.json, place.versions())
+    for mib in args.mib:
+        with results.section(f"{mib} MiB"):
+            measure(results, place, mib, args.repeats)
+    with results.section("what calls take of the host"):
+        measure_host(results, place, args.repeats)
+    with results.section("processes"):
+        measure_processes(results, place, args.device, args.repeats)
+    results.write()
+    if failed := [error["section"] for error in results.told["errors"]]:
+        raise SystemExit("failed: " + "; ".join(failed))
 
 
 if __name__ == "__main__":

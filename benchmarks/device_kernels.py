@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from device_turns import RESULT, ROTATED, SLOT, Row, Turns
+from device_turns import RESULT, ROTATED, SLOT, Row, Section, Turns
 
 # bytes an element
 CODED = {"bf16": 2.0, "fp16": 2.0, "fp8_e4m3": 1.0, "int8": 1.0, "int4": 0.5, "zfp:8": 1.0}
 
 
-def kernels(turns: Turns) -> Iterator[Row]:
+def kernels(turns: Turns) -> Iterator[Section]:
     """Folds, sums of squares and codings, one by one."""
     for dtype, width in (("float32", 4), ("bfloat16", 2)):
-        for k in (2, 4, 8):
-            yield _fold(turns, dtype, width, k)
-    yield from _squares(turns)
+        yield f"folds of {dtype}", _folds(turns, dtype, width)
+    yield "sums of squares", _squares(turns)
     for spec, width in CODED.items():
-        yield from _codings(turns, spec, 4 * turns.count, int(turns.count * width))
-    for name, encode in turns.place.int8_of_torch([arrays[0] for arrays in turns.sets]):
-        yield turns.row(f"encode int8, {name}", 5 * turns.count, lambda at, run=encode: run(at[0]))
+        yield f"codings of {spec}", _codings(turns, spec, 4 * turns.count, int(turns.count * width))
+    yield "int8 of torch", _int8_of_torch(turns)
 
 
-def _fold(turns: Turns, dtype: str, width: int, k: int) -> Row:
+def _folds(turns: Turns, dtype: str, width: int) -> Iterator[Row]:
     count = 4 * turns.count // width
 
-    def work(at: list[int]) -> None:
+    def work(at: list[int], k: int) -> None:
         turns.place.device.reduce(dtype, "sum", [at[RESULT]], at[:k], count)
 
-    return turns.row(f"reduce {k} x {dtype}", (k + 1) * 4 * turns.count, work)
+    for k in (2, 4, 8):
+        yield turns.row(f"reduce {k} x {dtype}", (k + 1) * 4 * turns.count, partial(work, k=k))
 
 
 def _squares(turns: Turns) -> Iterator[Row]:
@@ -63,3 +63,8 @@ def _codings(turns: Turns, spec: str, dense: int, coded: int) -> Iterator[Row]:
         device.decode_add_encode(spec, "float32", at[SLOT], at[0], n, at[RESULT])
 
     yield turns.row(f"decode {spec}, add and encode", dense + 2 * coded, fused)
+
+
+def _int8_of_torch(turns: Turns) -> Iterator[Row]:
+    for name, encode in turns.place.int8_of_torch([arrays[0] for arrays in turns.sets]):
+        yield turns.row(f"encode int8, {name}", 5 * turns.count, lambda at, run=encode: run(at[0]))

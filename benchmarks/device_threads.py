@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from device_kernels import CODED
 from device_places import Host
-from device_turns import Row, Turns
+from device_turns import Row, Section, Turns
 
 import gpucomm
 from gpucomm import _core
@@ -21,15 +22,16 @@ Call = Callable[[gpucomm.Communicator, int | None], object]
 WORK = ("copy", "reduce", "encode", "decode", "decode_add_encode")
 
 
-def collectives(turns: Turns) -> Iterator[Row]:
+def collectives(turns: Turns) -> Iterator[Section]:
     """As they are called, and launched as a graph."""
     for world in (2, 4, 8):
         traffic = 2 * world * 4 * turns.count
         for algorithm, how in _all_reduces(world):
             call = _all_reduce(turns.sets[0][:world], algorithm, how)
-            yield from _measured(turns, f"all_reduce {algorithm}, {world} ranks", world, traffic, call)
+            name = f"all_reduce {algorithm}, {world} ranks"
+            yield name, _measured(turns, name, world, traffic, call)
         if world > 2:
-            yield from _all_gather(turns, world, "int4")
+            yield f"all_gather int4, {world} ranks", _all_gather(turns, world, "int4")
 
 
 def _all_reduces(world: int) -> Iterator[tuple[str, dict[str, int]]]:
@@ -70,7 +72,8 @@ def _measured(turns: Turns, name: str, world: int, traffic: int, call: Call) -> 
 def _ranks(world: int) -> Iterator[Callable[..., list[Any]]]:
     """What has all ranks make a call, so many times one behind the other; it gives their seconds."""
     region = _core.Region(world)
-    comms = [gpucomm.Communicator("local", rank, world, region=region) for rank in range(world)]
+    how = {"region": region, "timeout": 15}  # so that a section that fails leaves time to the others
+    comms = [gpucomm.Communicator("local", rank, world, **how) for rank in range(world)]
 
     def seconds(comm: gpucomm.Communicator, call: Call, stream: int | None, times: int) -> float:
         begun = time.perf_counter()
@@ -103,22 +106,25 @@ class Enqueued:
     step_us: float
 
 
-def enqueuings(place: Any, repeats: int, count: int = 16 << 10) -> Iterator[Enqueued]:
+def enqueuings(place: Any, repeats: int, count: int = 16 << 10) -> Iterator[Section]:
     """Of all_reduces of 64 KiB, one behind the other, as they are called and launched as a graph."""
     for world in (4, 8):
         for algorithm, how in _all_reduces(world):
-            call = _all_reduce([place.floats(count) for _ in range(world)], algorithm, how)
             name = f"all_reduce {algorithm}, {world} ranks"
-            steps = _steps(world, algorithm, how, count)
-            times = max(1, 512 // steps)  # far fewer than CUDA queues
-            with _ranks(world) as together:
-                yield _enqueued(
-                    place, name, steps, times, repeats, lambda n, t=together, c=call: max(t(c, times=n))
-                )
-                graph = place.captured(lambda stream, t=together, c=call: t(c, stream))
-                yield _enqueued(
-                    place, f"{name}, graph", 1, times, repeats, lambda n, g=graph: _launched(g, n)
-                )
+            call_of = partial(_all_reduce, algorithm=algorithm, how=how)
+            yield name, _enqueuing(place, repeats, name, world, count, call_of)
+
+
+def _enqueuing(
+    place: Any, repeats: int, name: str, world: int, count: int, call_of: Callable[[list[Any]], Call]
+) -> Iterator[Enqueued]:
+    call = call_of([place.floats(count) for _ in range(world)])
+    steps = _steps(world, count, call_of)
+    times = max(1, 512 // steps)  # far fewer than CUDA queues
+    with _ranks(world) as together:
+        yield _enqueued(place, name, steps, times, repeats, lambda n: max(together(call, times=n)))
+        graph = place.captured(lambda stream: together(call, stream))
+        yield _enqueued(place, f"{name}, graph", 1, times, repeats, lambda n: _launched(graph, n))
 
 
 def _launched(graph: Callable[[], None], times: int) -> float:
@@ -140,10 +146,10 @@ def _enqueued(
     return Enqueued(name, host_us, steps, host_us / steps)
 
 
-def _steps(world: int, algorithm: str, how: dict[str, int], count: int) -> int:
+def _steps(world: int, count: int, call_of: Callable[[list[Any]], Call]) -> int:
     """Counted on a host device, which gets the same work."""
     host = Host()
-    call = _all_reduce([host.floats(count) for _ in range(world)], algorithm, how)
+    call = call_of([host.floats(count) for _ in range(world)])
     with _ranks(world) as together:
         together(call)
         host.synchronize()

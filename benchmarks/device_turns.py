@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 ROTATED = 3  # sets of buffers
 INPUTS = 8
 RESULT, SLOT = INPUTS, INPUTS + 1
+
+Section = tuple[str, Iterator[Any]]  # a name, and its rows: what fails in one leaves the others
 
 
 @dataclass(frozen=True)

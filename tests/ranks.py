@@ -40,7 +40,8 @@ def outcomes_of(
             except Exception as error:
                 outcomes[rank] = error
 
-    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(world)]
+    # Daemons: one that hangs must not hold pytest's end up.
+    threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(world)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.machinery
 import importlib.util
 import os
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from compiled import shared_object
 
 import gpucomm
-from gpucomm import cuda, doctor
+from gpucomm import _core, cuda, doctor
 from gpucomm.errors import UnavailableError
 
 ROOT = Path(__file__).parent.parent
@@ -156,3 +160,25 @@ def test_no_kernel_is_launched_before_it_is_loaded() -> None:
         for before in text.split("<<<")[:-1]:
             assert "resident_blocks(residency<" in before[-250:], before[-250:]
         assert "cudaLaunchKernel" not in text
+
+
+def test_threads_that_open_one_gpu_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens it stays there for a while; a second one would join it."""
+    together = threading.Barrier(2)
+
+    def open_device(index: int) -> object:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.3)
+        return object()
+
+    module = types.ModuleType("gpucomm._cuda")
+    vars(module).update(version=gpucomm.__version__, unavailable=lambda: "", open_device=open_device)
+    monkeypatch.setattr(cuda, "why_not", functools.cache(lambda: ""))
+    monkeypatch.setitem(sys.modules, "gpucomm._cuda", module)
+    monkeypatch.setattr(gpucomm, "_cuda", module, raising=False)
+    monkeypatch.setattr(_core, "add_gpu", lambda index, opened: opened)
+    cuda._opened.cache_clear()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(cuda.device, [7, 7])
+    cuda._opened.cache_clear()
+    assert first is second

@@ -206,7 +206,9 @@ def test_premultiplied_sums_of_several_streams(collective, dtype, out, make_kit)
                 (r, r.read(result), None if result is array else r.read(array))
                 for r, result, array in [(r, work.wait(), array) for r, work, array in works]
             ]
-            found = [(r.found(result), array and r.found(array)) for r, result, array in readings]
+            found = [
+                (r.found(result), None if array is None else r.found(array)) for r, result, array in readings
+            ]
         expected = host if has_result(collective, comm.rank, 0) else arrays
         return [
             np.array_equal(result, right) and (array is None or np.array_equal(array, x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,20 @@ import pytest
 ROOT = Path(__file__).parent.parent
 STUB = """#!/bin/sh
 echo "$PYTHONPATH $*" >> {log}
+echo "asked for $*"
+echo "SKIPPED [1] a reason"
 case "$*" in {fails}) exit 1;; esac
 """
 
 
 def run(folder: Path, fails: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """How it ends where what matches `fails` does, and the commands."""
-    stub, log = folder / "python", folder / "log"
+    stub, log = folder / "python", folder / "asked"
     stub.write_text(STUB.format(log=log, fails=fails))
     stub.chmod(0o755)
     command = [str(ROOT / "tools" / "gpu.sh"), str(stub)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OUT": str(folder)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     return done, log.read_text().splitlines()
 
 
@@ -30,17 +34,24 @@ def test_what_fails_does_not_stop_the_rest(tmp_path: Path) -> None:
     done, (build, *commands) = run(tmp_path, "*graphs*")
     assert "pip install" in build
     assert done.returncode == 1 and "test_gpu_graphs.py" in done.stdout and "device.py" not in done.stdout
+    assert done.stdout.splitlines()[-1] == "failed: test_gpu_graphs"
+    assert "\nSKIPPED [1] a reason\n" in done.stdout
     files = [f"tests/gpu/{path.name}" for path in (ROOT / "tests" / "gpu").glob("test_*.py")]
     assert sorted(files) == sorted(word for line in commands for word in line.split() if word in files)
+    assert "test_gpu_kernels.py" in commands[0]
     assert "benchmarks/device.py" in commands[-2] and "sanitizer" in commands[-1]
     assert all(line.startswith(f"{ROOT}/build/gpu -") for line in commands)
+    parts = {"build", "benchmark", *(Path(file).stem for file in files)}
+    assert {path.stem for path in tmp_path.glob("*.log")} == parts
+    assert "asked for -u benchmarks/device.py" in (tmp_path / "benchmark.log").read_text()
 
 
 def test_it_passes_where_nothing_fails_and_ends_where_nothing_is_built(tmp_path: Path) -> None:
     assert run(tmp_path, "nothing")[0].returncode == 0
-    (tmp_path / "log").unlink()
+    (tmp_path / "asked").unlink()
     done, commands = run(tmp_path, "*pip*")
     assert done.returncode == 1 and len(commands) == 1
+    assert "asked for -m pip" in done.stdout and done.stdout.splitlines()[-1] == "failed: build"
 
 
 @pytest.mark.processes
@@ -52,9 +63,46 @@ def test_the_benchmark_runs_without_a_gpu(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     told = json.loads(file.read_text())
+    assert told["errors"] == []
     names = {row["name"] for row in told["sizes"][0]["rows"]}
     assert {"reduce 8 x float32", "encode zfp:8", "all_reduce direct, 8 ranks, graph"} <= names
     assert "all_reduce ring, 4 processes, arena" in names
     steps = {row["name"]: row["steps"] for row in told["host"]}
     assert steps["all_reduce direct, 8 ranks"] == 8, "one kernel a rank"
     assert steps["all_reduce ring, 4 ranks"] == 4 * 6, "a fold or a copy for each rank and round"
+
+
+FAULTY = """
+import sys
+import device, device_kernels
+
+def fail(*_):
+    raise ZeroDivisionError("a fault of a section")
+    yield
+
+device_kernels._squares = fail  # a section of several
+device.enqueuings = fail  # what makes the sections
+device.processes = lambda *_: iter(())
+device.main()
+"""
+
+
+@pytest.mark.processes
+def test_an_error_in_one_section_leaves_the_rows_of_the_others(tmp_path: Path) -> None:
+    """The exit status tells of it, and so does the file."""
+    file = tmp_path / "host.json"
+    command = [sys.executable, "-c", FAULTY, "--device", "host", "--mib", "1", "--repeats", "1"]
+    path = os.pathsep.join([str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([*command, "--json", file], env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "failed: sums of squares, 1 MiB; what calls take of the host"
+    told = json.loads(file.read_text())
+    assert [error["section"] for error in told["errors"]] == [
+        "sums of squares, 1 MiB",
+        "what calls take of the host",
+    ]
+    assert all("ZeroDivisionError: a fault of a section" in error["error"] for error in told["errors"])
+    names = {row["name"] for row in told["sizes"][0]["rows"]}
+    assert {"reduce 8 x float32", "encode zfp:8", "all_reduce direct, 8 ranks, graph"} <= names
+    assert not {"norms of float32", "losses of float32"} & names

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError, MismatchError, RankFailedError, UnsupportedTypeError
 from gpucomm.optim import fsdp
 from gpucomm.optim.fsdp.collectives import _Pending
+from gpucomm.optim.fsdp.groups import _inner_groups as inner_groups
 from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.reproduce.compressed_collectives.transformer import Settings, Training, join_torch
 
@@ -616,6 +618,14 @@ def test_a_lost_rank_raises_in_training():
         ranks.run(start)
         with pytest.raises(RankFailedError, match="rank 1"):
             ranks.run(killed, 1)
+
+
+def test_an_older_torch_keeps_one_group_of_a_module_or_none():
+    assert inner_groups(SimpleNamespace(_fsdp_param_group=None)) == []
+    assert inner_groups(SimpleNamespace(_fsdp_param_group="one")) == ["one"]
+    assert inner_groups(SimpleNamespace(_fsdp_param_group="one", _fsdp_param_groups=["one"])) == ["one"]
+    with pytest.raises(AttributeError):  # of which find_groups tells the user
+        inner_groups(SimpleNamespace())
 
 
 def test_the_example_compares(world, monkeypatch, capsys):

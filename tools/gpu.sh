@@ -1,22 +1,62 @@
 #!/usr/bin/env bash
-# Builds into build/gpu, tests and measures there, on a machine with a GPU: tools/gpu.sh PYTHON. Ends within eight
-# minutes; what fails does not stop the rest.
+# Builds into build/gpu, tests and measures there, on a machine with a GPU: tools/gpu.sh PYTHON. Ends within
+# eight minutes; what fails does not stop the rest.
+# OUT: a folder that gets the logs and the results, if set; else it is build/gpu-results.
 set -u
 cd "$(dirname "$0")/.."
-"$1" -m pip install --quiet --no-build-isolation --no-deps --upgrade --target build/gpu . || exit
-export PYTHONPATH="$PWD/build/gpu"
-failed=()
+python=$1 out=${OUT:-build/gpu-results}
+mkdir -p "$out"
+# What a torch never seen here warns of is no failure; a test that hangs tells where.
+export PYTEST_ADDOPTS="-rfEs --tb=short -W default -o faulthandler_timeout=60 --maxfail=25"
+export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1  # what is killed has told what it knew
+export PYTHONPATH="$PWD/build/gpu${PYTHONPATH:+:$PYTHONPATH}"
+failed=() logs=()
 
-# until_second SECOND COMMAND...: what has not ended by then is ended, and has failed.
-until_second() {
-  local left=$(($1 - SECONDS))
-  timeout -k 5 $((left > 0 ? left : 1)) "${@:2}" || failed+=("${*:2}")
+# part NAME MOST END COMMAND...: its output becomes a log. What takes more than MOST seconds, or is there at
+# second END of all, is interrupted, at which pytest tells what it has, and has failed.
+part() {
+  local log=$out/$1.log code=0 left=$(($3 - SECONDS))
+  logs+=("$log")
+  ((left < $2)) || left=$2
+  if ((left < 5)); then
+    echo "not begun: no time is left" >"$log"
+    code=124
+  else
+    timeout -s INT -k 10 "$left" "${@:4}" >"$log" 2>&1 || code=$?
+    ((code != 124 && code != 137)) || echo "not ended after $left s" >>"$log"
+  fi
+  ((code == 0)) || failed+=("$1")
+  printf '%4d s  %s: %s\n' "$SECONDS" "$1" "$(tail -n 1 "$log" | cut -c 1-200)"
+}
+
+# The list of what has failed comes last, and all fits on a few screens, however much has failed.
+end() {
+  printf '\nlogs and results: %s\n' "$out"
+  grep -h '^SKIPPED' "${logs[@]}" | sort -u | cut -c 1-200 | head -n 10
+  ((${#failed[@]})) || exit 0
+  for name in "${failed[@]}"; do
+    printf '\n== %s, at its end:\n' "$name"
+    tail -c $((8000 / ${#failed[@]})) "$out/$name.log"
+  done
+  printf '\nfailed:'
+  printf ' %s' "${failed[@]}"
+  echo
+  exit 1
 }
 
 # A process for each file: after an illegal access nothing works any more in its process.
+tests() { part "$(basename "$1" .py)" "$2" "$3" "$python" -m pytest "$1"; }
+
+pip=("$python" -m pip install --quiet --no-build-isolation --no-deps --upgrade --target build/gpu)
+part build 200 200 "${pip[@]}" .
+((${#failed[@]} == 0)) || end
+tests tests/gpu/test_gpu_kernels.py 90 290  # what all others need
 for file in tests/gpu/test_*.py; do
-  [[ $file == *sanitizer* ]] || until_second 320 "$1" -m pytest "$file"
+  [[ $file == *kernels* || $file == *sanitizer* ]] || tests "$file" 90 270
 done
-until_second 410 "$1" -u benchmarks/device.py --json benchmarks/results/h200.json
-until_second 470 "$1" -m pytest tests/gpu/test_gpu_sanitizer.py  # the slowest
-((${#failed[@]} == 0)) || { printf 'failed: %s\n' "${failed[@]}"; exit 1; }
+rm -f "$out/h200.json"
+part benchmark 365 365 "$python" -u benchmarks/device.py --json "$out/h200.json"
+[[ ! -f $out/h200.json ]] || cp "$out/h200.json" benchmarks/results/
+export SANITIZER_LIMIT_S=$(((470 - SECONDS) / 2 - 5))  # for each of its two tools
+tests tests/gpu/test_gpu_sanitizer.py 470 470
+end

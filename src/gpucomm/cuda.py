@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import threading
 
 from gpucomm import _core
 from gpucomm.errors import UnavailableError
 
 __all__ = ["device", "is_available", "is_built", "why_not"]
+
+_opening = threading.Lock()
 
 
 def is_built() -> bool:
@@ -35,7 +38,6 @@ def why_not() -> str:
     return _cuda.unavailable()
 
 
-@functools.cache
 def device(index: int = 0) -> _core.Device:
     """Opens a GPU, once.
 
@@ -45,6 +47,12 @@ def device(index: int = 0) -> _core.Device:
     Raises:
         UnavailableError: CUDA cannot be used here, or there is no such GPU.
     """
+    with _opening:  # what is cached would else be made by each thread that comes while it is made
+        return _opened(index)
+
+
+@functools.cache
+def _opened(index: int) -> _core.Device:
     if why := why_not():
         raise UnavailableError(f"cuda:{index} cannot be used: {why}")
     from gpucomm import _cuda

@@ -158,7 +158,7 @@ def find_groups(model: Any) -> list[Group]:
         for module in model.modules():
             if not isinstance(module, FSDPModule):
                 continue
-            inners = module._get_fsdp_state()._fsdp_param_groups
+            inners = _inner_groups(module._get_fsdp_state())
             if len(inners) > 1:
                 raise InvalidArgumentError(
                     f"[fsdp] {type(module).__name__} has {len(inners)} parameter groups (shard_placement_fn "
@@ -177,6 +177,13 @@ def find_groups(model: Any) -> list[Group]:
             f"[fsdp] no module of {type(model).__name__} is sharded: call fully_shard(...) before use(...)"
         )
     return list(found.values())
+
+
+def _inner_groups(state: Any) -> list[Any]:
+    """Torch's groups of a module; older releases keep one, or None."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
 def _namer(model: Any) -> Callable[[Any, str], str]:
