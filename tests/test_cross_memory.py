@@ -96,12 +96,19 @@ def test_it_is_used_and_can_be_refused():
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a rank helps where both have a core")
-def test_the_sender_does_a_part_of_the_work():
+@pytest.mark.parametrize("bound", [False, True], ids=["anywhere", "bound to a core each"])
+def test_the_sender_does_a_part_of_the_work(bound):
     """Who only waits sleeps: what time its process takes is that of copying."""
     script = """
-        import numpy as np, time
+        import os, time
+        import numpy as np
+        rank = int(os.environ["GPUCOMM_RANK"])
+        if os.environ["BOUND"] == "True":
+            os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
         import gpucomm
+        from gpucomm.probe import measure
         comm = gpucomm.init()
+        assert measure(comm, fresh=True).together == ()
         x = np.full(1 << 24, comm.rank, np.float32)
         comm.broadcast(x, 0, algorithm="direct", segments=1)
         comm.barrier()
@@ -116,7 +123,7 @@ def test_the_sender_does_a_part_of_the_work():
         assert (x == 0).all()
         print(both[0] / both[1]) if comm.rank == 0 else None
     """
-    said = run(script, GPUCOMM_CMA="2", GPUCOMM_SPIN_US="0")
+    said = run(script, GPUCOMM_CMA="2", GPUCOMM_SPIN_US="0", BOUND=str(bound))
     if said.startswith("refused"):
         pytest.skip(f"processes may not read each other here: {said}")
     assert float(said) > 0.2

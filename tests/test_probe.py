@@ -39,7 +39,7 @@ def folder(monkeypatch, tmp_path) -> Path:
 @pytest.fixture
 def many_cores(monkeypatch) -> None:
     """So that pairs are measured, however few cores there are."""
-    monkeypatch.setattr(survey, "usable_cores", lambda: 64)
+    monkeypatch.setattr(survey, "_cores", lambda told: 64)
 
 
 def figures(alpha, nodes=None, **more) -> Figures:
@@ -181,7 +181,7 @@ def check(found: Figures, world: int) -> None:
     ("world", "nodes"), [(2, ""), (3, ""), (4, ""), (4, "2x2"), (3, "0,0,1"), (2, "0,1")]
 )
 def test_all_ranks_have_the_same_figures(world, nodes, crowded, monkeypatch):
-    monkeypatch.setattr(survey, "usable_cores", lambda: 1 if crowded else 64)
+    monkeypatch.setattr(survey, "_cores", lambda told: 1 if crowded else 64)
     where = list(parse_nodes(nodes, world))
 
     def job(comm):

@@ -3,26 +3,59 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
 #include <fstream>
+#include <mutex>
 
 namespace gpucomm {
+namespace {
 
-static int quota_cpus() {
+int quota_cpus() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   double quota = 0, period = 0;
   if (!(file >> quota >> period) || period <= 0) return 1 << 20;  // "max", or no such file
   return std::max(1, static_cast<int>((quota + period - 1) / period));
 }
 
-static int count_cpus() {
+struct Met {
+  Met() : all(own_cpus()) { count = counted(); }
+  int counted() const {
+    int cpus = 0;
+    for (const uint64_t word : all) cpus += std::popcount(word);
+    return std::max(1, std::min(cpus, quota));
+  }
+  std::mutex mutex;  // guards all
+  Cpus all;
+  const int quota = quota_cpus();
+  std::atomic<int> count;
+};
+
+Met& met() {
+  static Met met;
+  return met;
+}
+
+}  // namespace
+
+Cpus own_cpus() {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set)) return 1;
-  return std::max(1, std::min(CPU_COUNT(&set), quota_cpus()));
+  Cpus own{1};  // one, where the kernel does not tell
+  static_assert(sizeof set == sizeof own);
+  if (!sched_getaffinity(0, sizeof set, &set)) std::memcpy(&own, &set, sizeof own);
+  return own;
 }
 
 int usable_cpus() {
-  static const int cpus = count_cpus();
-  return cpus;
+  static std::atomic<int>& count = met().count;
+  return count.load(std::memory_order_relaxed);
+}
+
+void meet_cpus(const Cpus& theirs) {
+  std::lock_guard lock(met().mutex);
+  for (size_t i = 0; i < theirs.size(); ++i) met().all[i] |= theirs[i];
+  met().count.store(met().counted(), std::memory_order_relaxed);
 }
 
 }  // namespace gpucomm

@@ -30,6 +30,7 @@ Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world, int channe
   if (!enable_asymmetric_fence()) full_fences_->store(1);
   for (int peer = 0; peer < world; ++peer) boxes_.push_back(peer == rank ? Box{} : open_box(peer));
   open_heap();
+  tell_cpus();
 }
 
 // A rank that could not map the heaps has none, and is lent nothing.
@@ -41,6 +42,23 @@ void Mailbox::open_heap() {
   heap_ = std::make_shared<Heap>(region_, begin, each);
   heap_begin_ = region_->base + begin, heap_end_ = heap_begin_ + each;
   area(rank_).maps_heaps.store(1, std::memory_order_release);
+}
+
+void Mailbox::tell_cpus() {
+  const Cpus own = own_cpus();
+  for (size_t i = 0; i < own.size(); ++i) area(rank_).cpus[i].store(own[i], std::memory_order_relaxed);
+  area(rank_).told_cpus.store(1, std::memory_order_release);
+}
+
+// Once all ranks have attached.
+void Mailbox::hear_cpus() {
+  Cpus all{};
+  for (int rank = 0; rank < world_; ++rank) {
+    if (!area(rank).told_cpus.load(std::memory_order_acquire)) return;
+    for (size_t i = 0; i < all.size(); ++i) all[i] |= area(rank).cpus[i].load(std::memory_order_relaxed);
+  }
+  meet_cpus(all);
+  heard_cpus_ = true;
 }
 
 // Whether this rank can read the others, as they attach.

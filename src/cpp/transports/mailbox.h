@@ -138,6 +138,8 @@ class Mailbox : public Transport {
   bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, bool remote, SendProgress& progress);
   bool fetchable(int peer, const std::byte* data, size_t bytes);
   void probe_peers();
+  void tell_cpus();
+  void hear_cpus();
   void open(std::byte* begin, size_t bytes);
   bool notify(int peer, uint64_t tag, size_t bytes);
   bool returned(int peer, const SendProgress& progress);
@@ -162,7 +164,8 @@ class Mailbox : public Transport {
   bool read_in_place_ = false;
   HugePages huge_pages_;
   uint64_t cookie_ = 0;  // peers read it to find out whether they can
-  int unprobed_ = 0;     // peers that this rank has not tried to read yet
+  bool heard_cpus_ = false;
+  int unprobed_ = 0;  // peers that this rank has not tried to read yet
   std::atomic<uint64_t> bytes_sent_{0}, bytes_received_{0}, messages_sent_{0};
 };
 

@@ -22,6 +22,7 @@ void Mailbox::announce(const CallRecord& record) {
   cells[0].store(words[0], std::memory_order_release);
   open_begin_ = open_end_ = nullptr;
   if (unprobed_) probe_peers();
+  if (!heard_cpus_) hear_cpus();
   area(rank_).arrived.store(record.sequence, std::memory_order_release);
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <tuple>
 
+#include "base/cpus.h"
 #include "transports/mailbox.h"
 
 namespace gpucomm {
@@ -33,6 +35,8 @@ struct RankArea {
   std::atomic<int64_t> pid, started;
   std::atomic<uint64_t> cookie, cookie_address;  // of its private memory
   std::atomic<uint64_t> reads, tried;            // of which ranks it can read the private memory; has tried
+  std::atomic<uint64_t> cpus[std::tuple_size_v<Cpus>];
+  std::atomic<uint32_t> told_cpus;
   alignas(64) std::atomic<uint64_t> records[kRecords][16];
   // As Refusal; the sequence is written last.
   std::atomic<uint64_t> refused, refused_times, refused_since_ns, refused_text[Refusal::kMost / 8];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import secrets
 import time
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.launch.cores import cgroup_quota, usable_cores
+from gpucomm.launch.cores import cgroup_quota
 from gpucomm.probe import cache
 from gpucomm.probe.chain import measure_group
 from gpucomm.probe.figures import Figures
@@ -26,6 +27,7 @@ from gpucomm.probe.rounds import Group, plan_rounds
 __all__ = ["measure"]
 
 Table = NDArray[np.float64]
+_CORES = 1024  # of a machine, as many as affinity masks hold
 _PASSES = 3  # where one round is all: the machine may be busy for a moment
 
 
@@ -74,13 +76,22 @@ def measure(comm: Communicator, timeout: float | None = None, *, fresh: bool = F
 
 def _meet(comm: Communicator, timeout: float | None) -> tuple[bytes, set[int]]:
     """What tells these ranks' machines from others, and the nodes that have fewer cores than ranks."""
-    host = repr((_boot(), sorted(os.sched_getaffinity(0)), cgroup_quota())).encode()
+    own, quota = os.sched_getaffinity(0), cgroup_quota()
+    host = repr((_boot(), sorted(own), quota)).encode()
     digest = int.from_bytes(hashlib.sha256(host).digest()[:7], "big")
-    mine = np.array([digest, usable_cores()], np.int64)
-    table = comm.all_gather(mine, algorithm="direct", segments=1, timeout=timeout).reshape(comm.world, 2)
+    cores = sum(1 << core for core in own if core < _CORES).to_bytes(_CORES // 8, "little")
+    mine = np.array([digest, _CORES if quota is None else math.ceil(quota)], np.int64)
+    mine = np.concatenate([mine, np.frombuffer(cores, np.int64)])
+    table = comm.all_gather(mine, algorithm="direct", segments=1, timeout=timeout).reshape(comm.world, -1)
     nodes = np.array(comm.nodes)
-    together = {node for node in set(comm.nodes) if sum(nodes == node) > min(table[nodes == node, 1])}
+    together = {node for node in set(comm.nodes) if sum(nodes == node) > _cores(table[nodes == node, 1:])}
     return table[:, 0].tobytes(), together
+
+
+def _cores(told: NDArray[np.int64]) -> int:
+    """How many the ranks of a node have together: bound to one each, they see no more by themselves."""
+    union = np.bitwise_or.reduce(told[:, 1:], axis=0).tobytes()
+    return min(int.from_bytes(union, "little").bit_count(), int(told[:, 0].min()))
 
 
 def _boot() -> str:
