@@ -148,9 +148,9 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
   if (progress.lent) return returned(peer, progress);
   if (progress.answered) return notify(peer, tag, bytes);
   if (!progress.begun && !progress.there && lendable(peer, data, bytes))
-    return lend(peer, tag, data, bytes, false, progress);
+    return lend(peer, tag, data, bytes, progress.plain ? kStored : kInPlace, progress);
   if (!progress.begun && !progress.there && progress.plain && fetchable(peer, data, bytes))
-    return lend(peer, tag, data, bytes, true, progress);
+    return lend(peer, tag, data, bytes, kRemote, progress);
   while (!progress.begun || progress.moved < bytes) {
     Entry& e = entry(box.out, box.out_next);
     if (e.full.load(std::memory_order_acquire)) return false;
@@ -253,7 +253,7 @@ const Chunk* Mailbox::peek(int peer) {
     const size_t n = std::min<size_t>(loan.bytes - box.in_place, layout_.slot_bytes);
     box.chunk = {region_->base + loan.offset + box.in_place, n, e.tag, 0, loan.answer};
     read_in_place_ = true;
-  } else if (e.slot == kRemote) {
+  } else if (is_fetched(e)) {
     box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0, 0, true};
     read_in_place_ = true;
   } else if (e.slot == kAnswer) {

@@ -135,7 +135,7 @@ class Mailbox : public Transport {
   void open_heap();
   bool maps_heaps(int rank) const;
   bool lendable(int peer, const std::byte* data, size_t bytes) const;
-  bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, bool remote, SendProgress& progress);
+  bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, int32_t how, SendProgress& progress);
   bool fetchable(int peer, const std::byte* data, size_t bytes);
   void probe_peers();
   void tell_cpus();
@@ -145,8 +145,8 @@ class Mailbox : public Transport {
   bool returned(int peer, const SendProgress& progress);
   void write_pieces(int peer, Entry& e);
   bool share(int peer, Sharing& sharing, std::byte* to, size_t bytes);
-  bool read_pieces(int peer, const Loan& loan, Sharing& sharing, std::byte* to);
-  bool read_remote(int peer, const Loan& loan, size_t begin, size_t bytes, std::byte* to) const;
+  bool read_pieces(int peer, Entry& e, std::byte* to);
+  bool read_lent(int peer, const Entry& e, size_t begin, size_t bytes, std::byte* to) const;
   void revoke(int peer);
   void publish(int peer, Entry& e, uint64_t tag, size_t bytes);
   size_t slots_under_way(Box& box) const;

@@ -24,6 +24,7 @@ static_assert(sizeof(Entry) == 32);
 inline constexpr int32_t kInline = -1;   // the payload is here
 inline constexpr int32_t kInPlace = -2;  // the payload is a Loan: where the message lies
 inline constexpr int32_t kRemote = -4;   // the same, in the sender's private memory
+inline constexpr int32_t kStored = -5;   // as kInPlace, but to be fetched as a whole, like kRemote
 inline constexpr int32_t kAnswer = -3;   // the same, but its bytes are where they belong already
 struct Loan {
   uint64_t offset, bytes;  // in the region, or kRemote: an address
@@ -41,7 +42,9 @@ inline Loan loan_of(const Entry& e) {
   return loan;
 }
 
-// A message in private memory that both ends copy: the receiver reads pieces from the front on, its sender,
+inline bool is_fetched(const Entry& e) { return e.slot == kRemote || e.slot == kStored; }
+
+// A message that both ends copy: the receiver reads pieces from the front on, its sender,
 // which waits for it, writes others from the back, until they meet.
 struct Sharing {
   static constexpr uint32_t kMost = 16;

@@ -11,16 +11,16 @@ bool Mailbox::lendable(int peer, const std::byte* data, size_t bytes) const {
 }
 
 // The whole message by one entry.
-bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, bool remote,
+bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, int32_t how,
                    SendProgress& progress) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.out, box.out_next);
   if (e.full.load(std::memory_order_acquire)) return false;
-  const uint64_t offset = remote ? reinterpret_cast<uint64_t>(data) : data - region_->base;
-  const Loan loan{offset, bytes, !remote && region_->detachable ? progress.answer : 0};
+  const uint64_t offset = how == kRemote ? reinterpret_cast<uint64_t>(data) : data - region_->base;
+  const Loan loan{offset, bytes, how == kInPlace && region_->detachable ? progress.answer : 0};
   if (loan.answer) open(region_->base + offset, bytes);
   std::memcpy(e.payload, &loan, sizeof loan);
-  e.slot = remote ? kRemote : kInPlace, e.bytes = 0, e.stamp = 0;
+  e.slot = how, e.bytes = 0, e.stamp = 0;
   sharing_of(e).pieces.store(0, std::memory_order_relaxed);
   progress.entry = box.out_next, progress.moved = bytes, progress.begun = progress.lent = true;
   publish(peer, e, tag, bytes);
@@ -62,7 +62,7 @@ bool Mailbox::returned(int peer, const SendProgress& progress) {
   if (box.out_next - progress.entry > kRingEntries) return true;
   Entry& e = entry(box.out, progress.entry);
   if (!e.full.load(std::memory_order_acquire)) return true;
-  if (e.slot == kRemote) write_pieces(peer, e);
+  if (is_fetched(e)) write_pieces(peer, e);
   return false;
 }
 

@@ -1,7 +1,8 @@
-// Messages in private memory: read by cross-memory attach, by the receiver alone or, where there are cores
-// for both, by both ends at once.
+// Messages that the receiver fetches from where they lie, alone or, where there are cores for both, together
+// with the sender: it reads, from private memory by cross-memory attach, and the sender writes by that.
 #include <thread>
 
+#include "base/copy.h"
 #include "base/cpus.h"
 #include "transports/mailbox.h"
 #include "transports/mailbox_entry.h"
@@ -13,15 +14,18 @@ using namespace std::chrono_literals;
 
 bool Mailbox::fetch(int peer, std::byte* to) {
   Entry& e = entry(boxes_[peer].in, boxes_[peer].in_next);
-  const Loan loan = loan_of(e);
+  const size_t bytes = loan_of(e).bytes;
   Sharing& sharing = sharing_of(e);
-  if (sharing.pieces.load(std::memory_order_relaxed) || share(peer, sharing, to, loan.bytes))
-    return read_pieces(peer, loan, sharing, to);
-  return read_remote(peer, loan, 0, loan.bytes, to);
+  if (sharing.pieces.load(std::memory_order_relaxed) || share(peer, sharing, to, bytes))
+    return read_pieces(peer, e, to);
+  return read_lent(peer, e, 0, bytes, to);
 }
 
-bool Mailbox::read_remote(int peer, const Loan& loan, size_t begin, size_t bytes, std::byte* to) const {
-  return read_process(who(peer).first, loan.offset + begin, to + begin, bytes).empty();
+bool Mailbox::read_lent(int peer, const Entry& e, size_t begin, size_t bytes, std::byte* to) const {
+  const uint64_t from = loan_of(e).offset + begin;
+  if (e.slot == kRemote) return read_process(who(peer).first, from, to + begin, bytes).empty();
+  copy_bytes(to + begin, region_->base + from, bytes);
+  return true;
 }
 
 // Lets the sender write into `to`; false: it should not, or may not.
@@ -40,13 +44,14 @@ bool Mailbox::share(int peer, Sharing& sharing, std::byte* to, size_t bytes) {
 }
 
 // True when all of the message is there.
-bool Mailbox::read_pieces(int peer, const Loan& loan, Sharing& sharing, std::byte* to) {
+bool Mailbox::read_pieces(int peer, Entry& e, std::byte* to) {
   Box& box = boxes_[peer];
+  Sharing& sharing = sharing_of(e);
   const uint32_t pieces = sharing.pieces.load(std::memory_order_relaxed);
   const auto read = [&](uint32_t piece) {
     const iovec& target = sharing.targets[piece];
     const size_t begin = static_cast<std::byte*>(target.iov_base) - to;
-    return read_remote(peer, loan, begin, target.iov_len, to);
+    return read_lent(peer, e, begin, target.iov_len, to);
   };
   for (; box.reading || sharing.take(pieces); box.reading = false, ++box.read) {
     box.reading = true;
@@ -67,10 +72,11 @@ void Mailbox::write_pieces(int peer, Entry& e) {
   if (!pieces) return;
   const Loan loan = loan_of(e);
   const size_t each = Sharing::piece_bytes(loan.bytes);
+  const uint64_t from = loan.offset + (e.slot == kStored ? reinterpret_cast<uint64_t>(region_->base) : 0);
   while (sharing.take(pieces)) {
     const uint32_t written = sharing.written.load(std::memory_order_relaxed), piece = pieces - 1 - written;
     const size_t begin = piece * each, bytes = std::min(each, loan.bytes - begin);
-    if (!write_process(who(peer).first, loan.offset + begin, bytes, sharing.targets[piece]))
+    if (!write_process(who(peer).first, from + begin, bytes, sharing.targets[piece]))
       sharing.refused.fetch_or(uint32_t{1} << piece, std::memory_order_relaxed);
     sharing.written.store(written + 1, std::memory_order_release);
     ring_bell(peer);
@@ -82,7 +88,7 @@ void Mailbox::write_pieces(int peer, Entry& e) {
 void Mailbox::revoke(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
-  if (!e.full.load(std::memory_order_acquire) || e.slot != kRemote) return;
+  if (!e.full.load(std::memory_order_acquire) || !is_fetched(e)) return;
   Sharing& sharing = sharing_of(e);
   const uint32_t pieces = sharing.pieces.load(std::memory_order_relaxed);
   if (!pieces) return;
