@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ALGORITHMS, ROOTED, pairs
-from on_device import HostKit, Racing, stream_of
+from on_device import HostKit, Racing, stream_of, wait_for
 from ranks import outcomes_of, run_ranks
 from reference import close
 from test_collectives import expect, inputs
@@ -574,6 +575,44 @@ def test_nothing_is_enqueued_for_a_rank_that_has_gone(make_kit):
     with pytest.raises(gpucomm.errors.Error, match="closed"):
         right.all_reduce(kit.array(np.ones(3)), timeout=5.0)
     assert kit.enqueued("reduce") in (0, None)
+
+
+def test_after_close_the_device_touches_no_array(make_kit):
+    """Who closes may give the arrays back, whose memory is used for something else then."""
+    kit, open_still = make_kit(20_000), []
+
+    def body(comm):
+        open_still.append(comm)  # its streams would be waited for where it ends
+        x = kit.array(np.full(1000, comm.rank + 1.0))
+        comm.all_reduce(x, async_op=True, algorithm="ring", segments=1)
+        comm.barrier()  # behind the call, which is enqueued then
+        comm.close()
+        return set(kit.host(x).tolist())
+
+    assert run_ranks(2, body) == [{3.0}] * 2
+
+
+def test_what_is_late_keeps_what_it_uses():
+    """Neither close() nor the end of the ranks' group waits for it to the end."""
+    kit = HostKit()
+    xs = [kit.array(np.full(1000, rank + 1.0, np.float32)) for rank in range(2)]
+    stream, event = kit.device.make_stream(), kit.device.make_event()
+    types = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+    call = ctypes.CFUNCTYPE(None, *types)(_core.HostDevice.stream_function())
+    call(stream, ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p), 5)
+    kit.device.record(event, stream)
+
+    def body(comm):
+        options = {"codec": "bf16", "algorithm": "coded_ring", "segments": 1}
+        comm.all_reduce(xs[comm.rank], stream=stream, async_op=True, **options).wait()
+
+    run_ranks(2, body)
+    gc.collect()
+    assert not kit.device.done(event)
+    kit.device.record(event, stream)
+    wait_for(kit.device, event)
+    assert [set(kit.host(x).tolist()) for x in xs] == [{3.0}] * 2
+    kit.device.end_event(event), kit.device.end_stream(stream)
 
 
 def test_what_a_codec_cannot_carry_is_reported():

@@ -260,6 +260,24 @@ def test_an_array_that_was_offered_is_not_read_after_a_fault(make_kit):
     assert kit.enqueued("copy") in (0, None)
 
 
+def test_after_close_the_device_touches_no_array(make_kit):
+    """The receiver's has the message by then, and nothing reads the sender's any more."""
+    kit, open_still = make_kit(20_000), []
+    xs = [kit.array(pattern(rank, 1000)) for rank in range(2)]
+
+    def body(comm):
+        open_still.append(comm)  # its streams would be waited for where it ends
+        with stream_of(kit) as stream:
+            options = {"stream": stream, "async_op": True}
+            work = comm.recv(xs[1], 0, **options) if comm.rank else comm.send(xs[0], 1, **options)
+            work.wait()
+            comm.barrier()
+            comm.close()
+            return np.array_equal(kit.host(xs[1]), pattern(0, 1000))
+
+    assert run_ranks(2, body) == [True] * 2
+
+
 def test_emulated_links_are_refused(make_kit):
     kit = make_kit()
 

@@ -110,15 +110,15 @@ def test_a_library_says_what_it_is(build: Build) -> None:
 
 
 def test_too_old_a_release_is_refused_with_both_versions(build: Build) -> None:
-    old = build("VERSION=21304", "NO_SEND")  # the version comes before what is missing
-    with pytest.raises(UnavailableError, match=r"is NCCL 2\.13\.4, gpucomm needs 2\.14\.0 or newer"):
+    old = build("VERSION=21701", "NO_SEND")  # the version comes before what is missing
+    with pytest.raises(UnavailableError, match=r"is NCCL 2\.17\.1, gpucomm needs 2\.18\.0 or newer: older"):
         _core.NcclLibrary(str(old))
-    with pytest.raises(UnavailableError, match=r"is NCCL 2\.8\.3, gpucomm needs 2\.14\.0"):
+    with pytest.raises(UnavailableError, match=r"is NCCL 2\.8\.3, gpucomm needs 2\.18\.0"):
         _core.NcclLibrary(str(build("VERSION=2803")))
 
 
 def test_a_missing_call_is_named(build: Build) -> None:
-    with pytest.raises(UnavailableError, match=r"has no ncclSend, which every NCCL from 2\.14\.0 on"):
+    with pytest.raises(UnavailableError, match=r"has no ncclSend, which every NCCL from 2\.18\.0 on"):
         _core.NcclLibrary(str(build("NO_SEND")))
     assert not _core.NcclLibrary(str(build("NO_SPLIT"))).has("ncclCommSplit")
 

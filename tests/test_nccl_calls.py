@@ -141,7 +141,7 @@ def test_faults(world, fault, kind, text):
     ("call", "kind", "text"),
     [
         (nccl_ranks.native_on_the_host, "InvalidArgumentError", "these are in host memory"),
-        (nccl_ranks.native_all_to_all, "UnavailableError", "NCCL 2.14 has no all_to_all"),
+        (nccl_ranks.native_all_to_all, "UnavailableError", "NCCL 2.18 has no all_to_all"),
         (nccl_ranks.native_codec, "InvalidArgumentError", "'native' takes no codec"),
         (nccl_ranks.native_int16, "UnsupportedTypeError", "NCCL has no sum of int16 elements"),
         (nccl_ranks.native_counts, "InvalidArgumentError", "'native' takes no counts"),

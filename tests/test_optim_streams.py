@@ -191,5 +191,5 @@ def test_gloo_gets_no_tensors_of_gpus():
 
 def test_a_torch_that_does_not_tell_its_stream_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "Tensor", object)
-    with pytest.raises(UnavailableError, match=r"2\.9 or later"):
+    with pytest.raises(UnavailableError, match=r"2\.10 or later"):
         Beside().open(SimpleNamespace(is_cuda=True, device="cuda:0"))

@@ -1456,7 +1456,7 @@ def add_gpu(
     capsule: typing_extensions.CapsuleType,
 ) -> Device:
     """
-    Makes a device of gpucomm._cuda the one of this index.
+    Makes a device of gpucomm._cuda the one of this index, where there is none yet; returns that one.
     """
 
 def algorithms() -> dict:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -9,19 +12,32 @@ import numpy as np
 __all__ = ["empty_like"]
 
 
-def empty_like(x: Any, shape: tuple[int, ...]) -> Any:
+def empty_like(x: Any, shape: tuple[int, ...], stream: int | None = None) -> Any:
     """A new array of x's library, dtype and device.
 
     Args:
         x: the array to resemble.
         shape: the new array's.
+        stream: the handle of the CUDA stream that is to use it; None: the current one of x's library.
 
     Returns:
         An uninitialised array; a NumPy one where x's library has mutable arrays of no kind (JAX).
     """
     if hasattr(x, "new_empty"):  # torch
-        return x.new_empty(shape)
+        with _on(stream, x):
+            return x.new_empty(shape)
     namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else np
     if type(x).__module__.startswith("jax"):
         namespace = np
     return namespace.empty(shape, dtype=x.dtype)
+
+
+def _on(stream: int | None, x: Any) -> AbstractContextManager[Any]:
+    """What torch allocates on a stream goes, once it is given back, to work that comes behind that one."""
+    if stream is None or not getattr(x, "is_cuda", False):
+        return contextlib.nullcontext()
+    cuda = sys.modules["torch"].cuda  # x is torch's
+    default = stream <= 1  # two handles of CUDA's default stream
+    own = cuda.default_stream(x.device) if default else cuda.ExternalStream(stream, device=x.device)
+    on: AbstractContextManager[Any] = cuda.stream(own)
+    return on

@@ -17,10 +17,21 @@ struct TypeFacts {
   dlpack::ExchangeApi* api = nullptr;
   bool immutable = false;  // JAX arrays: DLPack does not mark them read-only
   bool numpy = false;      // numpy.ndarray itself
+  bool tensor = false;     // torch's
   bool lazy = false;       // has views that are conjugated or negated only when they are read
 };
 
 std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+
+std::string said(py::handle type, const char* attribute) {
+  return py::str(py::getattr(type, attribute, py::str("")));
+}
+
+bool is_tensor(py::handle type) {
+  for (const py::handle base : type.attr("__mro__"))
+    if (said(base, "__module__") == "torch" && said(base, "__name__") == "Tensor") return true;
+  return false;
+}
 
 const TypeFacts& facts_of(PyTypeObject* type) {
   static auto* known =
@@ -33,9 +44,10 @@ const TypeFacts& facts_of(PyTypeObject* type) {
     facts.api = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(api.ptr(), "dlpack_exchange_api"));
   PyErr_Clear();
   if (facts.api && facts.api->version.major != 1) facts.api = nullptr;
-  const auto module = py::str(py::getattr(object, "__module__", py::str(""))).cast<std::string>();
+  const std::string module = said(object, "__module__");
   facts.immutable = module.rfind("jax", 0) == 0;
   facts.numpy = module == "numpy" && std::strcmp(type->tp_name, "numpy.ndarray") == 0;
+  facts.tensor = is_tensor(object);
   facts.lazy = py::hasattr(object, "is_neg");
   Py_INCREF(type);
   return (*known)[type] = facts;
@@ -139,7 +151,7 @@ void refuse_lazy(py::handle object, Dtype dtype, size_t count, const char* what)
 // Delegates, so that what DLPack has handed over goes back where the array is refused.
 Array::Array(py::handle object, const char* what, bool anywhere) : Array(anywhere) {
   const TypeFacts& facts = facts_of(Py_TYPE(object.ptr()));
-  read_only_ = facts.immutable, api_ = facts.api;
+  read_only_ = facts.immutable, tensor_ = facts.tensor, api_ = facts.api;
   dlpack::Tensor tensor;
   if (facts.numpy && read_numpy(object, tensor, read_only_)) {
     read(tensor, what);
@@ -199,6 +211,10 @@ void Array::from_protocol(py::handle object, const char* what) {
 
 void* Array::current_stream() const {
   void* stream = nullptr;
+  if (tensor_ && place_.type == dlpack::kCuda && !(api_ && api_->current_work_stream))
+    fail(ErrorKind::invalid_argument,
+         "this torch does not tell the current stream of its CUDA tensors (2.10 ",
+         "and later do): pass stream=, the handle of the stream that they are used on");
   if (api_ && api_->current_work_stream && api_->current_work_stream(place_.type, place_.id, &stream))
     throw py::error_already_set();
   return stream;

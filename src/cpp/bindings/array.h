@@ -32,6 +32,7 @@ class Array {
     return place_.type == other.place_.type && place_.id == other.place_.id;
   }
   // The stream that its library works on now; null where that does not tell: the device's default stream.
+  // Throws invalid_argument for torch's before 2.10, which work on another one and do not tell.
   void* current_stream() const;
   std::vector<int64_t> shape() const { return {extents_, extents_ + dimensions_}; }
   bool overlaps(const Array& other) const {
@@ -51,6 +52,7 @@ class Array {
   size_t count_ = 1;
   Dtype dtype_ = Dtype::float32;
   bool read_only_ = false;
+  bool tensor_ = false;  // torch's
   dlpack::Device place_{dlpack::kCpu, 0};
   const int64_t* extents_ = nullptr;  // the array's own
   int dimensions_ = 0;

@@ -37,7 +37,7 @@ std::shared_ptr<Device> gpu(int32_t index) {
 }
 
 std::shared_ptr<Device> add_gpu(int32_t index, const py::capsule& capsule) {
-  return gpus()[index] = *capsule.get_pointer<std::shared_ptr<Device>>();
+  return gpus().try_emplace(index, *capsule.get_pointer<std::shared_ptr<Device>>()).first->second;
 }
 
 // An array of NumPy, of which DLPack says that it is on a host device. It keeps both.
@@ -100,7 +100,8 @@ void* handle(Address address) { return reinterpret_cast<void*>(address); }
 // The work of a device one by one, for tests and benchmarks; memory, streams and events are addresses.
 void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
   type.def("name", &Device::name, "As error texts name it.")
-      .def("shares", &Device::shares, "Why other processes cannot open its memory, or nothing.")
+      .def("shares", &Device::shares, py::call_guard<py::gil_scoped_release>(),
+           "Why other processes cannot open its memory, or nothing.")
       .def(
           "make_stream", [](Device& d) { return reinterpret_cast<Address>(d.make_stream()); },
           "A stream's handle.")
@@ -224,7 +225,7 @@ void bind_devices(py::module_& m) {
   bind_work_of_devices(device);
   m.attr("norm_parts") = kNormParts;
   m.def("add_gpu", &add_gpu, "index"_a, "capsule"_a,
-        "Makes a device of gpucomm._cuda the one of this index.");
+        "Makes a device of gpucomm._cuda the one of this index, where there is none yet; returns that one.");
   py::class_<HostGraph, std::shared_ptr<HostGraph>>(m, "HostGraph",
                                                     "Work of a host device, to run again and again.");
   py::class_<HostDevice, Device, std::shared_ptr<HostDevice>>(

@@ -10,15 +10,18 @@ namespace py = pybind11;
 
 namespace gpucomm {
 
-// A new array like x, but with `rows` in the first dimension.
-py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t rows) const {
+// A new array like x, but with `rows` in the first dimension; torch's, on a GPU, for use on a stream that was
+// given.
+py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t rows,
+                                    std::optional<uintptr_t> stream) const {
   std::vector<int64_t> extents = like.shape();
   if (extents.empty()) extents.resize(1);
   extents[0] = rows;
   // The way through Python takes longer than a short message does.
   if (Py_IS_TYPE(x.ptr(), reinterpret_cast<PyTypeObject*>(py::detail::npy_api::get().PyArray_Type_)))
     return py::array(x.attr("dtype").cast<py::dtype>(), extents);
-  return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)));
+  if (like.place().type != dlpack::kCuda) stream.reset();
+  return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)), stream);
 }
 
 Shape PyCommunicator::shape(Collective collective, const Array& x, const Parts& parts,
@@ -31,7 +34,7 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Parts& 
 // The end of all_gather and of gather on its root: `x` comes into `out`.
 py::object PyCommunicator::collect(Shape call, const Parts& parts, py::object x, const Array& in,
                                    py::object out, const Options& options) {
-  if (out.is_none()) out = allocate(x, in, parts.total_rows());
+  if (out.is_none()) out = allocate(x, in, parts.total_rows(), options.stream);
   const Array to(out, "out", true);
   const std::byte* own = to.data() + parts.begin(core_->rank()) * size_of(in.dtype());
   check_out(in, to, parts.total(), own, in.bytes());
@@ -66,7 +69,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
   const Parts parts = divided(in, counts, core_->world());
   Shape call = shape(Collective::reduce_scatter, in, parts, options);
   call.op = parse_op(op), call.dtype = folded_as(call.dtype);
-  if (out.is_none()) out = allocate(x, in, parts.rows[rank]);
+  if (out.is_none()) out = allocate(x, in, parts.rows[rank], options.stream);
   const Array to(out, "out", true);
   std::byte* own = in.data() + parts.begin(rank) * size_of(in.dtype());
   check_out(in, to, parts.count(rank), own, to.bytes());
@@ -88,7 +91,7 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
     fail(ErrorKind::invalid_argument, "out is needed where x is None: nothing else tells how much comes");
   if (out.is_none()) {
     const Array like(x, "x", true);
-    out = allocate(x, like, divided(like, {}, core_->world()).rows[0]);
+    out = allocate(x, like, divided(like, {}, core_->world()).rows[0], options.stream);
   }
   const Array to(out, "out", true);
   Shape call = shape(Collective::scatter, to, options);
@@ -141,7 +144,7 @@ py::object PyCommunicator::all_to_all(py::object x, py::object out, const Counts
   if (!even && !out.is_none() && Array(out, "out", true).overlaps(in))
     fail(ErrorKind::invalid_argument, "x and out must be apart where counts or out_counts are given");
   const Parts received = even ? sent : agree(call, sent, out_counts, options);
-  if (out.is_none()) out = allocate(x, in, received.total_rows());
+  if (out.is_none()) out = allocate(x, in, received.total_rows(), options.stream);
   const Array to(out, "out", true);
   check_out(in, to, received.total(), in.data(), in.bytes());
   call.in_place = even && in.data() == to.data();

@@ -380,7 +380,11 @@ void PyCommunicator::close() {
     py::gil_scoped_release released;
     core_->close();
   }
-  kept_.clear();
+  try {
+    release_done();  // what a device still works on stays as long as this object
+  } catch (const Error&) {
+    kept_.clear();  // the device has failed
+  }
 }
 
 py::dict PyCommunicator::stats() const {

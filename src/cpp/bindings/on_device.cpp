@@ -104,7 +104,11 @@ void PyCommunicator::find_way(Shape& shape, Device& device, Seconds limit) {
   if (!way) {
     way = message_way();
     if (core_->device_wish().else_staged && core_->world() > 1) {
-      double lacks = way == DeviceWay::nccl ? !core_->nccl().library : !device.shares().empty();
+      double lacks = !core_->nccl().library;
+      if (way != DeviceWay::nccl) {
+        py::gil_scoped_release released;  // it asks the device, which may take its time
+        lacks = !device.shares().empty();
+      }
       agree_on_largest(&lacks, 1, limit, Purpose::way);
       if (lacks) way = DeviceWay::staged;
     }

@@ -54,7 +54,7 @@ py::object PyCommunicator::packed_on_device(Collective collective, const py::lis
   if (gathers && !outs) {
     outs.emplace();
     for (size_t i = 0; i < arrays.size(); ++i)
-      outs->append(allocate(xs[i], arrays[i], rows_of(arrays[i]) * core_->world()));
+      outs->append(allocate(xs[i], arrays[i], rows_of(arrays[i]) * core_->world(), options.stream));
   }
   const py::list result = outs.value_or(xs);
   std::deque<Array> apart;

@@ -14,7 +14,6 @@
 #include "cuda/reduce.h"
 #include "cuda/residency.h"
 #include "cuda/status_word.h"
-#include "devices/handles.h"
 
 namespace gpucomm::cuda {
 namespace {
@@ -47,20 +46,23 @@ Handle from_text(const std::string& text) {
   return handle;
 }
 
-class CudaDevice final : public Device, public std::enable_shared_from_this<CudaDevice> {
+class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index) : index_(index), context_(index) {
     const Context::Scope scope(context_);
     const OutsideCapture outside;
     load_kernels();
     status_.emplace();
-    never_ = new_event();
+    pulse_ = new_event();
+    GPUCOMM_CUDA(cudaStreamCreateWithFlags(&pulse_stream_, cudaStreamNonBlocking));
   }
 
   ~CudaDevice() override {
     quietly(context_, [&] {
       status_.reset();
-      return cudaEventDestroy(never_);
+      cudaStreamDestroy(pulse_stream_), cudaEventDestroy(pulse_);
+      if (probe_event_) cudaEventDestroy(probe_event_);
+      return cudaFree(probe_);
     });
   }
 
@@ -165,10 +167,12 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     auto status = cudaStreamCaptureStatusNone;
     unsigned long long id = 0;
     const cudaError_t error = cudaStreamGetCaptureInfo(as_stream(stream), &status, &id);
-    if (error == cudaErrorStreamCaptureImplicit)
-      cudaGetLastError();  // the default stream, whose work CUDA refuses while another one is captured
-    else
-      check(error, "cudaStreamGetCaptureInfo");
+    if (error == cudaErrorStreamCaptureImplicit) {
+      cudaGetLastError();
+      fail(ErrorKind::invalid_argument, name(), ": the stream is CUDA's default stream, which CUDA refuses ",
+           "while a stream that waits for it is captured into a graph: pass stream=");
+    }
+    check(error, "cudaStreamGetCaptureInfo");
     return status == cudaStreamCaptureStatusNone ? 0 : id;
   }
 
@@ -223,9 +227,17 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     cuda::add_coded(piece, from, into, status_->device(), as_stream(stream));
   }
 
+  // That there is no memory is not kept: there may be some next time.
   std::string shares() override {
-    std::call_once(probed_, [this] { cannot_share_ = probe_sharing(); });
-    return cannot_share_;
+    constexpr size_t kBlock = 2 << 20;
+    std::lock_guard lock(probe_mutex_);
+    try {
+      if (!probe_) probe_ = allocate_shared(kBlock);
+    } catch (const Error& error) {
+      return unshared(error);
+    }
+    if (!cannot_share_) cannot_share_ = probe_sharing();
+    return *cannot_share_;
   }
 
   // Memory of cudaMalloc, whose handles begin at its blocks: callers take whole ones, of 2 MiB.
@@ -285,7 +297,7 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     try {
       const Context::Scope scope(context_);
       const OutsideCapture outside;
-      const cudaError_t error = cudaEventQuery(never_);  // done, unless an earlier fault comes back
+      const cudaError_t error = beat();
       return error == cudaSuccess ? "" : sentence(error, "earlier work");
     } catch (const Error& error) {
       return error.what();
@@ -299,17 +311,29 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
     return event;
   }
 
-  // Handles, for a process cannot open its own: whether another one can shows when it does.
+  // After a fault CUDA refuses all further work, so there is some each time; what was there before is asked
+  // for first, for it would not end. On a stream of its own, which nothing holds up and no capture has.
+  cudaError_t beat() {
+    const cudaError_t before = cudaEventQuery(pulse_);
+    if (before == cudaErrorNotReady) cudaGetLastError();  // not an error, but kept as one
+    if (before != cudaSuccess && before != cudaErrorNotReady) return before;
+    return cudaEventRecord(pulse_, pulse_stream_);
+  }
+
+  // Handles, for a process cannot open its own: whether another one can shows when it does. What they are of
+  // stays: giving memory back may wait for all of the device's work, that of other ranks too.
   std::string probe_sharing() {
-    constexpr size_t kBlock = 2 << 20;
     try {
-      const Own<std::byte*, &Device::release> memory(shared_from_this(), allocate_shared(kBlock));
-      const OwnEvent event(shared_from_this(), make_shared_event());
-      export_memory(memory.get()), export_event(event.get());
+      probe_event_ = as_event(make_shared_event());
+      export_memory(probe_), export_event(probe_event_);
     } catch (const Error& error) {
-      return concat(name(), " shares no memory with other processes: ", error.what());
+      return unshared(error);
     }
     return "";
+  }
+
+  std::string unshared(const Error& error) const {
+    return concat(name(), " shares no memory with other processes: ", error.what());
   }
 
   [[noreturn]] void out_of_memory(size_t bytes) const {
@@ -323,9 +347,12 @@ class CudaDevice final : public Device, public std::enable_shared_from_this<Cuda
   int index_;
   Context context_;
   std::optional<StatusWord> status_;
-  cudaEvent_t never_ = nullptr;  // recorded
-  std::once_flag probed_;
-  std::string cannot_share_;
+  cudaEvent_t pulse_ = nullptr;
+  cudaStream_t pulse_stream_ = nullptr;
+  std::mutex probe_mutex_;  // guards all below
+  std::byte* probe_ = nullptr;
+  cudaEvent_t probe_event_ = nullptr;
+  std::optional<std::string> cannot_share_;
 };
 
 }  // namespace

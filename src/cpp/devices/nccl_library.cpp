@@ -34,7 +34,8 @@ NcclLibrary::NcclLibrary(void* handle, const std::string& path) : handle_(handle
     fail(ErrorKind::unavailable, "ncclGetVersion of ", file_, " failed with code ", code);
   if (version_ < nccl::kOldestVersion)
     fail(ErrorKind::unavailable, file_, " is NCCL ", text_of(version_), ", gpucomm needs ",
-         text_of(nccl::kOldestVersion), " or newer");
+         text_of(nccl::kOldestVersion),
+         " or newer: older ones go on to use the place of a communicator that has been given up");
   find_calls();
 }
 

@@ -1,5 +1,5 @@
 // NCCL's C types, declared by ourselves: gpucomm is built without its header. The values are part of NCCL's
-// ABI, the same since 2.14; devices/guard/nccl_values.cpp compares them with a header where there is one.
+// ABI, the same since 2.18; devices/guard/nccl_values.cpp compares them with a header where there is one.
 #pragma once
 #include <cstddef>
 
@@ -39,7 +39,7 @@ struct UniqueId {
 using Comm = struct CommHandle*;  // opaque
 using CudaStream = void*;         // cudaStream_t
 
-// ncclConfig_t as it was in 2.14, which later releases take by its size and version.
+// ncclConfig_t as it was in 2.14, the first to have one, which later releases take by its size and version.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -47,8 +47,9 @@ struct Config {
   int blocking = 1;
 };
 
-inline constexpr int kNoColor = -1;           // NCCL_SPLIT_NOCOLOR
-inline constexpr int kOldestVersion = 21400;  // the first with ncclCommInitRankConfig
+inline constexpr int kNoColor = -1;  // NCCL_SPLIT_NOCOLOR
+// Before, threads of NCCL go on to use the place where ncclCommInitRankConfig puts the communicator.
+inline constexpr int kOldestVersion = 21800;
 inline constexpr const char* kSoname = "libnccl.so.2";
 
 // The calls by their names without "nccl". Those below the line are null where the library lacks them.

@@ -9,7 +9,7 @@ namespace {
 void check_offered(Collective collective) {
   if (reduces(collective) || collective == Collective::broadcast || collective == Collective::all_gather)
     return;
-  fail(ErrorKind::unavailable, "NCCL 2.14 has no ", name_of(collective),
+  fail(ErrorKind::unavailable, "NCCL 2.18 has no ", name_of(collective),
        ": any algorithm that offers it has");
 }
 

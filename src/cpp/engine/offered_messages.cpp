@@ -1,6 +1,9 @@
 #include "engine/offered_messages.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "engine/soon.h"
 
 namespace gpucomm {
 
@@ -59,6 +62,20 @@ void OfferedMessages::withdraw(Message& m) {
   if (!m.offer || !m.sending) return;
   std::lock_guard lock(m.offer->mutex);
   m.offer->withdrawn = true;
+}
+
+void OfferedMessages::wait_for_end(std::chrono::milliseconds patience) try {
+  if (std::exchange(left_, true)) return;
+  std::vector<OwnEvent> ends;
+  for (const auto& [queue, stream] : streams_) {
+    ends.push_back(make_event(stream.device()));
+    stream.device()->record(ends.back().get(), stream.get());
+  }
+  soon(patience, [&] {
+    return std::all_of(ends.begin(), ends.end(),
+                       [](const OwnEvent& end) { return end.device()->done(end.get()); });
+  });
+} catch (const Error&) {  // the device has failed
 }
 
 }  // namespace gpucomm

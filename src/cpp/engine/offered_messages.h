@@ -1,6 +1,7 @@
 // Messages of device arrays between threads: the sender offers its array, the receiver copies straight out of
 // it, and tells by an event when it has been read.
 #pragma once
+#include <chrono>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -43,13 +44,19 @@ class OfferedMessages : public DeviceMessages {
   bool send(Message& message, Stream stream) override;
   bool receive(Message& message, Stream stream) override;
   void withdraw(Message& message) override;
+  // Waits, not for long, until no stream of this rank uses an array; of a sender that is its receiver's too.
+  void leave() override { wait_for_end(std::chrono::milliseconds(700)); }
+  void fault() override { wait_for_end(std::chrono::milliseconds(200)); }  // abort() returns within a second
 
  private:
+  void wait_for_end(std::chrono::milliseconds patience);
+
   std::shared_ptr<Transport> transport_;
   std::shared_ptr<Offers> offers_;
   int rank_;
   using Queue = std::tuple<Device*, int, bool>;  // device, peer, sending
   std::map<Queue, OwnStream> streams_;
+  bool left_ = false;
 };
 
 }  // namespace gpucomm

@@ -23,13 +23,17 @@ class StreamGroup {
   // This rank's part of its next call. The last to come enqueues, or throws what is wrong: mismatch where the
   // parts do not fit.
   void come(int rank, const StreamCall& part);
-  // A rank ends its communicator: nothing is enqueued any more, its arrays may go.
+  // A rank ends its communicator: nothing is enqueued any more. Waits, not for long, until no stream of the
+  // group uses an array: they may go then.
   void leave();
   // Whether all have come to a call.
   bool enqueued(uint64_t sequence) const { return enqueued_.load(std::memory_order_acquire) >= sequence; }
 
  private:
   void check() const;
+  bool mark_end();
+  bool ended() const;
+  void leave_behind();
   void check_captures() const;
   void prepare();
   const Launches& launches_of();
@@ -58,7 +62,8 @@ class StreamGroup {
   using Key = std::vector<std::shared_ptr<const Program>>;
   std::map<Key, Launches> launches_;
   int present_ = 0;
-  bool left_ = false;
+  bool left_ = false;    // no rank calls any more ...
+  bool marked_ = false;  // ... and hub_event_ is behind all that is enqueued
   std::atomic<uint64_t> enqueued_{0};
 };
 

@@ -99,6 +99,6 @@ class Beside:
 def _require_known_streams() -> None:
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         raise UnavailableError(
-            "[optim] training on CUDA tensors needs a torch that tells its current stream (2.9 or later), "
+            "[optim] training on CUDA tensors needs a torch that tells its current stream (2.10 or later), "
             f"this is {torch.__version__}"
         )

@@ -6,7 +6,7 @@
 
 #include "devices/nccl_types.h"
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 14, 0)  // older ones are refused at run time
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0)  // older ones are refused at run time
 
 namespace ours = gpucomm::nccl;
 
@@ -40,7 +40,7 @@ static_assert(offsetof(ncclConfig_t, size) == offsetof(ours::Config, size) &&
               offsetof(ncclConfig_t, version) == offsetof(ours::Config, version) &&
               offsetof(ncclConfig_t, blocking) == offsetof(ours::Config, blocking));
 static_assert(ours::Config{}.magic == ncclConfig_t(NCCL_CONFIG_INITIALIZER).magic);
-static_assert(NCCL_VERSION(2, 14, 0) == ours::kOldestVersion);
+static_assert(NCCL_VERSION(2, 18, 0) == ours::kOldestVersion);
 #ifdef NCCL_SPLIT_NOCOLOR
 static_assert(NCCL_SPLIT_NOCOLOR == ours::kNoColor);
 #endif
