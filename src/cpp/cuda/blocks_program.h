@@ -5,15 +5,23 @@
 
 namespace gpucomm::cuda {
 
+// As loaded: to join the bytes is to wait for them, and a fetch must not wait before all others are under
+// way.
+template <unsigned kBytes>
 struct BlockRaw {
-  uint32_t codes, scale;
+  uint32_t codes;
+  uint8_t scale[kBytes];
 };
 
+// At any address.
 template <unsigned kBytes>
-GPUCOMM_PROGRAM uint32_t load_scale(const std::byte* scales, size_t block) {
-  uint32_t scale = 0;  // at any address
-  for (unsigned i = 0; i < kBytes; ++i)
-    scale |= static_cast<uint32_t>(load<uint8_t>(scales + block * kBytes + i)) << (8 * i);
+GPUCOMM_PROGRAM void load_scale(const std::byte* scales, size_t block, BlockRaw<kBytes>& raw) {
+  for (unsigned i = 0; i < kBytes; ++i) raw.scale[i] = load<uint8_t>(scales + block * kBytes + i);
+}
+template <unsigned kBytes>
+GPUCOMM_PROGRAM uint32_t scale_of(const BlockRaw<kBytes>& raw) {
+  uint32_t scale = 0;
+  for (unsigned i = 0; i < kBytes; ++i) scale |= static_cast<uint32_t>(raw.scale[i]) << (8 * i);
   return scale;
 }
 template <unsigned kBytes>

@@ -124,11 +124,12 @@ struct Decode {
     typename Exec::template Lanes<Words4> own[kTiles];
     ex.each([&](unsigned lane) {
 #pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t) {
-        const Tile tile = piece.tile(first + t);
-        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(slot), tile, lane);
-        if (adds) own[t][lane] = cuda::fetch<kFull>(piece.dense, tile.index(lane));
-      }
+      for (unsigned t = 0; t < kTiles; ++t)
+        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(slot), piece.tile(first + t), lane);
+      if (!adds) return;
+#pragma unroll
+      for (unsigned t = 0; t < kTiles; ++t)
+        own[t][lane] = cuda::fetch<kFull>(piece.dense, piece.tile(first + t).index(lane));
     });
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
@@ -182,11 +183,11 @@ struct DecodeAddEncode {
     typename Exec::template Lanes<Words4> own[kTiles];
     ex.each([&](unsigned lane) {
 #pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t) {
-        const Tile tile = piece.tile(first + t);
-        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(from), tile, lane);
-        own[t][lane] = cuda::fetch<kFull>(piece.dense, tile.index(lane));
-      }
+      for (unsigned t = 0; t < kTiles; ++t)
+        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(from), piece.tile(first + t), lane);
+#pragma unroll
+      for (unsigned t = 0; t < kTiles; ++t)
+        own[t][lane] = cuda::fetch<kFull>(piece.dense, piece.tile(first + t).index(lane));
     });
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
