@@ -235,6 +235,25 @@ def test_up_to_the_limit_and_no_further(library: Path, spec: str) -> None:
     assert "element 1 of a piece" in programs.text()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("spec", "dtype"), [case for case in CASES if case[0] not in ("bf16", "fp16", "fp8_e5m2")]
+)
+def test_a_tile_reports_only_its_first_bad_element(library: Path, spec: str, dtype: str, seed: int) -> None:
+    """A report goes to the host's memory, and all of an array may be bad."""
+    programs = Programs(library, usable(spec), dtype, seed)
+    for count, tiles in [(1, 1), (127, 1), (512, 4), (1000, 8)]:
+        for first in {0, 1, count // 2, count - 1} & set(range(count)):
+            x = sample(dtype, count)
+            x[first:] = narrow(dtype, np.full(count - first, np.inf))
+            programs.status = 0
+            programs.encode(x)
+            assert f"element {first} of a piece, which is inf" in programs.text()
+            assert programs.reports == tiles - first // 128
+            programs.fused(programs.codec.encode(sample(dtype, count), dtype=dtype), x)
+            assert programs.reports == tiles - first // 128
+
+
 def test_statuses_are_sentences(library: Path) -> None:
     programs = Programs(library, usable("int8"), "float32")
     assert programs.text() == ""

@@ -5,8 +5,7 @@
 
 namespace gpucomm::cuda {
 
-// As loaded: to join the bytes is to wait for them, and a fetch must not wait before all others are under
-// way.
+// As loaded: to join the bytes is to wait for them, which must not be before all fetches are under way.
 template <unsigned kBytes>
 struct BlockRaw {
   uint32_t codes;
@@ -54,14 +53,24 @@ GPUCOMM_PROGRAM void store_codes(std::byte* at, unsigned byte, unsigned count, u
 
 GPUCOMM_PROGRAM uint32_t largest_bits(const Four& x) { return blocks::largest_bits(x.at, kPerLane); }
 
-// Reports a lane's elements for which bad(bits of the magnitude).
+// Reports the first element of a tile, if any, whose `judged` is bad(bits of the magnitude). Only that one,
+// which wins over the others anyway: the status is in the host's memory, and a whole array may be bad.
 template <class Exec, class Bad>
-GPUCOMM_PROGRAM void refuse(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
-                            Status* status, const Bad& bad) {
+GPUCOMM_PROGRAM void refuse(const Exec& ex, typename Exec::template Lanes<Four>& x,
+                            typename Exec::template Lanes<Four>& judged, const Tile& tile, Status* status,
+                            const Bad& bad) {
+  typename Exec::template Lanes<uint32_t> left;  // elements from the lane's first bad one on
+  typename Exec::template Lanes<float> value;
   ex.each([&](unsigned lane) {
-    for (unsigned i = 0; i < kPerLane; ++i)
-      if (bad(blocks::bits_of(x[lane].at[i]) & blocks::kMagnitudeBits))
-        ex.report(status, element_fault(tile.index(lane) + i, x[lane].at[i]));
+    left[lane] = 0;
+    for (unsigned i = kPerLane; i-- > 0;)
+      if (bad(blocks::bits_of(judged[lane].at[i]) & blocks::kMagnitudeBits))
+        left[lane] = kTile - lane * kPerLane - i, value[lane] = x[lane].at[i];
+  });
+  const uint32_t most = ex.max([&](unsigned lane) { return left[lane]; });
+  ex.each([&](unsigned lane) {
+    if (most && left[lane] == most)
+      ex.report(status, element_fault(tile.index(0) + kTile - most, value[lane]));
   });
 }
 

@@ -49,7 +49,7 @@ struct Fp8 {
   GPUCOMM_PROGRAM void encode_special(const Exec& ex, typename Exec::template Lanes<Four>& x,
                                       const Tile& tile, const Message& message, Status* status) const {
     if (!kInfinity)
-      refuse(ex, x, tile, status, [](uint32_t magnitude) { return magnitude == blocks::kInfinityBits; });
+      refuse(ex, x, x, tile, status, [](uint32_t magnitude) { return magnitude == blocks::kInfinityBits; });
     const uint32_t most = ex.max([&](unsigned lane) {
       uint32_t finite = 0;
       for (float value : x[lane].at) {

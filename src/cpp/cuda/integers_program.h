@@ -69,7 +69,7 @@ struct Integers {
                               const Tile& tile, const Message& message, Status* status) const {
     const uint32_t most = ex.max([&](unsigned lane) { return largest_bits(x[lane]); });
     if (most >= blocks::kInfinityBits)
-      return refuse(ex, x, tile, status, [](uint32_t bits) { return bits >= blocks::kInfinityBits; });
+      return refuse(ex, x, x, tile, status, [](uint32_t bits) { return bits >= blocks::kInfinityBits; });
     const uint16_t step = Levels::step_for(blocks::float_of(most));
     const float inverse = 1.0f / Levels::value_of(step);
     std::byte* const codes = message.bytes + tile.number * kBlockBytes;
