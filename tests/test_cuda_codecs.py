@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -138,9 +140,8 @@ def test_the_ends_of_the_range(library: Path, spec: str, dtype: str) -> None:
         assert programs.status == 0
 
 
-@pytest.mark.parametrize(("spec", "dtype"), CASES)
-def test_any_bits_are_coded_or_refused_as_on_the_host(library: Path, spec: str, dtype: str) -> None:
-    """NaN of any payload, Inf, and elements beyond what was agreed: the host's bytes, or its element."""
+def any_bits(dtype: str) -> list[Array]:
+    """NaN of any payload, Inf, and elements beyond what was agreed."""
     kind = np.dtype("uint32" if dtype == "float32" else "uint16")
     rng = np.random.default_rng(9)
     nan, infinity, quiet = {
@@ -148,27 +149,45 @@ def test_any_bits_are_coded_or_refused_as_on_the_host(library: Path, spec: str, 
         "float16": (0x7C01, 0x7C00, 0xFE00),
         "bfloat16": (0x7F81, 0x7F80, 0xFFC0),
     }[dtype]
+    arrays = [rng.integers(0, 1 << (8 * kind.itemsize), 1000, dtype=kind).view(storage(dtype))]
+    for at, special in [(0, nan), (131, infinity), (255, quiet), (511, infinity), (512, nan), (777, quiet)]:
+        arrays.append(sample(dtype, 778))
+        arrays[-1].view(kind)[at] = special
+        arrays[-1].view(kind)[min(at + 2, 777)] = infinity
+    return arrays
+
+
+def coded_or_refused(programs: Programs, x: Array, run: Callable[[], Array]) -> Array | None:
+    """Looks whether run() gives the host's code of x, which is returned, or refuses the host's element."""
+    try:
+        stream = programs.codec.encode(x, dtype=programs.dtype)
+    except errors.InvalidArgumentError as error:
+        programs.status = 0
+        run()
+        host = str(error).split("element ")[1]
+        assert f"element {host.split(',')[0]} of a piece, which is " in programs.text()
+        assert host.split(": ")[1] in programs.text()
+        return None
+    same(run(), stream)
+    return stream
+
+
+@pytest.mark.parametrize(("spec", "dtype"), CASES)
+def test_any_bits_are_coded_or_refused_as_on_the_host(library: Path, spec: str, dtype: str) -> None:
     codec = usable(spec)
     programs = Programs(library, codec, dtype, 5)
-    x = rng.integers(0, 1 << (8 * kind.itemsize), 1000, dtype=kind).view(storage(dtype))
-    messages = [x]
-    for at, special in [(0, nan), (131, infinity), (255, quiet), (511, infinity), (512, nan), (777, quiet)]:
-        messages.append(sample(dtype, 778))
-        messages[-1].view(kind)[at] = special
-        messages[-1].view(kind)[min(at + 2, 777)] = infinity
-    for x in messages:
-        try:
-            stream = codec.encode(x, dtype=dtype)
-        except errors.InvalidArgumentError as error:
-            programs.status = 0
-            programs.encode(x)
-            host = str(error).split("element ")[1]
-            assert f"element {host.split(',')[0]} of a piece, which is " in programs.text()
-            assert host.split(": ")[1] in programs.text()
-            continue
-        same(programs.encode(x), stream)
-        for own, adds in [(x, False), (x, True), (x[::-1].copy(), True)]:
-            same(programs.decode(stream, own, adds=int(adds)), host_decode(codec, stream, own, dtype, adds))
+    for x in any_bits(dtype):
+        finite = codec.encode(sample(dtype, len(x)), dtype=dtype)
+        coded = coded_or_refused(programs, x, functools.partial(programs.encode, x))
+        for stream in [finite] if coded is None else [finite, coded]:
+            for own, adds in [(x, False), (x, True), (x[::-1].copy(), True)]:
+                expected = host_decode(codec, stream, own, dtype, adds)
+                same(programs.decode(stream, own, adds=int(adds)), expected)
+                mean = _core.reduce(dtype, "sum", [expected], divisor=3)
+                same(programs.decode(stream, own, adds=int(adds), divisor=3), mean)
+                if adds:
+                    fused = functools.partial(programs.fused, stream, own)
+                    coded_or_refused(programs, expected, fused)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

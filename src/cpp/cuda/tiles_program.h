@@ -4,7 +4,7 @@
 //
 // Math has kTiles; Raw, what a lane fetches of a coded tile; Shared, memory of a thread block; fetch(message,
 // tile, lane); decode(ex, shared, raw, tile, x), false where the message is damaged; encode(ex, shared, x,
-// tile, message, status).
+// tile, message, status), whose code is the same for every NaN.
 #pragma once
 #include "cuda/dense.h"
 #include "cuda/status.h"
@@ -98,7 +98,7 @@ struct Encode {
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
       typename Exec::template Lanes<Four> x;
-      ex.each([&](unsigned lane) { x[lane] = widen(piece.dense.kind, raw[t][lane]); });
+      ex.each([&](unsigned lane) { x[lane] = widen_any(piece.dense.kind, raw[t][lane]); });
       piece.math.template encode<kFull>(ex, shared, x, piece.tile(first + t), piece.message(slot),
                                         piece.status);
     }
@@ -200,7 +200,7 @@ struct DecodeAddEncode {
         continue;
       }
       ex.each([&](unsigned lane) {
-        x[lane] = widen(piece.dense.kind, add(piece.dense.kind, own[t][lane], x[lane]));
+        x[lane] = widen_any(piece.dense.kind, add(piece.dense.kind, own[t][lane], x[lane]));
         // beyond the end a code may decode to what is no element
         for (unsigned i = 0; !kFull && i < kPerLane; ++i)
           if (lane * kPerLane + i >= tile.count) x[lane].at[i] = 0;
