@@ -124,10 +124,11 @@ GPUCOMM_PROGRAM void saturate(Kind kind, Four& x, float stray) {
 }
 
 // What arithmetic gave, every NaN canonical.
-GPUCOMM_PROGRAM Words4 narrow_result(Kind kind, Four x) {
-  if (kind == Kind::float32)
-    for (float& value : x.at) value = canonical(value);
-  return narrow(kind, x);
+GPUCOMM_PROGRAM Words4 narrow_result(Kind kind, const Four& x) {
+  if (kind != Kind::float32) return narrow(kind, x);
+  Words4 raw;
+  for (unsigned i = 0; i < kPerLane; ++i) raw.at[i] = blocks::bits_of(canonical(x.at[i]));
+  return raw;
 }
 
 // What was decoded, added to what is there; rounded to the kind.

@@ -16,8 +16,8 @@ struct Fp8 {
   GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {
     const std::byte* codes = message.bytes + tile.number * kTile;
     Raw raw;
-    load_scale(message.bytes + message.count, tile.number, raw);
     raw.codes = load_codes<kFull>(codes, lane * kPerLane, tile.count);
+    load_scale(message.bytes + message.count, tile.number, raw);
     return raw;
   }
 

@@ -26,13 +26,13 @@ struct Integers {
   GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {
     const std::byte* codes = message.bytes + tile.number * kBlockBytes;
     Raw raw;
-    load_scale(scales(message), tile.number, raw);
     if constexpr (kBits == 8)
       raw.codes = load_codes<kFull>(codes, lane * kPerLane, tile.count);
     else if constexpr (kFull)
       raw.codes = load<uint32_t>(codes + lane % 16 * 4);
     else
       raw.codes = load_nibbles(codes, tile, lane);
+    load_scale(scales(message), tile.number, raw);
     return raw;
   }
   static GPUCOMM_PROGRAM uint32_t load_nibbles(const std::byte* codes, const Tile& tile, unsigned lane) {
