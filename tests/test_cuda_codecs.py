@@ -208,6 +208,27 @@ def test_any_bytes_decode_as_on_the_host_or_are_damaged(library: Path, spec: str
                 assert f"are {near} of the piece" in programs.text()
 
 
+@pytest.mark.parametrize("rate", [8, 16, 32])
+def test_every_exponent_of_zfp(library: Path, rate: int) -> None:
+    """Each with any bits behind it, and the largest integer, with which the last exponents overflow."""
+    codec = _core.Codec(f"zfp:{rate}")
+    programs = Programs(library, codec, "float32")
+    rng = np.random.default_rng(rate)
+    fields = np.tile(np.arange(256, dtype=np.uint32), 40)
+    words = rng.integers(0, 1 << 32, (len(fields), rate // 8), dtype=np.uint32)
+    words[:2560] = 0xFFFFFFFF
+    words[2560:5120] = [
+        3 << 9,
+        *[0] * (rate // 8 - 1),
+    ]  # the first coefficient's highest bit: -2^31 four times
+    words[:, 0] = (words[:, 0] & 0xFFFFFE00) | fields << 1 | 1
+    stream, start = words.view(np.uint8).reshape(-1), sample("float32", 4 * len(fields))
+    for adds in [False, True]:
+        expected = host_decode(codec, stream, start, "float32", adds)
+        same(programs.decode(stream, start, adds=int(adds)), expected)
+    assert programs.status == 0
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_message_of_another_size_is_refused(library: Path, spec: str) -> None:
     codec = usable(spec)
