@@ -131,12 +131,14 @@ GPUCOMM_PROGRAM Words4 narrow_result(Kind kind, const Four& x) {
   return raw;
 }
 
-// What was decoded, added to what is there; rounded to the kind.
-GPUCOMM_PROGRAM Words4 add(Kind kind, const Words4& there, Four x) {
+// What was decoded, added to what is there.
+GPUCOMM_PROGRAM Four sum(Kind kind, const Words4& there, Four x) {
   const Four own = widen_any(kind, there);
   for (unsigned i = 0; i < kPerLane; ++i) x.at[i] += own.at[i];
-  return narrow_result(kind, x);
+  return x;
 }
+// Rounded to the kind, NaN of any bits.
+GPUCOMM_PROGRAM Four rounded(Kind kind, const Four& x) { return widen_any(kind, narrow(kind, x)); }
 GPUCOMM_PROGRAM Words4 divide(Kind kind, const Words4& raw, float divisor) {
   Four x = widen_any(kind, raw);
   for (float& value : x.at) value /= divisor;

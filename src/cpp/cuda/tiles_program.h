@@ -147,7 +147,7 @@ struct Decode {
   GPUCOMM_PROGRAM Words4 finish(const Words4& own, Four& x) const {
     const Kind kind = piece.dense.kind;
     if (!adds) saturate(kind, x, stray());
-    const Words4 raw = adds ? add(kind, own, x) : narrow(kind, x);
+    const Words4 raw = adds ? narrow_result(kind, sum(kind, own, x)) : narrow(kind, x);
     return divisor > 1 ? divide(kind, raw, static_cast<float>(divisor)) : raw;
   }
 
@@ -200,7 +200,7 @@ struct DecodeAddEncode {
         continue;
       }
       ex.each([&](unsigned lane) {
-        x[lane] = widen_any(piece.dense.kind, add(piece.dense.kind, own[t][lane], x[lane]));
+        x[lane] = rounded(piece.dense.kind, sum(piece.dense.kind, own[t][lane], x[lane]));
         // beyond the end a code may decode to what is no element
         for (unsigned i = 0; !kFull && i < kPerLane; ++i)
           if (lane * kPerLane + i >= tile.count) x[lane].at[i] = 0;
