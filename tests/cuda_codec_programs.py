@@ -47,7 +47,7 @@ class Call(ctypes.Structure):
         *[(name, ctypes.c_uint) for name in ["dtype", "adds", "divisor", "seed"]],
         *[(name, ctypes.c_uint64) for name in ["count", "coded_bytes", "room"]],
         *[(name, ctypes.c_void_p) for name in ["dense", "slot", "other"]],
-        *[(name, ctypes.c_uint64) for name in ["wrong", "status"]],
+        *[(name, ctypes.c_uint64) for name in ["wrong", "status", "reports"]],
     ]
 
 
@@ -84,10 +84,10 @@ class Programs:
         self.library = ctypes.CDLL(str(library))
         self.library.describe.restype = ctypes.c_char_p
         self.codec, self.dtype, self.seed = codec, dtype, seed
-        self.status = 0
+        self.status = self.reports = 0
 
     def call(self, op: str, dense: Array, slot: Array, other: Array | None = None, **more: int) -> None:
-        """Runs one program over its memory, which it must not leave; the status stays in self.status."""
+        """Runs one program over its memory, which it must not leave; what it reports stays here."""
         call = Call(self.codec.spec.encode(), op.encode(), DTYPES.index(self.dtype), seed=self.seed, **more)
         call.count, call.coded_bytes = len(dense), self.codec.max_bytes(len(dense), self.dtype)
         call.room = HEADER + call.coded_bytes
@@ -100,7 +100,7 @@ class Programs:
         assert op == "decode" or dense.tobytes() == before
         for memory in [slot, other]:
             assert memory is None or np.all(memory[call.room :] == GUARD)
-        self.status = call.status
+        self.status, self.reports = call.status, call.reports
 
     def text(self) -> str:
         """What the status says."""

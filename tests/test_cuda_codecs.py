@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -138,9 +140,8 @@ def test_the_ends_of_the_range(library: Path, spec: str, dtype: str) -> None:
         assert programs.status == 0
 
 
-@pytest.mark.parametrize(("spec", "dtype"), CASES)
-def test_any_bits_are_coded_or_refused_as_on_the_host(library: Path, spec: str, dtype: str) -> None:
-    """NaN of any payload, Inf, and elements beyond what was agreed: the host's bytes, or its element."""
+def any_bits(dtype: str) -> list[Array]:
+    """NaN of any payload, Inf, and elements beyond what was agreed."""
     kind = np.dtype("uint32" if dtype == "float32" else "uint16")
     rng = np.random.default_rng(9)
     nan, infinity, quiet = {
@@ -148,27 +149,45 @@ def test_any_bits_are_coded_or_refused_as_on_the_host(library: Path, spec: str, 
         "float16": (0x7C01, 0x7C00, 0xFE00),
         "bfloat16": (0x7F81, 0x7F80, 0xFFC0),
     }[dtype]
+    arrays = [rng.integers(0, 1 << (8 * kind.itemsize), 1000, dtype=kind).view(storage(dtype))]
+    for at, special in [(0, nan), (131, infinity), (255, quiet), (511, infinity), (512, nan), (777, quiet)]:
+        arrays.append(sample(dtype, 778))
+        arrays[-1].view(kind)[at] = special
+        arrays[-1].view(kind)[min(at + 2, 777)] = infinity
+    return arrays
+
+
+def coded_or_refused(programs: Programs, x: Array, run: Callable[[], Array]) -> Array | None:
+    """Looks whether run() gives the host's code of x, which is returned, or refuses the host's element."""
+    try:
+        stream = programs.codec.encode(x, dtype=programs.dtype)
+    except errors.InvalidArgumentError as error:
+        programs.status = 0
+        run()
+        host = str(error).split("element ")[1]
+        assert f"element {host.split(',')[0]} of a piece, which is " in programs.text()
+        assert host.split(": ")[1] in programs.text()
+        return None
+    same(run(), stream)
+    return stream
+
+
+@pytest.mark.parametrize(("spec", "dtype"), CASES)
+def test_any_bits_are_coded_or_refused_as_on_the_host(library: Path, spec: str, dtype: str) -> None:
     codec = usable(spec)
     programs = Programs(library, codec, dtype, 5)
-    x = rng.integers(0, 1 << (8 * kind.itemsize), 1000, dtype=kind).view(storage(dtype))
-    messages = [x]
-    for at, special in [(0, nan), (131, infinity), (255, quiet), (511, infinity), (512, nan), (777, quiet)]:
-        messages.append(sample(dtype, 778))
-        messages[-1].view(kind)[at] = special
-        messages[-1].view(kind)[min(at + 2, 777)] = infinity
-    for x in messages:
-        try:
-            stream = codec.encode(x, dtype=dtype)
-        except errors.InvalidArgumentError as error:
-            programs.status = 0
-            programs.encode(x)
-            host = str(error).split("element ")[1]
-            assert f"element {host.split(',')[0]} of a piece, which is " in programs.text()
-            assert host.split(": ")[1] in programs.text()
-            continue
-        same(programs.encode(x), stream)
-        for own, adds in [(x, False), (x, True), (x[::-1].copy(), True)]:
-            same(programs.decode(stream, own, adds=int(adds)), host_decode(codec, stream, own, dtype, adds))
+    for x in any_bits(dtype):
+        finite = codec.encode(sample(dtype, len(x)), dtype=dtype)
+        coded = coded_or_refused(programs, x, functools.partial(programs.encode, x))
+        for stream in [finite] if coded is None else [finite, coded]:
+            for own, adds in [(x, False), (x, True), (x[::-1].copy(), True)]:
+                expected = host_decode(codec, stream, own, dtype, adds)
+                same(programs.decode(stream, own, adds=int(adds)), expected)
+                mean = _core.reduce(dtype, "sum", [expected], divisor=3)
+                same(programs.decode(stream, own, adds=int(adds), divisor=3), mean)
+                if adds:
+                    fused = functools.partial(programs.fused, stream, own)
+                    coded_or_refused(programs, expected, fused)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -187,6 +206,27 @@ def test_any_bytes_decode_as_on_the_host_or_are_damaged(library: Path, spec: str
             except errors.InvalidArgumentError as error:
                 near = str(error).split(" are ")[1]
                 assert f"are {near} of the piece" in programs.text()
+
+
+@pytest.mark.parametrize("rate", [8, 16, 32])
+def test_every_exponent_of_zfp(library: Path, rate: int) -> None:
+    """Each with any bits behind it, and the largest integer, with which the last exponents overflow."""
+    codec = _core.Codec(f"zfp:{rate}")
+    programs = Programs(library, codec, "float32")
+    rng = np.random.default_rng(rate)
+    fields = np.tile(np.arange(256, dtype=np.uint32), 40)
+    words = rng.integers(0, 1 << 32, (len(fields), rate // 8), dtype=np.uint32)
+    words[:2560] = 0xFFFFFFFF
+    words[2560:5120] = [
+        3 << 9,
+        *[0] * (rate // 8 - 1),
+    ]  # the first coefficient's highest bit: -2^31 four times
+    words[:, 0] = (words[:, 0] & 0xFFFFFE00) | fields << 1 | 1
+    stream, start = words.view(np.uint8).reshape(-1), sample("float32", 4 * len(fields))
+    for adds in [False, True]:
+        expected = host_decode(codec, stream, start, "float32", adds)
+        same(programs.decode(stream, start, adds=int(adds)), expected)
+    assert programs.status == 0
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -233,6 +273,25 @@ def test_up_to_the_limit_and_no_further(library: Path, spec: str) -> None:
         codec.encode(x)
     programs.encode(x)
     assert "element 1 of a piece" in programs.text()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("spec", "dtype"), [case for case in CASES if case[0] not in ("bf16", "fp16", "fp8_e5m2")]
+)
+def test_a_tile_reports_only_its_first_bad_element(library: Path, spec: str, dtype: str, seed: int) -> None:
+    """A report goes to the host's memory, and all of an array may be bad."""
+    programs = Programs(library, usable(spec), dtype, seed)
+    for count, tiles in [(1, 1), (127, 1), (512, 4), (1000, 8)]:
+        for first in {0, 1, count // 2, count - 1} & set(range(count)):
+            x = sample(dtype, count)
+            x[first:] = narrow(dtype, np.full(count - first, np.inf))
+            programs.status = 0
+            programs.encode(x)
+            assert f"element {first} of a piece, which is inf" in programs.text()
+            assert programs.reports == tiles - first // 128
+            programs.fused(programs.codec.encode(sample(dtype, count), dtype=dtype), x)
+            assert programs.reports == tiles - first // 128
 
 
 def test_statuses_are_sentences(library: Path) -> None:

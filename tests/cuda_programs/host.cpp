@@ -48,7 +48,7 @@ struct Call {
   unsigned adds, divisor, seed;
   uint64_t count, coded_bytes, room;  // room: of a slot, header included
   std::byte *dense, *slot, *other;    // fused, add: from `slot` to `other`
-  uint64_t wrong, status;             // found
+  uint64_t wrong, status, reports;    // found
 };
 
 namespace {
@@ -154,9 +154,9 @@ extern "C" void run_program(Call* call) {
   ranges[1] = {call->slot, call->room};
   ranges[2] = {call->other, call->room};
   Status status = call->status;
-  wrong = 0;
+  wrong = 0, Loops::reports = 0;
   run_named(*call, &status);
-  call->wrong = wrong, call->status = status;
+  call->wrong = wrong, call->status = status, call->reports = Loops::reports;
 }
 
 // Returns the accesses that were wrong.

@@ -36,6 +36,13 @@ class LoopsOver {
   }
 
   template <class Call>
+  bool any(const Call& call) const {
+    bool found = false;
+    each([&](unsigned lane) { found |= call(lane); });
+    return found;
+  }
+
+  template <class Call>
   uint32_t max(const Call& call) const {
     uint32_t most = 0;
     each([&](unsigned lane) { most = std::max<uint32_t>(most, call(lane)); });
@@ -48,7 +55,9 @@ class LoopsOver {
   }
 
   void or_into(uint32_t& word, uint32_t bits) const { word |= bits; }
-  void report(Status* status, Status fault) const { *status = std::max(*status, fault); }
+  void report(Status* status, Status fault) const { *status = std::max(*status, fault), ++reports; }
+
+  inline static unsigned long long reports = 0;
 
  private:
   size_t warp_, warps_;

@@ -5,15 +5,22 @@
 
 namespace gpucomm::cuda {
 
+// As loaded: to join the bytes is to wait for them, which must not be before all fetches are under way.
+template <unsigned kBytes>
 struct BlockRaw {
-  uint32_t codes, scale;
+  uint32_t codes;
+  uint8_t scale[kBytes];
 };
 
+// At any address.
 template <unsigned kBytes>
-GPUCOMM_PROGRAM uint32_t load_scale(const std::byte* scales, size_t block) {
-  uint32_t scale = 0;  // at any address
-  for (unsigned i = 0; i < kBytes; ++i)
-    scale |= static_cast<uint32_t>(load<uint8_t>(scales + block * kBytes + i)) << (8 * i);
+GPUCOMM_PROGRAM void load_scale(const std::byte* scales, size_t block, BlockRaw<kBytes>& raw) {
+  for (unsigned i = 0; i < kBytes; ++i) raw.scale[i] = load<uint8_t>(scales + block * kBytes + i);
+}
+template <unsigned kBytes>
+GPUCOMM_PROGRAM uint32_t scale_of(const BlockRaw<kBytes>& raw) {
+  uint32_t scale = 0;
+  for (unsigned i = 0; i < kBytes; ++i) scale |= static_cast<uint32_t>(raw.scale[i]) << (8 * i);
   return scale;
 }
 template <unsigned kBytes>
@@ -46,14 +53,24 @@ GPUCOMM_PROGRAM void store_codes(std::byte* at, unsigned byte, unsigned count, u
 
 GPUCOMM_PROGRAM uint32_t largest_bits(const Four& x) { return blocks::largest_bits(x.at, kPerLane); }
 
-// Reports a lane's elements for which bad(bits of the magnitude).
+// Reports the first element of a tile, if any, whose `judged` is bad(bits of the magnitude). Only that one,
+// which wins over the others anyway: the status is in the host's memory, and a whole array may be bad.
 template <class Exec, class Bad>
-GPUCOMM_PROGRAM void refuse(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
-                            Status* status, const Bad& bad) {
+GPUCOMM_PROGRAM void refuse(const Exec& ex, typename Exec::template Lanes<Four>& x,
+                            typename Exec::template Lanes<Four>& judged, const Tile& tile, Status* status,
+                            const Bad& bad) {
+  typename Exec::template Lanes<uint32_t> left;  // elements from the lane's first bad one on
+  typename Exec::template Lanes<float> value;
   ex.each([&](unsigned lane) {
-    for (unsigned i = 0; i < kPerLane; ++i)
-      if (bad(blocks::bits_of(x[lane].at[i]) & blocks::kMagnitudeBits))
-        ex.report(status, element_fault(tile.index(lane) + i, x[lane].at[i]));
+    left[lane] = 0;
+    for (unsigned i = kPerLane; i-- > 0;)
+      if (bad(blocks::bits_of(judged[lane].at[i]) & blocks::kMagnitudeBits))
+        left[lane] = kTile - lane * kPerLane - i, value[lane] = x[lane].at[i];
+  });
+  const uint32_t most = ex.max([&](unsigned lane) { return left[lane]; });
+  ex.each([&](unsigned lane) {
+    if (most && left[lane] == most)
+      ex.report(status, element_fault(tile.index(0) + kTile - most, value[lane]));
   });
 }
 

@@ -35,7 +35,7 @@ GPUCOMM_PROGRAM float canonical(float value) {
 
 GPUCOMM_PROGRAM float widen_half(Kind kind, uint32_t half) {
   const auto bits = static_cast<uint16_t>(half);
-  return canonical(kind == Kind::float16 ? float16_to_float(bits) : bfloat16_to_float(bits));
+  return kind == Kind::float16 ? float16_to_float(bits) : bfloat16_to_float(bits);
 }
 GPUCOMM_PROGRAM uint32_t narrow_half(Kind kind, float value) {
   return kind == Kind::float16 ? float_to_float16(value) : float_to_bfloat16(value);
@@ -81,7 +81,8 @@ GPUCOMM_PROGRAM void put(const Dense& dense, size_t index, const Words4& raw) {
   }
 }
 
-GPUCOMM_PROGRAM Four widen(Kind kind, const Words4& raw) {
+// NaN of any bits, for what only asks whether it is one: arithmetic, and the codecs' encode().
+GPUCOMM_PROGRAM Four widen_any(Kind kind, const Words4& raw) {
   Four x;
   if (kind == Kind::float32) {
     for (unsigned i = 0; i < kPerLane; ++i) x.at[i] = blocks::float_of(raw.at[i]);
@@ -90,8 +91,16 @@ GPUCOMM_PROGRAM Four widen(Kind kind, const Words4& raw) {
   }
   return x;
 }
+// NaN of float32 as it is, of halves canonical.
+GPUCOMM_PROGRAM Four widen(Kind kind, const Words4& raw) {
+  Four x = widen_any(kind, raw);
+  if (kind != Kind::float32)
+    for (float& value : x.at) value = canonical(value);
+  return x;
+}
 
-// To nearest, ties to even; beyond the largest number, to Inf.
+// To nearest, ties to even; beyond the largest number, to Inf. NaN of float32 stays as it is, of halves it
+// becomes canonical.
 GPUCOMM_PROGRAM Words4 narrow(Kind kind, const Four& x) {
   Words4 raw = {};
   if (kind == Kind::float32) {
@@ -114,16 +123,26 @@ GPUCOMM_PROGRAM void saturate(Kind kind, Four& x, float stray) {
   }
 }
 
-// What was decoded, added to what is there, or saturated; rounded to the kind.
-GPUCOMM_PROGRAM Words4 add(Kind kind, const Words4& there, Four x) {
-  const Four own = widen(kind, there);
-  for (unsigned i = 0; i < kPerLane; ++i) x.at[i] = canonical(own.at[i] + x.at[i]);
-  return narrow(kind, x);
+// What arithmetic gave, every NaN canonical.
+GPUCOMM_PROGRAM Words4 narrow_result(Kind kind, const Four& x) {
+  if (kind != Kind::float32) return narrow(kind, x);
+  Words4 raw;
+  for (unsigned i = 0; i < kPerLane; ++i) raw.at[i] = blocks::bits_of(canonical(x.at[i]));
+  return raw;
 }
+
+// What was decoded, added to what is there.
+GPUCOMM_PROGRAM Four sum(Kind kind, const Words4& there, Four x) {
+  const Four own = widen_any(kind, there);
+  for (unsigned i = 0; i < kPerLane; ++i) x.at[i] += own.at[i];
+  return x;
+}
+// Rounded to the kind, NaN of any bits.
+GPUCOMM_PROGRAM Four rounded(Kind kind, const Four& x) { return widen_any(kind, narrow(kind, x)); }
 GPUCOMM_PROGRAM Words4 divide(Kind kind, const Words4& raw, float divisor) {
-  Four x = widen(kind, raw);
-  for (float& value : x.at) value = canonical(value / divisor);
-  return narrow(kind, x);
+  Four x = widen_any(kind, raw);
+  for (float& value : x.at) value /= divisor;
+  return narrow_result(kind, x);
 }
 
 }  // namespace gpucomm::cuda

@@ -71,17 +71,20 @@ struct Fixed {
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM void encode(const Exec& ex, Shared&, typename Exec::template Lanes<Four>& x,
                               const Tile& tile, const Message& message, Status* status) const {
+    const auto beyond = [&](uint32_t magnitude) { return magnitude > blocks::bits_of(limit); };  // as NaN is
+    typename Exec::template Lanes<Four> q;
     ex.each([&](unsigned lane) {
       Raw raw = {};
       for (unsigned i = 0; i < kPerLane; ++i) {
-        const uint32_t q = blocks::bits_of(blocks::nearest_of_any(x[lane].at[i] * inverse));
-        const bool fits = (q & blocks::kMagnitudeBits) <= blocks::bits_of(limit);
-        if (!fits) ex.report(status, element_fault(tile.index(lane) + i, x[lane].at[i]));
-        const auto integer = static_cast<int32_t>(blocks::float_of(fits ? q : 0));
-        set(raw, i, static_cast<uint32_t>(integer));
+        const float whole = blocks::nearest_of_any(x[lane].at[i] * inverse);
+        const bool fits = !beyond(blocks::bits_of(whole) & blocks::kMagnitudeBits);
+        set(raw, i, static_cast<uint32_t>(static_cast<int32_t>(fits ? whole : 0)));
+        q[lane].at[i] = whole;
       }
       put<kFull>(message, tile, lane, raw);
     });
+    if (ex.any([&](unsigned lane) { return beyond(largest_bits(q[lane])); }))
+      refuse(ex, x, q, tile, status, beyond);
   }
 };
 

@@ -8,21 +8,23 @@ namespace gpucomm::cuda {
 template <class Format, bool kInfinity>
 struct Fp8 {
   static constexpr unsigned kTiles = 4;
-  using Raw = BlockRaw;
+  using Raw = BlockRaw<1>;
   struct Shared {};
   static Fp8 make(const char*) { return {}; }
 
   template <bool kFull>
   GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {
     const std::byte* codes = message.bytes + tile.number * kTile;
-    return {load_codes<kFull>(codes, lane * kPerLane, tile.count),
-            load_scale<1>(message.bytes + message.count, tile.number)};
+    Raw raw;
+    raw.codes = load_codes<kFull>(codes, lane * kPerLane, tile.count);
+    load_scale(message.bytes + message.count, tile.number, raw);
+    return raw;
   }
 
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared&, typename Exec::template Lanes<Raw>& raw, const Tile&,
                               typename Exec::template Lanes<Four>& x) const {
-    const uint32_t scale = ex.max([&](unsigned lane) { return raw[lane].scale; });  // the same in all
+    const uint32_t scale = ex.max([&](unsigned lane) { return scale_of(raw[lane]); });  // the same in all
     const int exponent = static_cast<int>(scale) - 127;
     if (!Format::valid(exponent)) return false;
     const float factor = blocks::power_of_two(exponent);
@@ -47,7 +49,7 @@ struct Fp8 {
   GPUCOMM_PROGRAM void encode_special(const Exec& ex, typename Exec::template Lanes<Four>& x,
                                       const Tile& tile, const Message& message, Status* status) const {
     if (!kInfinity)
-      refuse(ex, x, tile, status, [](uint32_t magnitude) { return magnitude == blocks::kInfinityBits; });
+      refuse(ex, x, x, tile, status, [](uint32_t magnitude) { return magnitude == blocks::kInfinityBits; });
     const uint32_t most = ex.max([&](unsigned lane) {
       uint32_t finite = 0;
       for (float value : x[lane].at) {

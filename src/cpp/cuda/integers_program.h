@@ -10,7 +10,7 @@ struct Integers {
   static constexpr unsigned kTiles = 4;
   static constexpr unsigned kBlockBytes = kBits == 8 ? kTile : kTile / 2;
   using Levels = blocks::Uniform<kBits == 8 ? 127 : 7>;
-  using Raw = BlockRaw;
+  using Raw = BlockRaw<2>;
   static Integers make(const char*) { return {}; }
   struct Shared {
     uint32_t words[kBits == 8 ? 1 : kWarps][kLanes];  // the codes of a block, a byte each
@@ -25,30 +25,37 @@ struct Integers {
   template <bool kFull>
   GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {
     const std::byte* codes = message.bytes + tile.number * kBlockBytes;
-    const uint32_t step = load_scale<2>(scales(message), tile.number);
-    if constexpr (kBits == 8) return {load_codes<kFull>(codes, lane * kPerLane, tile.count), step};
-    if constexpr (kFull) {
-      const auto word = load<uint32_t>(codes + lane % 16 * 4);
-      return {(lane < 16 ? word : word >> 4) & 0x0f0f0f0f, step};
-    }
+    Raw raw;
+    if constexpr (kBits == 8)
+      raw.codes = load_codes<kFull>(codes, lane * kPerLane, tile.count);
+    else if constexpr (kFull)
+      raw.codes = load<uint32_t>(codes + lane % 16 * 4);
+    else
+      raw.codes = load_nibbles(codes, tile, lane);
+    load_scale(scales(message), tile.number, raw);
+    return raw;
+  }
+  static GPUCOMM_PROGRAM uint32_t load_nibbles(const std::byte* codes, const Tile& tile, unsigned lane) {
     uint32_t nibbles = 0;
     const unsigned half = (tile.count + 1) / 2;
     for (unsigned i = 0, at = lane * kPerLane; i < kPerLane && at < tile.count; ++i, ++at) {
       const uint32_t byte = load<uint8_t>(codes + (at < half ? at : at - half));
       nibbles |= (at < half ? byte & 15 : byte >> 4) << (8 * i);
     }
-    return {nibbles, step};
+    return nibbles;
   }
 
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared&, typename Exec::template Lanes<Raw>& raw, const Tile&,
                               typename Exec::template Lanes<Four>& x) const {
-    const uint32_t bits = ex.max([&](unsigned lane) { return raw[lane].scale; });  // the same in all
+    const uint32_t bits = ex.max([&](unsigned lane) { return scale_of(raw[lane]); });  // the same in all
     if (!Levels::valid(static_cast<uint16_t>(bits))) return false;
     const float step = Levels::value_of(static_cast<uint16_t>(bits));
     ex.each([&](unsigned lane) {
+      uint32_t codes = raw[lane].codes;
+      if (kBits == 4 && kFull && lane >= 16) codes >>= 4;
       for (unsigned i = 0; i < kPerLane; ++i)
-        x[lane].at[i] = Levels::restore(sign_extend(raw[lane].codes >> (8 * i)), step);
+        x[lane].at[i] = Levels::restore(sign_extend(codes >> (8 * i)), step);
     });
     return true;
   }
@@ -62,7 +69,7 @@ struct Integers {
                               const Tile& tile, const Message& message, Status* status) const {
     const uint32_t most = ex.max([&](unsigned lane) { return largest_bits(x[lane]); });
     if (most >= blocks::kInfinityBits)
-      return refuse(ex, x, tile, status, [](uint32_t bits) { return bits >= blocks::kInfinityBits; });
+      return refuse(ex, x, x, tile, status, [](uint32_t bits) { return bits >= blocks::kInfinityBits; });
     const uint16_t step = Levels::step_for(blocks::float_of(most));
     const float inverse = 1.0f / Levels::value_of(step);
     std::byte* const codes = message.bytes + tile.number * kBlockBytes;

@@ -41,8 +41,9 @@ __global__ void __launch_bounds__(kThreads)
   Decode<Math, const WarpExec>{ex, shared, piece, slot, adds, divisor}.run();
 }
 
+// Four thread blocks at a time: without the number ptxas spills registers of some to make room for five.
 template <class Math>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     decode_add_encode_tiles(Piece<Math> piece, const std::byte* from, std::byte* to) {
   __shared__ typename Math::Shared shared;
   prepare_block<Math>(shared);

@@ -4,7 +4,7 @@
 //
 // Math has kTiles; Raw, what a lane fetches of a coded tile; Shared, memory of a thread block; fetch(message,
 // tile, lane); decode(ex, shared, raw, tile, x), false where the message is damaged; encode(ex, shared, x,
-// tile, message, status).
+// tile, message, status), whose code is the same for every NaN.
 #pragma once
 #include "cuda/dense.h"
 #include "cuda/status.h"
@@ -98,7 +98,7 @@ struct Encode {
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
       typename Exec::template Lanes<Four> x;
-      ex.each([&](unsigned lane) { x[lane] = widen(piece.dense.kind, raw[t][lane]); });
+      ex.each([&](unsigned lane) { x[lane] = widen_any(piece.dense.kind, raw[t][lane]); });
       piece.math.template encode<kFull>(ex, shared, x, piece.tile(first + t), piece.message(slot),
                                         piece.status);
     }
@@ -124,11 +124,12 @@ struct Decode {
     typename Exec::template Lanes<Words4> own[kTiles];
     ex.each([&](unsigned lane) {
 #pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t) {
-        const Tile tile = piece.tile(first + t);
-        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(slot), tile, lane);
-        if (adds) own[t][lane] = cuda::fetch<kFull>(piece.dense, tile.index(lane));
-      }
+      for (unsigned t = 0; t < kTiles; ++t)
+        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(slot), piece.tile(first + t), lane);
+      if (!adds) return;
+#pragma unroll
+      for (unsigned t = 0; t < kTiles; ++t)
+        own[t][lane] = cuda::fetch<kFull>(piece.dense, piece.tile(first + t).index(lane));
     });
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
@@ -146,7 +147,7 @@ struct Decode {
   GPUCOMM_PROGRAM Words4 finish(const Words4& own, Four& x) const {
     const Kind kind = piece.dense.kind;
     if (!adds) saturate(kind, x, stray());
-    const Words4 raw = adds ? add(kind, own, x) : narrow(kind, x);
+    const Words4 raw = adds ? narrow_result(kind, sum(kind, own, x)) : narrow(kind, x);
     return divisor > 1 ? divide(kind, raw, static_cast<float>(divisor)) : raw;
   }
 
@@ -182,11 +183,11 @@ struct DecodeAddEncode {
     typename Exec::template Lanes<Words4> own[kTiles];
     ex.each([&](unsigned lane) {
 #pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t) {
-        const Tile tile = piece.tile(first + t);
-        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(from), tile, lane);
-        own[t][lane] = cuda::fetch<kFull>(piece.dense, tile.index(lane));
-      }
+      for (unsigned t = 0; t < kTiles; ++t)
+        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(from), piece.tile(first + t), lane);
+#pragma unroll
+      for (unsigned t = 0; t < kTiles; ++t)
+        own[t][lane] = cuda::fetch<kFull>(piece.dense, piece.tile(first + t).index(lane));
     });
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
@@ -199,7 +200,7 @@ struct DecodeAddEncode {
         continue;
       }
       ex.each([&](unsigned lane) {
-        x[lane] = widen(piece.dense.kind, add(piece.dense.kind, own[t][lane], x[lane]));
+        x[lane] = rounded(piece.dense.kind, sum(piece.dense.kind, own[t][lane], x[lane]));
         // beyond the end a code may decode to what is no element
         for (unsigned i = 0; !kFull && i < kPerLane; ++i)
           if (lane * kPerLane + i >= tile.count) x[lane].at[i] = 0;

@@ -23,6 +23,12 @@ class WarpExec {
     __syncwarp();
   }
 
+  // Whether any lane gives true.
+  template <class Call>
+  __device__ __forceinline__ bool any(const Call& call) const {
+    return __any_sync(~0u, call(threadIdx.x % kLanes));
+  }
+
   // The greatest of what the lanes give.
   template <class Call>
   __device__ __forceinline__ uint32_t max(const Call& call) const {

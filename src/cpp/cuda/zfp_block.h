@@ -72,7 +72,12 @@ GPUCOMM_PROGRAM void decode_block(const ZfpTables& tables, Reader reader, Four& 
   }
   if (some && place >= 0) add(static_cast<uint32_t>(planes << (32 - some)));
   for (uint32_t& coefficient : q) coefficient >>= zeros;  // what is beyond plane 0 goes
-  blocks::zfp::values(q, reader.header >> 1 & 0xff, x.at);
+  blocks::zfp::integers(q);
+  const uint32_t field = reader.header >> 1 & 0xff;
+  if (blocks::zfp::is_plain(field))
+    blocks::zfp::plain_values(q, field, x.at);
+  else
+    blocks::zfp::values(q, field, x.at);
 }
 
 }  // namespace gpucomm::cuda

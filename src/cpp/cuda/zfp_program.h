@@ -34,7 +34,7 @@ GPUCOMM_PROGRAM bool find_largest(const Exec& ex, typename Exec::template Lanes<
     most[lane] = largest_bits(x[lane]);
   });
   if (ex.max([&](unsigned lane) { return most[lane]; }) < blocks::kInfinityBits) return true;
-  refuse(ex, x, tile, status, [](uint32_t magnitude) { return magnitude >= blocks::kInfinityBits; });
+  refuse(ex, x, x, tile, status, [](uint32_t magnitude) { return magnitude >= blocks::kInfinityBits; });
   return false;
 }
 

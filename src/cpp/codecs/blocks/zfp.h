@@ -64,15 +64,21 @@ GPUCOMM_BLOCK Planes encode(const float (&x)[4], uint32_t max_bits) {
   return planes;
 }
 
-// Of negabinary coefficients. field: the block's coded exponent, 0 to 255.
-GPUCOMM_BLOCK void values(uint32_t (&q)[4], uint32_t field, float (&x)[4]) {
+// From negabinary coefficients to integers.
+GPUCOMM_BLOCK void integers(uint32_t (&q)[4]) {
   for (int i = 0; i < 4; ++i) q[i] = (q[i] ^ 0xaaaaaaaa) - 0xaaaaaaaa;
   q[1] += half_of(q[3]), q[3] -= half_of(q[1]);
   q[1] += q[3], q[3] <<= 1, q[3] -= q[1];
   q[2] += q[0], q[0] <<= 1, q[0] -= q[2];
   q[1] += q[2], q[2] <<= 1, q[2] -= q[1];
   q[3] += q[0], q[0] <<= 1, q[0] -= q[3];
-  const Factors scale = factors(static_cast<int>(field) - 127 - 30);
+}
+
+// field: the block's coded exponent, 0 to 255.
+GPUCOMM_BLOCK int exponent_of(uint32_t field) { return static_cast<int>(field) - 127 - 30; }
+
+GPUCOMM_BLOCK void values(const uint32_t (&q)[4], uint32_t field, float (&x)[4]) {
+  const Factors scale = factors(exponent_of(field));
   for (int i = 0; i < 4; ++i) {
     const uint32_t bits =
         bits_of(static_cast<float>(static_cast<int32_t>(q[i])) * scale.first * scale.second);
@@ -81,9 +87,17 @@ GPUCOMM_BLOCK void values(uint32_t (&q)[4], uint32_t field, float (&x)[4]) {
   }
 }
 
+// The same, sooner, where one factor will do: it is a normal float32, and what it makes of 2^31 is one too.
+GPUCOMM_BLOCK bool is_plain(uint32_t field) { return field - 31 <= 253 - 31; }
+GPUCOMM_BLOCK void plain_values(const uint32_t (&q)[4], uint32_t field, float (&x)[4]) {
+  const float scale = power_of_two(exponent_of(field));
+  for (int i = 0; i < 4; ++i) x[i] = static_cast<float>(static_cast<int32_t>(q[i])) * scale;
+}
+
 GPUCOMM_BLOCK void decode(Planes planes, uint32_t field, float (&x)[4]) {
   uint32_t q[4];
   for (int i = 0; i < 4; ++i) q[i] = gather(planes.high >> i) << 16 | gather(planes.low >> i);
+  integers(q);
   values(q, field, x);
 }
 
