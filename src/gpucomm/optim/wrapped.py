@@ -71,6 +71,10 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Adds a group to the inner optimizer."""
         self.inner.add_param_group(param_group)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes back a state, that of a plain optimizer too."""
+        self.inner.load_state_dict(state_dict)  # torch's would write behind the forwarded attributes
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
 
