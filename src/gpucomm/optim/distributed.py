@@ -69,6 +69,7 @@ class DistributedOptimizer(WrappedOptimizer):
         self._settings = (
             f"merge={merge!r}, exchange={exchange!r}, algorithm={algorithm!r}, segments={segments!r}"
         )
+        self._rank = f"rank {comm.rank} of {comm.world}"
         self._members: list[Member] = []
         self._steps = 0
         self._taken = False
@@ -191,24 +192,30 @@ class DistributedOptimizer(WrappedOptimizer):
         State that this exchange does not understand is left aside; another lossy codec's it does.
 
         Raises:
-            InvalidArgumentError: residuals of another rank or world; see :func:`gpucomm.exchange.reshard`.
+            InvalidArgumentError: residuals of another model, or of another rank or world; see
+                :func:`gpucomm.exchange.reshard`.
         """
         inner = dict(state_dict)
         mine = inner.pop("gpucomm", {})
+        understood = self._exchange.understands(mine.get("exchange", ""))
+        if understood:
+            # Not only its own parameters: another optimizer may have taken some of them since.
+            names = [name for name, _ in find_members(self._model, self.param_groups)]
+            exchanges.require_known(mine["state"], names, f"optim, {self._rank}")
         self.inner.load_state_dict(inner)
-        if self._exchange.understands(mine.get("exchange", "")):
+        if understood:
             self._exchange.load_state_dict(mine["state"])
 
     def _require_global(self) -> None:
-        rank = f"rank {self.comm.rank} of {self.comm.world}"
-        self._reducer.require_global(rank)
+        self._reducer.require_global(self._rank)
         if self._taken:
             raise InvalidArgumentError(
-                f"[optim] step() of an optimizer whose parameters were wrapped again; use the newer ({rank})"
+                "[optim] step() of an optimizer whose parameters were wrapped again; use the newer "
+                f"({self._rank})"
             )
         for name, param in self._frozen:
             if param.grad is not None and param.requires_grad and self.comm.world > 1:
                 raise InvalidArgumentError(
                     f"[optim] parameter {name!r} was unfrozen after zero_grad(), so its gradient is of this "
-                    f"rank alone; call zero_grad() between unfreezing and backward() ({rank})"
+                    f"rank alone; call zero_grad() between unfreezing and backward() ({self._rank})"
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 
 from gpucomm import merge
 from gpucomm.errors import UnsupportedTypeError
+from gpucomm.exchange import plain_name
 
 __all__ = ["Member", "find_members", "plan_buckets"]
 
@@ -24,7 +24,8 @@ class Member(NamedTuple):
 
 
 def _named(model: Any, groups: Sequence[dict[str, Any]]) -> Iterator[Member]:
-    yield from itertools.starmap(Member, model.named_parameters())
+    for name, param in model.named_parameters():
+        yield Member(plain_name(name), param)
     for number, group in enumerate(groups):
         for place, param in enumerate(group["params"]):
             yield Member(f"param_groups.{number}.{place}", param)
