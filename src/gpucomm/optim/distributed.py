@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gpucomm import exchange as exchanges
 from gpucomm import merge as merging
 from gpucomm.errors import InvalidArgumentError
@@ -17,7 +15,7 @@ from gpucomm.optim.members import Member, find_members, plan_buckets
 from gpucomm.optim.owners import claim
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
-from gpucomm.optim.wrapped import WrappedOptimizer
+from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -60,8 +58,7 @@ class DistributedOptimizer(WrappedOptimizer):
         segments: int | None = None,
     ) -> None:
         super().__init__(optimizer)
-        if not isinstance(model, torch.nn.Module):
-            raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+        require_arguments(model, comm)
         merging.parse(merge)
         self.comm = comm
         self._model = model
@@ -89,6 +86,8 @@ class DistributedOptimizer(WrappedOptimizer):
 
     def _adopt(self, members: list[Member], buckets: list[list[Member]]) -> None:
         known = {id(member.param) for member in self._members}
+        for bucket in buckets:
+            self._exchange.require(bucket[0].param.dtype, bucket[0].name)
         if self.comm.world > 1:
             broadcast_tensors(self.comm, [param for _, param in members if id(param) not in known])
         self._members = members

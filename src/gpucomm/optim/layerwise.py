@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
@@ -16,7 +14,7 @@ from gpucomm.optim.members import find_members, plan_buckets
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
 from gpucomm.optim.weights import WeightFlow, find_layers
-from gpucomm.optim.wrapped import WrappedOptimizer
+from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -60,8 +58,7 @@ class LayerwiseBSP(WrappedOptimizer):
         segments: int | None = None,
     ) -> None:
         super().__init__(optimizer)
-        if not isinstance(model, torch.nn.Module):
-            raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+        require_arguments(model, comm)
         for collective in ("reduce", "broadcast"):
             name = "direct" if algorithm == "auto" else algorithm
             _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence

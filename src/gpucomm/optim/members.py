@@ -36,9 +36,17 @@ def find_members(model: Any, groups: Sequence[dict[str, Any]]) -> list[Member]:
 
     Those that only the model has are exchanged too: else a gradient norm over the model's parameters, as
     clipping takes it, would differ between the ranks, and the weights with it.
+
+    Raises:
+        UnsupportedTypeError: one is sharded, a DTensor.
     """
     once: dict[int, Member] = {}
     for member in _named(model, groups):
+        if hasattr(member.param, "placements"):  # a DTensor; its module takes long to import
+            raise UnsupportedTypeError(
+                f"[optim] parameter {member.name!r} is a DTensor, of which a rank has a part only: a "
+                "model that fully_shard has sharded communicates by gpucomm.optim.fsdp.use instead"
+            )
         once.setdefault(id(member.param), member)
     return list(once.values())
 

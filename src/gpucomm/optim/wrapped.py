@@ -7,9 +7,10 @@ from typing import Any, NoReturn
 
 import torch
 
+from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 
-__all__ = ["WrappedOptimizer"]
+__all__ = ["WrappedOptimizer", "require_arguments"]
 
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _STATE_HOOKS = (
@@ -29,6 +30,14 @@ def _forwarded(name: str) -> property:
     )
 
 
+def require_arguments(model: Any, comm: Any) -> None:
+    """Raises InvalidArgumentError unless these are a module and a communicator."""
+    for name, value, kind in (("model", model, torch.nn.Module), ("comm", comm, _core.Communicator)):
+        if not isinstance(value, kind):
+            known = "torch.nn.Module" if name == "model" else "gpucomm.Communicator"
+            raise InvalidArgumentError(f"[optim] {name} must be a {known}, got {type(value).__name__}")
+
+
 class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """Is an Optimizer, because schedulers insist, but groups, state and defaults are the inner's.
 
@@ -36,7 +45,7 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         inner: the optimizer that does the work.
 
     Raises:
-        InvalidArgumentError: `inner` is not a torch optimizer.
+        InvalidArgumentError: `inner` is not a torch optimizer, or is wrapped already.
     """
 
     param_groups = _forwarded("param_groups")
@@ -50,6 +59,10 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not isinstance(inner, torch.optim.Optimizer):
             raise InvalidArgumentError(
                 f"[optim] optimizer must be a torch.optim.Optimizer, got {type(inner).__name__}"
+            )
+        if isinstance(inner, WrappedOptimizer):
+            raise InvalidArgumentError(
+                f"[optim] optimizer is a {type(inner).__name__} already: wrap what is inside it"
             )
         # Not Optimizer.__init__: it would make groups and state of its own.
         self.inner = inner
