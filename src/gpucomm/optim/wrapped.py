@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 
 __all__ = ["WrappedOptimizer", "require_arguments"]
@@ -31,11 +30,11 @@ def _forwarded(name: str) -> property:
 
 
 def require_arguments(model: Any, comm: Any) -> None:
-    """Raises InvalidArgumentError unless these are a module and a communicator."""
-    for name, value, kind in (("model", model, torch.nn.Module), ("comm", comm, _core.Communicator)):
-        if not isinstance(value, kind):
-            known = "torch.nn.Module" if name == "model" else "gpucomm.Communicator"
-            raise InvalidArgumentError(f"[optim] {name} must be a {known}, got {type(value).__name__}")
+    """Raises InvalidArgumentError unless these are a module and a communicator, or what acts as one."""
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+    if not hasattr(comm, "world"):
+        raise InvalidArgumentError(f"[optim] comm must be a gpucomm.Communicator, got {type(comm).__name__}")
 
 
 class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
