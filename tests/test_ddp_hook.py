@@ -213,7 +213,7 @@ def test_arguments():
         assert hook.state_dict() == {}
         with pytest.raises(InvalidArgumentError, match="keeps no state"):
             hook.load_state_dict({"residuals": {}})
-        other = ddp.use(wrap(here(MLP), comm, store), comm, exchange="int8")
+        other = ddp.use(wrap(here(MLP), comm, dist.PrefixStore("other", store)), comm, exchange="int8")
         with pytest.raises(
             InvalidArgumentError, match=r"ddp, rank \d of 2\] the state has a residual of '9.bias'"
         ):
