@@ -12,11 +12,10 @@ __all__ = ["all_reduces", "layouts", "moves", "reduce_scatters"]
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
 COMPLEX = [torch.complex64, torch.complex128]
 UNUSUAL = [
-    torch.uint16,
-    torch.uint32,
-    torch.uint64,
+    *UNSIGNED,
     torch.float8_e4m3fn,
     torch.float8_e8m0fnu,
     torch.complex32,
@@ -38,9 +37,11 @@ def given(rank, dtype, shape):
 
 
 def same(a, b):
+    if a.shape != b.shape:
+        return False
     if a.dtype in UNUSUAL:
-        a, b = (x.contiguous().view(torch.uint8) for x in (a, b))
-    return a.shape == b.shape and torch.equal(a, b)
+        a, b = (x.reshape(-1).view(torch.uint8) for x in (a, b))
+    return torch.equal(a, b)
 
 
 def folded(op, tensors):
@@ -66,12 +67,14 @@ def folded(op, tensors):
 
 
 def reductions():
-    for dtype in [*FLOATS, *INTEGERS, torch.bool, *COMPLEX]:
+    for dtype in [*FLOATS, *INTEGERS, *UNSIGNED, torch.bool, *COMPLEX]:
         for name in OPS:
             bitwise = name.startswith("B")
             if dtype.is_complex and name not in ("SUM", "AVG"):
                 continue
-            if bitwise and dtype not in [*INTEGERS, torch.bool]:
+            if bitwise and dtype not in [*INTEGERS, *UNSIGNED, torch.bool]:
+                continue
+            if dtype in UNSIGNED and name in ("AVG", "MIN", "MAX"):
                 continue
             if dtype == torch.bool and name in ("AVG",):
                 continue

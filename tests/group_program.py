@@ -172,7 +172,9 @@ def refusals(rank, world):
 
     x, everyone = torch.ones(4), list(range(world))
     kind = errors.UnsupportedTypeError
-    refused(kind, "not defined for torch.uint16", lambda: dist.all_reduce(x.to(torch.uint16)))
+    unsigned, small = x.to(torch.uint16), x.to(torch.float8_e4m3fn)
+    refused(kind, "'max' is not defined for uint16", lambda: dist.all_reduce(unsigned, dist.ReduceOp.MAX))
+    refused(kind, "not defined for torch.float8_e4m3fn", lambda: dist.all_reduce(small))
     refused(kind, "'band'", lambda: dist.all_reduce(x, dist.ReduceOp.BAND))
     refused(kind, "can not be read", lambda: dist.all_reduce(x.to("meta")))
     kind = errors.InvalidArgumentError

@@ -40,7 +40,13 @@ def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
-    [(["--ranks", "1"], "at least 2"), (["--collectives", "barrier"], "none of all_reduce")],
+    [
+        (["--ranks", "1"], "at least 2"),
+        (["--collectives", "barrier"], "none of all_reduce"),
+        (["--repeats", "0"], "--repeats 0 must be at least 1"),
+        (["--least", "-1"], "--least -1.0 must be a number of seconds above 0"),
+        (["--least", "nan"], "--least nan must be a number of seconds above 0"),
+    ],
 )
 def test_bad_arguments(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench-auto", *arguments]) == 2

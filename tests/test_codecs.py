@@ -312,3 +312,16 @@ def test_the_public_functions() -> None:
         assert back.dtype == x.dtype
         tops = bounds(codec_for(spec, x, "float32"), widen("float32", x).ravel(), "float32")
         assert np.all(np.abs(back - x).ravel() <= tops)
+
+
+def test_arguments_of_other_kinds_are_sentences() -> None:
+    x = np.ones(4, np.float32)
+    for call in (
+        lambda: gpucomm.codecs.encode(x, None),
+        lambda: gpucomm.codecs.agreed(8, 1.0, 2),
+        lambda: gpucomm.codecs.decode(x, x, 8),
+    ):
+        with pytest.raises(errors.InvalidArgumentError, match=r'codec must be a spec such as "int8", got'):
+            call()
+    with pytest.raises(errors.UnsupportedTypeError, match="like must be an array, got list"):
+        gpucomm.codecs.decode(gpucomm.codecs.encode(x, "int8"), [1.0], "int8")

@@ -213,6 +213,11 @@ def test_arguments():
         assert hook.state_dict() == {}
         with pytest.raises(InvalidArgumentError, match="keeps no state"):
             hook.load_state_dict({"residuals": {}})
+        other = ddp.use(wrap(here(MLP), comm, dist.PrefixStore("other", store)), comm, exchange="int8")
+        with pytest.raises(
+            InvalidArgumentError, match=r"ddp, rank \d of 2\] the state has a residual of '9.bias'"
+        ):
+            other.load_state_dict({"residuals": {"9.bias": torch.zeros(3)}})
 
     on_ddp_ranks(2, body)
 

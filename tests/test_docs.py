@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_blocks_run_when_typed(launcher, ranks, printed, code, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
+    assert os.listdir(tmp_path) == ["file.py"], "it cannot be run again where it has left something"
 
 
 def test_every_kind_of_page_has_a_runnable_block():

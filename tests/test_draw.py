@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -11,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from conftest import pairs
 
-from gpucomm import _core, cli
+from gpucomm import _core, cli, plan_command
 from gpucomm.cost import plans_and_schedule
 from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError, UnavailableError
@@ -37,6 +38,30 @@ def test_every_message_is_matched_with_its_receive(collective, algorithm):
         assert m.reduces == (received.kind == "recv_reduce")
         assert m.begins_s - m.start_s == pytest.approx(2e-6) == m.arrived_s - m.left_s
         assert 0 <= m.start_s < m.left_s < m.arrived_s <= schedule.total_s * (1 + 1e-9)
+
+
+class Counted:
+    """A plan that counts how often its steps are listed, which takes as long as they are many."""
+
+    listed = 0
+
+    def __init__(self, plan):
+        self.plan = plan
+
+    @property
+    def steps(self):
+        Counted.listed += 1
+        return self.plan.steps
+
+
+def test_steps_are_listed_once_for_all_messages(monkeypatch):
+    monkeypatch.setattr(Counted, "listed", 0)
+    plans, schedule = plans_and_schedule("all_reduce", "ring", 1 << 16, LINKS, world=5)
+    counted = [Counted(plan) for plan in plans]
+    assert messages(counted, schedule, LINKS) == messages(plans, schedule, LINKS)
+    assert Counted.listed == 5
+    assert plan_command._rows(counted, schedule, LINKS) == plan_command._rows(plans, schedule, LINKS)
+    assert Counted.listed == 5 + 2 * 5
 
 
 def draw(folder: Path, name: str, *arguments: str) -> Path:
@@ -143,3 +168,31 @@ def test_links():
 def test_wrong_arguments_end_with_two(capsys):
     assert cli.main(["plan", "all_gather", "--algorithm", "linear_pipeline"]) == 2
     assert "those that do: direct, ring" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("ring --world -3", "--world -3 must be from 1 to 1024"),
+        ("ring --world 1025", "--world 1025 must be from 1 to 1024"),
+        ("ring --segments 0", "--segments 0 must be from 1 to 4096"),
+        ("ring --segments 4097", "--segments 4097 must be from 1 to 4096"),
+        ("ring --world 512", "makes about 1046528 steps, at most 262144 are listed or drawn"),
+        ("linear_pipeline --world 1024 --segments 4096", "take fewer ranks or segments"),
+        ("ring --bytes 99999999999999999999G", "and at most 2^50 bytes"),
+    ],
+)
+def test_plans_beyond_what_is_listed_in_seconds_are_sentences(arguments, sentence, capsys):
+    assert cli.main(["plan", "all_reduce", "--algorithm", *arguments.split()]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_largest_plans_are_not_refused():
+    parser = argparse.ArgumentParser()
+    plan_command.add_arguments(parser)
+    for arguments in (
+        "all_reduce --algorithm linear_pipeline --world 1024",
+        "all_reduce --algorithm linear_pipeline --world 16 --segments 4096",
+        "gather --algorithm direct --world 1024 --root 1023",
+    ):
+        plan_command._require_few(parser.parse_args(arguments.split()))

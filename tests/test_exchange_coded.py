@@ -375,6 +375,61 @@ def test_training_resumes_to_the_bit(world, merge):
     on_ranks(world, body)
 
 
+def test_a_compiled_model_and_a_plain_one_exchange_residuals():
+    compiled_by = partial(torch.compile, backend="eager")
+    compiled_by(MLP)  # imports what it needs, before there are threads
+
+    def body(comm):
+        options = {"exchange": "int4", "algorithm": CODED}
+
+        def made(compiled):
+            model = here(MLP)
+            whole = compiled_by(model) if compiled else model
+            opt = DistributedOptimizer(SGD(model.parameters()), whole, comm, **options)
+            go_on(model, opt, comm, range(1))
+            return opt, copy.deepcopy(opt.state_dict())
+
+        (plain, of_plain), (compiled, of_compiled) = made(False), made(True)
+        assert compiled.buckets == plain.buckets
+        older = copy.deepcopy(of_plain)  # as saved before names were plain
+        residuals = older["gpucomm"]["state"]["residuals"]
+        older["gpucomm"]["state"]["residuals"] = {f"_orig_mod.{k}": v for k, v in residuals.items()}
+        for opt, state in ((plain, of_compiled), (compiled, of_plain), (plain, older)):
+            opt.load_state_dict(copy.deepcopy(state))
+            assert_equal(opt.state_dict()["gpucomm"]["state"], of_plain["gpucomm"]["state"])
+
+    on_ranks(2, body)
+
+
+def test_residuals_of_no_parameter_are_refused():
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters(), lr=0.1), model, comm, exchange="int4")
+        state = opt.state_dict()
+        state["param_groups"][0]["lr"] = 0.5
+        state["gpucomm"]["state"]["residuals"] = {"0.bias": torch.zeros(8), "9.bias": torch.zeros(8)}
+        with pytest.raises(
+            InvalidArgumentError, match=rf"{comm.rank} of 2\] the state has .*of '9\.bias' \(1 "
+        ):
+            opt.load_state_dict(state)
+        assert opt.param_groups[0]["lr"] == 0.1
+
+    on_ranks(2, body)
+
+
+def test_residuals_of_parameters_that_another_optimizer_took_are_no_mistake():
+    def body(comm):
+        model = here(MLP)
+        first = DistributedOptimizer(SGD(model.parameters()), model, comm, exchange="int4", algorithm=CODED)
+        go_on(model, first, comm, range(1))
+        DistributedOptimizer(SGD([model[0].weight]), model, comm)
+        assert not any("0.weight" in bucket for bucket in first.buckets)
+        first.load_state_dict(first.state_dict())
+        return sorted(first.state_dict()["gpucomm"]["state"]["residuals"])
+
+    assert "0.weight" in on_ranks(2, body)[0]
+
+
 def assert_equal(a, b):
     a, b = dict(a), dict(b)
     torch.testing.assert_close(a.pop("residuals"), b.pop("residuals"), rtol=0, atol=0)
@@ -481,11 +536,11 @@ def test_names():
                 with pytest.raises(InvalidArgumentError, match=rf"{name}.*cannot tell an error"):
                     exchange.create("int8", comm, algorithm=name)
         model = nn.Linear(3, 3).double()
-        opt = DistributedOptimizer(SGD(model.parameters()), model, comm, exchange="int8")
         with pytest.raises(UnsupportedTypeError, match=r"int8.*float64.*'bias'.*rank"):
-            model(torch.ones(1, 3).double()).sum().backward()
+            DistributedOptimizer(SGD(model.parameters()), model, comm, exchange="int8")
+        with pytest.raises(UnsupportedTypeError, match=r"int8.*float64.*'a'.*rank"):
+            exchange.create("int8", comm).start(gradients(0, 0).double(), PARTS)
         assert not comm.closed
-        opt.zero_grad()
 
     on_ranks(2, body)
 

@@ -80,3 +80,8 @@ def test_bad_arguments_are_sentences(capsys):
     assert "alone there is nothing to choose" in capsys.readouterr().err
     assert cli.main(["explain", "all_shuffle", "--links", "switch"]) == 2
     assert "unknown collective 'all_shuffle'" in capsys.readouterr().err
+    assert cli.main(["explain", "all_reduce", "--ranks", "1025", "--links", "switch"]) == 2
+    assert "--ranks 1025 must be at most 1024" in capsys.readouterr().err
+    assert cli.main(["explain", "all_reduce", "--links", "switch", "--json", "/nowhere/rows.json"]) == 2
+    said = capsys.readouterr()
+    assert "--json '/nowhere/rows.json' cannot be written" in said.err and not said.out

@@ -146,6 +146,13 @@ def test_a_log_that_cannot_be_written_hides_no_error(strict, tmp_path, monkeypat
     assert "no flight log of rank 0 of 2" in str(said[0]) and "missing" in str(said[0])
 
 
+def test_rows_that_cannot_be_written_are_a_sentence(tmp_path, capsys):
+    log = {"rank": 0, "world": 1, "communicator": "a", "calls": []}
+    (tmp_path / "x.json").write_text(json.dumps(log))
+    assert cli.main(["flight", str(tmp_path / "x.json"), "--json", str(tmp_path / "no" / "y.json")]) == 2
+    assert "y.json' cannot be written" in capsys.readouterr().err
+
+
 def test_what_is_no_log_is_a_sentence(tmp_path, capsys):
     (tmp_path / "x.json").write_text("[]")
     assert cli.main(["flight", str(tmp_path / "x.json")]) == 2

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from gpucomm.optim.fsdp.handle import Handle
 from gpucomm.optim.fsdp.residual import Residual, add_residual
 from gpucomm.optim.fsdp.slots import Slot
 
@@ -68,3 +71,25 @@ def test_what_16_bits_cannot_hold_stays_owed():
     assert x.tolist() == [1.0, 65504.0]
     assert lost.tolist() == pytest.approx([1e-4, 488.0], rel=1e-3)
     assert owed.tolist() == pytest.approx([1e-4, 1000.0])
+
+
+def handle_of(name):
+    """The state of a model of one parameter, as rank 0 of 2 has it."""
+    slot, residual = Slot(name, (4, 3), 0, 2), Residual(2)
+    group = SimpleNamespace(slots={name: slot}, world=2, worth=0.5, divides_by_all=True)
+    return Handle([group], [residual], [], (0, 2)), residual, slot
+
+
+def test_a_compiled_model_and_a_plain_one_exchange_residuals():
+    (compiled, residual, slot), (plain, taken, _) = handle_of("0._orig_mod.weight"), handle_of("0.weight")
+    residual.put(slot, torch.ones(4, 3))
+    state = compiled.state_dict()
+    assert list(state["residuals"]) == list(state["worth"]) == ["0.weight"]
+    plain.load_state_dict(state)
+    residual.drop()
+    compiled.load_state_dict(plain.state_dict())
+    assert torch.equal(residual.get(slot), torch.ones(4, 3))
+    older = {name: {"0._orig_mod.weight": state[name]["0.weight"]} for name in ("residuals", "worth")}
+    older["worth"]["0._orig_mod.weight"] = 1.0
+    plain.load_state_dict({**state, **older})
+    assert torch.equal(taken.get(Slot("0.weight", (4, 3), 0, 2)), 2 * torch.ones(4, 3))

@@ -116,6 +116,9 @@ def test_dtypes_as_objects():
     ("arguments", "options", "text"),
     [
         ((-1,), {}, r"shape must not be negative, got \(-1,\)"),
+        ((2.5,), {}, r"shape must be a whole number or several, got 2\.5"),
+        (((2, None),), {}, r"shape must be a whole number or several, got \(2, None\)"),
+        ((2**62,), {}, "an array of 18446744073709551616 bytes fits no memory"),
         ((3, "bfloat16"), {}, "NumPy has no dtype 'bfloat16': try like='torch'"),
         ((3, "object"), {}, "objects cannot lie in shared memory"),
         ((3,), {"like": "jax"}, "like must be 'numpy' or 'torch', got 'jax'"),

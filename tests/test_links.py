@@ -152,6 +152,12 @@ def test_links_that_do_not_fit_the_ranks(text, nodes, sentence):
         detect(environment)
 
 
+def test_links_of_no_ranks_are_a_sentence():
+    for world in (0, -3):
+        with pytest.raises(InvalidArgumentError, match=f"world must be at least 1, got {world}"):
+            parse_emulated("chain:1Gbit,link0=1Mbit").check(world)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -217,6 +217,45 @@ def test_what_can_not_be_sent_is_refused_on_every_rank():
     run_ranks(3, body)
 
 
+class Lost:
+    """Can be pickled, and not unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_what_can_not_be_pickled_is_refused_on_every_rank():
+    def body(comm):
+        bad = threading.Lock() if comm.rank == 1 else 1
+        for call in (
+            lambda: comm.broadcast_object(bad, root=1, pickle=True),
+            lambda: comm.gather_objects(bad, pickle=True),
+            lambda: comm.gather_objects(bad, root=0, pickle=True),
+            lambda: comm.gather_objects(bad, pickle=True, async_op=True).wait(),
+        ):
+            with pytest.raises(UnsupportedTypeError) as caught:
+                call()
+            assert ("_thread.lock can not be pickled" in str(caught.value)) or comm.rank == 2
+            assert ("rank 1 has no object to send" in str(caught.value)) == (comm.rank != 1)
+        assert comm.gather_objects(comm.rank) == [0, 1, 2]
+
+    run_ranks(3, body)
+
+
+def test_what_can_not_be_unpickled_says_so():
+    def body(comm):
+        sent = comm.broadcast_object(Lost() if comm.rank == 0 else None, pickle=True)
+        assert isinstance(sent, Lost)
+
+    first, second = outcomes_of(2, body)
+    assert first is None
+    sentence = (
+        r"object of rank 0: what was pickled can not be unpickled here: ValueError.*no number.*rank 1 of 2"
+    )
+    with pytest.raises(UnsupportedTypeError, match=sentence):
+        raise second
+
+
 def test_a_rank_that_does_not_trust_the_others_says_so():
     def body(comm):
         return comm.broadcast_object({1}, pickle=comm.rank == 0)

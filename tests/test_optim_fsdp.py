@@ -25,7 +25,7 @@ from training import on_ranks, seeded
 import gpucomm
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError, MismatchError, RankFailedError, UnsupportedTypeError
-from gpucomm.optim import fsdp
+from gpucomm.optim import DistributedOptimizer, fsdp
 from gpucomm.optim.fsdp.collectives import _Pending
 from gpucomm.optim.fsdp.groups import _inner_groups as inner_groups
 from gpucomm.optim.fsdp.meter import Meter
@@ -551,9 +551,20 @@ def nothing_fed_back(comm):
     handle.load_state_dict({"rank": comm.rank, "world": 4, "residuals": {"0.bias": torch.zeros(8)}})
 
 
+def swapped(comm):
+    fsdp.use(comm, sharded(groups_of(comm, 4)[0]))
+
+
+def by_an_optimizer(comm):
+    model = sharded(groups_of(comm, 4)[0])
+    DistributedOptimizer(sgd(model), model, comm)
+
+
 @pytest.mark.parametrize(
     ("body", "error", "text"),
     [
+        (swapped, InvalidArgumentError, r"model must be a torch.nn.Module, got Communicator"),
+        (by_an_optimizer, UnsupportedTypeError, r"'0.weight' is a DTensor, .* gpucomm.optim.fsdp.use"),
         (unsharded, InvalidArgumentError, r"no module of Sequential is sharded: call fully_shard"),
         (unknown_codec, InvalidArgumentError, r"unknown codec 'zip'; known: bf16, .*int8"),
         (unknown_algorithm, InvalidArgumentError, r"algorithm 'star'"),

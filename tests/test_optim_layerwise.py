@@ -1,5 +1,6 @@
 """LayerwiseBSP: one rank updates, and all train as one process would with the whole batch."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -95,6 +96,78 @@ def test_state_dict_waits_for_the_weights():
 
     with gpucomm.local(3, threads=True, timeout=20, links="switch:100Mbit,latency=5ms") as ranks:
         assert_same(ranks.run(body), train(None, steps=1))
+
+
+def test_load_state_dict_waits_for_the_weights():
+    def body(comm):
+        model = here(MLP)
+        opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+        loss_of(model, comm, 0).backward()
+        opt.step()
+        model.load_state_dict(MLP.state_dict())
+        opt.synchronize()
+        return weights(model)
+
+    with gpucomm.local(3, threads=True, timeout=20, links="switch:100Mbit,latency=5ms") as ranks:
+        assert_same(ranks.run(body), weights(MLP), atol=0)
+
+
+def test_a_state_is_taken_back():
+    """Rates on all ranks; what Adam keeps on the root alone, so that training goes on to the bit."""
+
+    def go_on(comm, model, opt, steps):
+        for step in steps:
+            opt.zero_grad()
+            loss_of(model, comm, step).backward()
+            opt.step()
+        return copy.deepcopy(model.state_dict())
+
+    def body(comm):
+        model = here(MLP)
+        opt = LayerwiseBSP(ADAMW(model.parameters()), model, comm, root=1)
+        saved = go_on(comm, model, opt, range(2))
+        opt.param_groups[0]["lr"] = 0.5
+        state = comm.broadcast_object(copy.deepcopy(opt.state_dict()), root=1, pickle=True)
+        expected = go_on(comm, model, opt, range(2, 4))
+        model = here(MLP)
+        model.load_state_dict(saved)
+        again = LayerwiseBSP(ADAMW(model.parameters()), model, comm, root=1)
+        again.load_state_dict(state)
+        assert again.param_groups is again.inner.param_groups and again.param_groups[0]["lr"] == 0.5
+        got = go_on(comm, model, again, range(2, 4))
+        assert all(torch.equal(got[name], expected[name]) for name in expected)
+        return len(again.inner.state)
+
+    assert on_ranks(2, body) == [0, 6]
+
+
+def test_a_group_of_parameters_that_the_model_had():
+    def body(comm):
+        model = here(MLP)
+        opt = SGD(model[:4].parameters())
+        opt = opt if comm is None else LayerwiseBSP(opt, model, comm)
+        opt.add_param_group({"params": model[4].parameters(), "lr": 0.05})
+        for step in range(3):
+            model.zero_grad()
+            loss_of(model, comm, step).backward()
+            opt.step()
+        if comm is not None:
+            opt.synchronize()
+        return weights(model)
+
+    assert_same(on_ranks(2, body), body(None))
+
+
+def test_a_group_of_new_parameters_is_refused():
+    def body(comm):
+        model = here(MLP)
+        opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+        new = [nn.Parameter(model[0].weight.new_zeros(shape)) for shape in [(3, 2), 3]]
+        with pytest.raises(InvalidArgumentError, match=rf"of shape \(3, 2\) that was not .*{comm.rank} of 2"):
+            opt.add_param_group({"params": new})
+        assert len(opt.param_groups) == 1
+
+    on_ranks(2, body)
 
 
 def test_a_discarded_optimizer_leaves_the_model_alone():

@@ -23,7 +23,7 @@ from training import (
 
 from gpucomm import exchange
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError, RankFailedError, UnsupportedTypeError
-from gpucomm.optim import DistributedOptimizer
+from gpucomm.optim import DistributedOptimizer, LayerwiseBSP
 
 
 class Spy(exchange.Dense):
@@ -226,6 +226,7 @@ def test_different_settings_are_found_at_wrapping():
         ({"algorithm": "teleport"}, "teleport"),
         ({"model": "MLP"}, "torch.nn.Module, got str"),
         ({"optimizer": "SGD"}, "torch.optim.Optimizer, got str"),
+        ({"comm": None}, "gpucomm.Communicator, got NoneType"),
     ],
 )
 @pytest.mark.parametrize("world", [1, 2])
@@ -237,6 +238,36 @@ def test_bad_arguments_are_refused_at_wrapping(world, change, text):
             DistributedOptimizer(**arguments)
 
     on_ranks(world, body)
+
+
+def test_an_optimizer_is_wrapped_once():
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+        for wrap in (DistributedOptimizer, LayerwiseBSP):
+            with pytest.raises(InvalidArgumentError, match="is a DistributedOptimizer already"):
+                wrap(opt, model, comm)
+
+    on_ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "text"),
+    [
+        (torch.eye(3).to_sparse(), r"of shape \(3, 3\) is torch.sparse_coo"),
+        (torch.ones(3, 1).expand(3, 4), r"of shape \(3, 4\) share memory.*contiguous"),
+    ],
+    ids=["sparse", "expanded"],
+)
+def test_buffers_that_cannot_be_taken_from_rank_0_are_refused(buffer, text):
+    def body(comm):
+        model = here(MLP)
+        model.register_buffer("table", buffer)
+        for wrap in (DistributedOptimizer, LayerwiseBSP):
+            with pytest.raises(UnsupportedTypeError, match=text):
+                wrap(SGD(model.parameters()), model, comm)
+
+    on_ranks(2, body)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")

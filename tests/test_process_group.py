@@ -221,6 +221,7 @@ def test_a_coalescing_that_has_failed_keeps_no_later_tensors(alone):
             {"all_reduce": {"codecs": "int8"}},
             "all_reduce has no option 'codecs', it takes algorithm, codec, segments",
         ),
+        ({"all_reduce": "int8"}, r"all_reduce must be a dict such as \{'codec': 'int8'\}, got 'int8'"),
         ({"broadcast": {"codec": "int8"}}, "broadcast has no option 'codec'"),
         ({"all_gather": {"codec": "int9"}}, "int9"),
         (

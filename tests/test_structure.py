@@ -131,12 +131,22 @@ def test_import_is_light():
 
 
 def test_public_names():
-    assert sorted(gpucomm.__all__) == dir(gpucomm)
+    parts = ["cost", "cuda", "exchange", "merge", "optim"]  # not of `import *`: not all are there everywhere
+    assert sorted([*gpucomm.__all__, *parts]) == dir(gpucomm)
     assert len(gpucomm.__all__) <= 15
     for name in gpucomm.__all__:
         assert getattr(gpucomm, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = gpucomm.nonsense
+
+
+def test_parts_are_there_without_an_import_of_their_own():
+    code = (
+        "import gpucomm\n"
+        "assert callable(gpucomm.cost.cost) and callable(gpucomm.merge.plan)\n"
+        "assert gpucomm.cuda.__name__ == 'gpucomm.cuda' and callable(gpucomm.optim.DistributedOptimizer)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_files_stay_short():

@@ -25,10 +25,13 @@ __all__ = [
 
 _LATE = {
     "codecs": "codecs",
+    "cost": "cost",
+    "cuda": "cuda",
     "empty": "memory",
     "exchange": "exchange",
     "init": "launch",
     "local": "launch",
+    "merge": "merge",
     "optim": "optim",
 }  # name -> the part that holds it, or is it
 
@@ -44,4 +47,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_LATE})

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpucomm import _core
 from gpucomm.arrays import empty_like
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 
 __all__ = ["agreed", "decode", "encode", "names"]
 
@@ -32,7 +33,7 @@ def agreed(codec: str, max_abs: float, world: int) -> str:
     Raises:
         InvalidArgumentError: the codec is unknown, or no width holds such sums.
     """
-    made = _core.Codec(codec)
+    made = _made(codec)
     return made.agreed(max_abs, world).spec if made.traits["needs_maximum"] else made.spec
 
 
@@ -51,7 +52,7 @@ def encode(x: Any, codec: str) -> NDArray[np.uint8]:
         InvalidArgumentError: the codec is unknown, or cannot carry an element (which the text names).
         UnsupportedTypeError: it does not take the dtype.
     """
-    return _core.Codec(codec).encode(x)
+    return _made(codec).encode(x)
 
 
 def decode(coded: NDArray[np.uint8], like: Any, codec: str) -> Any:
@@ -67,8 +68,17 @@ def decode(coded: NDArray[np.uint8], like: Any, codec: str) -> Any:
 
     Raises:
         InvalidArgumentError: the bytes cannot come from that codec and shape.
-        UnsupportedTypeError: the codec does not take the dtype.
+        UnsupportedTypeError: the codec does not take the dtype, or `like` is no array.
     """
+    made = _made(codec)
+    if not hasattr(like, "shape") or not hasattr(like, "dtype"):
+        raise UnsupportedTypeError(f"like must be an array, got {type(like).__name__}")
     out = empty_like(like, like.shape)
-    _core.Codec(codec).decode(coded, out)
+    made.decode(coded, out)
     return out
+
+
+def _made(codec: str) -> _core.Codec:
+    if not isinstance(codec, str):
+        raise InvalidArgumentError(f'codec must be a spec such as "int8", got {codec!r}')
+    return _core.Codec(codec)

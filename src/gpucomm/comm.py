@@ -153,7 +153,8 @@ class Communicator(_core.Communicator):
             The object; on the root obj itself. Of an asynchronous call an ObjectWork.
 
         Raises:
-            UnsupportedTypeError: it holds something else, on every rank; the communicator stays open.
+            UnsupportedTypeError: it holds something else, or what pickle does not take, on every rank; or
+                this rank cannot unpickle it. The communicator stays open.
             Error: as any collective.
         """
         from gpucomm import object_collectives
@@ -183,7 +184,7 @@ class Communicator(_core.Communicator):
             call an ObjectWork.
 
         Raises:
-            UnsupportedTypeError: an object holds something else, on every rank; the communicator stays open.
+            UnsupportedTypeError: as broadcast_object.
             Error: as any collective.
         """
         from gpucomm import object_collectives

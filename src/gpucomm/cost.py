@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 MOST_SEGMENTS = 4096  # what a communicator takes
+MOST_RANKS = 1024  # of whose plans every step is listed, or every candidate weighed, in seconds
 _ALIGN_BYTES = 64  # cuts fall on cache lines, as in a communicator
 _BY_RANK = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
 

@@ -51,7 +51,8 @@ def messages(plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core
         schedule: when their steps run.
         links: the model of the links that it was made on.
     """
-    receives = _receives(plans)
+    steps = [plan.steps for plan in plans]  # each access makes the list anew
+    receives = _receives(steps)
     found = []
     for event in schedule.events:
         if event.peer < 0:
@@ -59,24 +60,24 @@ def messages(plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core
         received_by = receives[event.rank, event.peer].pop(0)
         if event.end_s <= event.start_s:
             continue
-        step = plans[event.rank].steps[event.step]
+        step = steps[event.rank][event.step]
         inside = bool(links.nodes) and links.nodes[event.rank] == links.nodes[event.peer]
         latency = links.inner_lambda if inside else links.lambda_
         ends = (event.rank, event.step, event.peer, received_by, step.piece, step.pieces)
         times = (event.start_s, event.end_s, event.start_s + latency, event.end_s + latency)
-        reduces = plans[event.peer].steps[received_by].kind != "recv"
+        reduces = steps[event.peer][received_by].kind != "recv"
         found.append(Message(*ends, *times, reduces))
     return sorted(found, key=lambda message: (message.start_s, message.sender))
 
 
-def _receives(plans: Sequence[_core.Plan]) -> dict[tuple[int, int], list[int]]:
+def _receives(steps: Sequence[Sequence[_core.Step]]) -> dict[tuple[int, int], list[int]]:
     """Per (sender, receiver) the receiving steps, in the order in which their messages come."""
     receives = defaultdict(list)
-    for plan in plans:
-        for index, step in enumerate(plan.steps):
+    for rank, own in enumerate(steps):
+        for index, step in enumerate(own):
             if step.kind.startswith("recv"):
                 for peer in step.peers:
-                    receives[peer, plan.rank].append(index)
+                    receives[peer, rank].append(index)
     return receives
 
 

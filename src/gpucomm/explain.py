@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from gpucomm import _core, probe
+from gpucomm.bench.command import check_writable
 from gpucomm.bench.suite import Suite
 from gpucomm.bench.table import with_progress
+from gpucomm.cost import MOST_RANKS
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import local
 from gpucomm.launch.environment import parse_nodes
@@ -49,6 +51,9 @@ def main(args: argparse.Namespace) -> int:
     """Predict, measure unless the links are given, and print the table and the reason."""
     if args.ranks < 2:
         raise InvalidArgumentError(f"--ranks {args.ranks}: alone there is nothing to choose, give at least 2")
+    if args.ranks > MOST_RANKS:
+        raise InvalidArgumentError(f"--ranks {args.ranks} must be at most {MOST_RANKS}")
+    check_writable(args.json)
     nbytes = parse_size(args.bytes)
     nodes = parse_nodes(args.nodes, args.ranks)
     if args.links:

@@ -84,6 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints what each rank last did and the first difference, of each communicator for itself."""
+    from gpucomm.bench.command import check_writable  # not where a failing rank writes its log
+
+    check_writable(args.json)
     logs: dict[str, list[dict[str, Any]]] = {}
     for path in args.files:
         log = _read(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +49,10 @@ def empty(
         from gpucomm.launch import init
 
         comm = init()
-    extents = tuple(int(n) for n in shape) if isinstance(shape, Sequence) else (int(shape),)
+    try:
+        extents = tuple(index(n) for n in (shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        raise InvalidArgumentError(f"shape must be a whole number or several, got {shape!r}") from None
     if any(n < 0 for n in extents):
         raise InvalidArgumentError(f"shape must not be negative, got {extents}")
     if like == "numpy":
@@ -60,6 +64,8 @@ def empty(
 
 def _block(comm: Communicator, size_bytes: int) -> Any:
     """Of the heap; of this process where it is alone on its node, so that programs run on any nodes."""
+    if size_bytes >= 1 << 63:
+        raise InvalidArgumentError(f"an array of {size_bytes} bytes fits no memory, take a smaller shape")
     alone = comm._fabric is not None and comm.nodes.count(comm.nodes[comm.rank]) == 1
     return np.empty(size_bytes, np.uint8) if alone else comm.heap_block(size_bytes)
 

@@ -103,5 +103,5 @@ def _decoded(comm: Communicator, data: bytes, kind: int, source: int, pickle: bo
 def _check_all(comm: Communicator, kinds: Any) -> None:
     for rank in np.flatnonzero(kinds):
         raise UnsupportedTypeError(
-            f"rank {rank} has no object to send that goes without pickle (rank {comm.rank} of {comm.world})"
+            f"rank {rank} has no object to send; its own error says why (rank {comm.rank} of {comm.world})"
         )

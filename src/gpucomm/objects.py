@@ -38,7 +38,8 @@ def encode(obj: Any, pickle: bool = False) -> bytes:
 
     Raises:
         InvalidArgumentError: a collective that is under way writes one of the arrays.
-        UnsupportedTypeError: there is something else, or it is nested more than 100 deep.
+        UnsupportedTypeError: there is something else, or what pickle does not take, or it is nested more than
+            100 deep.
     """
     parts: list[bytes] = []
     _put(obj, parts, pickle, 0)
@@ -57,7 +58,7 @@ def decode(data: bytes, pickle: bool = False) -> Any:
 
     Raises:
         InvalidArgumentError: the bytes are damaged.
-        UnsupportedTypeError: a part is pickled and `pickle` is False.
+        UnsupportedTypeError: a part is pickled and `pickle` is False, or it cannot be unpickled here.
     """
     reader = _Reader(data, pickle)
     try:
@@ -89,12 +90,21 @@ def _put(obj: Any, parts: list[bytes], pickle: bool, depth: int) -> None:
     elif (kind is np.ndarray or isinstance(obj, np.generic)) and _DTYPE.fullmatch(obj.dtype.str):
         _put_array(obj, parts)
     elif pickle:
-        parts.append(_block(b"P", pickles.dumps(obj)))
+        parts.append(_block(b"P", _pickled(obj)))
     else:
         raise UnsupportedTypeError(
             f"a {kind.__module__}.{kind.__qualname__} can not be sent without pickle: pass pickle=True on "
             "all ranks, if you trust each of them"
         )
+
+
+def _pickled(obj: Any) -> bytes:
+    try:
+        return pickles.dumps(obj)
+    except Exception as error:  # whatever the object's own methods may raise
+        raise UnsupportedTypeError(
+            f"a {type(obj).__module__}.{type(obj).__qualname__} can not be pickled: {error!r}"
+        ) from None
 
 
 def _block(tag: bytes, content: bytes) -> bytes:
@@ -186,7 +196,10 @@ class _Reader:
                 "a rank sent a pickled object, which this one does not unpickle: pass pickle=True on all"
                 " ranks"
             )
-        return pickles.loads(content)
+        try:
+            return pickles.loads(content)
+        except Exception as error:  # a class that is not here, or whatever its own methods may raise
+            raise UnsupportedTypeError(f"what was pickled can not be unpickled here: {error!r}") from None
 
     _LEAVES: dict[bytes, Callable[[_Reader], Any]] = {  # noqa: RUF012
         b"N": lambda self: None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.cost import plans_and_schedule
+from gpucomm.cost import MOST_RANKS, MOST_SEGMENTS, plans_and_schedule
 from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.links import parse_model
@@ -18,6 +18,7 @@ from gpucomm.units import format_seconds, format_size, parse_size
 __all__ = ["add_arguments", "main"]
 
 _MODEL = {"alpha": "alpha", "beta": "beta", "latency": "lambda_", "gamma": "gamma"}
+_MOST_STEPS = 1 << 18  # of all ranks, listed in seconds
 _EPILOG = """\
 --links is a model: switch (each rank has one port in and one out), chain (each neighbour pair has its own
 full-duplex link) or nodes (each node has one port in and one out; of=2x4 or of=3+1 are its ranks), then what
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Build the plan, verify it, and show it."""
+    _require_few(args)
     links, nbytes = parse_model(args.links, args.world), parse_size(args.bytes)
     plans, schedule = plans_and_schedule(
         args.collective,
@@ -71,6 +73,20 @@ def main(args: argparse.Namespace) -> int:
     if args.json is not None:
         _write_json(args.json, plans[0], rows, nbytes, links, schedule, findings)
     return 0
+
+
+def _require_few(args: argparse.Namespace) -> None:
+    for name, value, most in (("world", args.world, MOST_RANKS), ("segments", args.segments, MOST_SEGMENTS)):
+        if not 1 <= value <= most:
+            raise InvalidArgumentError(f"--{name} {value} must be from 1 to {most}")
+    ends = {0, args.world - 1}  # a root may have many more steps than the others
+    plans = [_core.build_plan(args.collective, args.algorithm, args.world, r, args.root) for r in ends]
+    steps = min(len(plan.steps) for plan in plans) * args.segments * args.world
+    if steps > _MOST_STEPS:
+        raise InvalidArgumentError(
+            f"--world {args.world} with --segments {args.segments} makes about {steps} steps, at most"
+            f" {_MOST_STEPS} are listed or drawn: take fewer ranks or segments"
+        )
 
 
 def _summary(nbytes: int, links: _core.Links, schedule: _core.Schedule, findings: _core.Verified) -> str:
@@ -104,9 +120,9 @@ def _rows(plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core.Li
     for message in messages(plans, schedule, links):
         key = (message.receiver, message.received_by)
         begins[key] = min(message.begins_s, begins.get(key, message.begins_s))
-    rows = []
+    rows, steps = [], [plan.steps for plan in plans]  # each access makes the list anew
     for event in schedule.events:
-        step = plans[event.rank].steps[event.step]
+        step = steps[event.rank][event.step]
         row = {"rank": event.rank, "round": step.round, "step": event.step, "kind": step.kind}
         row |= {"peers": list(step.peers), "piece": step.piece, "pieces": step.pieces}
         row |= {"start_s": begins.get((event.rank, event.step), event.start_s), "end_s": event.end_s}

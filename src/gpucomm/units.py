@@ -9,6 +9,7 @@ from gpucomm.errors import InvalidArgumentError
 __all__ = ["format_seconds", "format_size", "parse_names", "parse_seconds", "parse_size", "parse_sizes"]
 
 _POWERS = {"": 0, "K": 10, "M": 20, "G": 30}
+_MOST_BYTES = 1 << 50  # offsets in messages are 64-bit numbers
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "ps": 1e-12}
 _TIME = re.compile(r"(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([a-zµ]*)")
 
@@ -17,14 +18,16 @@ def parse_size(text: str) -> int:
     """Bytes of "8", "1K", "64M" or "2G": K, M and G are 2^10, 2^20 and 2^30.
 
     Raises:
-        InvalidArgumentError: it is not such a text, or 0.
+        InvalidArgumentError: it is not such a text, or 0, or more than 2^50 bytes.
     """
-    found = re.fullmatch(r"(\d+)([KMG]?)", text.strip().upper(), re.ASCII)
-    if not found or not int(found[1]):
+    found = re.fullmatch(r"(\d{1,99})([KMG]?)", text.strip().upper(), re.ASCII)
+    nbytes = int(found[1]) << _POWERS[found[2]] if found else 0
+    if not 0 < nbytes <= _MOST_BYTES:
         raise InvalidArgumentError(
-            f"size {text!r} must be a whole number above 0, with K, M or G for 2^10, 2^20 or 2^30 bytes"
+            f"size {text!r} must be a whole number above 0, with K, M or G for 2^10, 2^20 or 2^30 bytes,"
+            " and at most 2^50 bytes"
         )
-    return int(found[1]) << _POWERS[found[2]]
+    return nbytes
 
 
 def parse_names(text: str) -> list[str]:

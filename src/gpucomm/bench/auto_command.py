@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import warnings
 from collections.abc import Generator, Sequence
@@ -114,6 +115,10 @@ def main(args: argparse.Namespace) -> int:
             raise InvalidArgumentError(f"--collectives: {name!r} is none of {', '.join(offered)}")
     if args.codec is not None:
         _core.Codec(args.codec)  # tells what is wrong with it
+    if args.repeats < 1:
+        raise InvalidArgumentError(f"--repeats {args.repeats} must be at least 1")
+    if not 0 < args.least < math.inf:
+        raise InvalidArgumentError(f"--least {args.least} must be a number of seconds above 0")
     check_writable(args.json)
     total = len(links) * len(ranks) * len(collectives) * len(sizes)
     steps = _kept(_cells(args, links, ranks, collectives, sizes), args.json)

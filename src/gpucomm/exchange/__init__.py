@@ -4,7 +4,7 @@ from gpucomm.exchange.base import Exchange, Handle, Part, create, names, registe
 from gpucomm.exchange.coded import Coded
 from gpucomm.exchange.coding import Coding
 from gpucomm.exchange.dense import Dense
-from gpucomm.exchange.residuals import own_residuals, reshard
+from gpucomm.exchange.residuals import own_residuals, plain_name, require_known, reshard
 
 __all__ = [
     "Coded",
@@ -16,6 +16,8 @@ __all__ = [
     "create",
     "names",
     "own_residuals",
+    "plain_name",
     "register",
+    "require_known",
     "reshard",
 ]

@@ -58,6 +58,17 @@ class Exchange(ABC):
             A handle to wait for.
         """
 
+    def require(self, dtype: Any, name: str) -> None:  # noqa: B027  most take all
+        """Checks, before there are gradients, that those of a dtype are exchanged.
+
+        Args:
+            dtype: torch's.
+            name: of a parameter that has it, for the text.
+
+        Raises:
+            UnsupportedTypeError: they are not.
+        """
+
     def end_round(self, *, used: bool = True) -> None:  # noqa: B027  most keep nothing
         """Ends a step, all of whose buckets have been waited for; on all ranks alike.
 

@@ -62,6 +62,14 @@ class Coded(Exchange):
         feeding: dict[str, Any] = {"error": np.zeros(1, np.float32)} if self._coding.lossy else {}
         comm.all_reduce(np.zeros(1, np.float32), op="mean", **feeding, **self._how)
 
+    def require(self, dtype: Any, name: str) -> None:
+        """Checks that the codec takes gradients of a dtype; see :meth:`Exchange.require`."""
+        if not self._coding.takes(dtype):
+            raise UnsupportedTypeError(
+                f"[exchange {self.name}] the codec does not take gradients of {dtype}, as that of "
+                f"parameter {name!r} ({self._rank})"
+            )
+
     def start(self, buffer: Any, parts: Sequence[Part]) -> Handle:
         """Issues the all-reduces; see :meth:`Exchange.start`.
 
@@ -69,11 +77,7 @@ class Coded(Exchange):
             UnsupportedTypeError: the codec does not take the buffer's dtype.
         """
         end = parts[-1].offset + parts[-1].length
-        if not self._coding.takes(buffer.dtype):
-            raise UnsupportedTypeError(
-                f"[exchange {self.name}] the codec does not take gradients of {buffer.dtype}, as that of "
-                f"parameter {parts[0].name!r} ({self._rank})"
-            )
+        self.require(buffer.dtype, parts[0].name)
         if self._coding.lossy:
             return self._start_lossy(buffer[:end], buffer[end:], parts)
         works = [self._sent(buffer[:end], **self._how)]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange.base import Part
 
-__all__ = ["Flat", "Residuals", "own_residuals", "reshard"]
+__all__ = ["Flat", "Residuals", "own_residuals", "plain_name", "require_known", "reshard"]
 
 _KEYS = {"rank", "world", "residuals"}
+
+
+def plain_name(name: str) -> str:
+    """Returns a parameter's name without what torch.compile adds, so that states are good for both."""
+    return ".".join(word for word in name.split(".") if word != "_orig_mod")
 
 
 class Flat:
@@ -143,8 +148,26 @@ def own_residuals(state: Mapping[str, Any], who: str, rank: int, world: int) -> 
             "rank has its own residuals: save the state of every rank, and load what "
             f"gpucomm.exchange.reshard(states, {world}) makes of all of them for this rank"
         )
-    residuals: Mapping[str, Any] = state["residuals"]
-    return residuals
+    return {plain_name(name): residual for name, residual in state["residuals"].items()}
+
+
+def require_known(state: Mapping[str, Any], names: Collection[str], who: str) -> None:
+    """Checks that the residuals in a state, if it has any, are those of known parameters.
+
+    Args:
+        state: that of an exchange.
+        names: the plain names of all parameters.
+        who: the optimizer and the rank, for texts.
+
+    Raises:
+        InvalidArgumentError: one would never be sent, as no parameter has its name.
+    """
+    unknown = sorted({plain_name(name) for name in state.get("residuals", ())} - set(names))
+    if unknown:
+        raise InvalidArgumentError(
+            f"[{who}] the state has a residual of {unknown[0]!r} ({len(unknown)} of such names), but no "
+            "parameter is called so: it is another model's"
+        )
 
 
 def reshard(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:

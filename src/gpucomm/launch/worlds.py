@@ -52,7 +52,8 @@ class World(ABC):
             The results, by rank.
 
         Raises:
-            RankFailedError: `fn` raised on a rank, or the rank's process ended; the text has its traceback.
+            RankFailedError: `fn` raised on a rank, or the rank's process ended; the text has its traceback,
+                or `__cause__` is its exception where ranks are threads.
                 Where other ranks are still busy shortly after, the world is closed.
             ClosedError: the world was closed; the text says why.
             InvalidArgumentError: a call is running already, or `fn` cannot be sent to another process.

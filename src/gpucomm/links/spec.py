@@ -46,6 +46,8 @@ class LinkSpec:
             world: number of ranks.
             nodes: the node of each rank as told elsewhere; empty: not told.
         """
+        if world < 1:
+            raise InvalidArgumentError(f"world must be at least 1, got {world}")
         kind, own = self.links.kind, self.links.nodes
         if own and len(own) != world:
             raise InvalidArgumentError(

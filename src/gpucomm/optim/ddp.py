@@ -82,7 +82,7 @@ class BucketHook:
     def __init__(self, module: Any, comm: Communicator, exchange: exchanges.Exchange) -> None:
         self._comm = comm
         self._exchange = exchange
-        self._names = {id(param): name for name, param in module.named_parameters()}
+        self._names = {id(param): exchanges.plain_name(name) for name, param in module.named_parameters()}
         # Futures run what hangs on them where they are completed, so never in the thread that moves messages.
         # One thread is enough: calls end in their order.
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="gpucomm-ddp")
@@ -161,9 +161,11 @@ class BucketHook:
         """Takes back what this rank has saved.
 
         Raises:
-            InvalidArgumentError: this exchange keeps no state, or it is that of another rank or world; see
-                :func:`gpucomm.exchange.reshard`.
+            InvalidArgumentError: this exchange keeps no state, or it is that of another model, or of another
+                rank or world; see :func:`gpucomm.exchange.reshard`.
         """
+        rank = f"rank {self._comm.rank} of {self._comm.world}"
+        exchanges.require_known(state, self._names.values(), f"ddp, {rank}")
         self._exchange.load_state_dict(state)
 
 

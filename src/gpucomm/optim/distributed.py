@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gpucomm import exchange as exchanges
 from gpucomm import merge as merging
 from gpucomm.errors import InvalidArgumentError
@@ -17,7 +15,7 @@ from gpucomm.optim.members import Member, find_members, plan_buckets
 from gpucomm.optim.owners import claim
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
-from gpucomm.optim.wrapped import WrappedOptimizer
+from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -60,8 +58,7 @@ class DistributedOptimizer(WrappedOptimizer):
         segments: int | None = None,
     ) -> None:
         super().__init__(optimizer)
-        if not isinstance(model, torch.nn.Module):
-            raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+        require_arguments(model, comm)
         merging.parse(merge)
         self.comm = comm
         self._model = model
@@ -69,6 +66,7 @@ class DistributedOptimizer(WrappedOptimizer):
         self._settings = (
             f"merge={merge!r}, exchange={exchange!r}, algorithm={algorithm!r}, segments={segments!r}"
         )
+        self._rank = f"rank {comm.rank} of {comm.world}"
         self._members: list[Member] = []
         self._steps = 0
         self._taken = False
@@ -88,6 +86,8 @@ class DistributedOptimizer(WrappedOptimizer):
 
     def _adopt(self, members: list[Member], buckets: list[list[Member]]) -> None:
         known = {id(member.param) for member in self._members}
+        for bucket in buckets:
+            self._exchange.require(bucket[0].param.dtype, bucket[0].name)
         if self.comm.world > 1:
             broadcast_tensors(self.comm, [param for _, param in members if id(param) not in known])
         self._members = members
@@ -191,24 +191,30 @@ class DistributedOptimizer(WrappedOptimizer):
         State that this exchange does not understand is left aside; another lossy codec's it does.
 
         Raises:
-            InvalidArgumentError: residuals of another rank or world; see :func:`gpucomm.exchange.reshard`.
+            InvalidArgumentError: residuals of another model, or of another rank or world; see
+                :func:`gpucomm.exchange.reshard`.
         """
         inner = dict(state_dict)
         mine = inner.pop("gpucomm", {})
+        understood = self._exchange.understands(mine.get("exchange", ""))
+        if understood:
+            # Not only its own parameters: another optimizer may have taken some of them since.
+            names = [name for name, _ in find_members(self._model, self.param_groups)]
+            exchanges.require_known(mine["state"], names, f"optim, {self._rank}")
         self.inner.load_state_dict(inner)
-        if self._exchange.understands(mine.get("exchange", "")):
+        if understood:
             self._exchange.load_state_dict(mine["state"])
 
     def _require_global(self) -> None:
-        rank = f"rank {self.comm.rank} of {self.comm.world}"
-        self._reducer.require_global(rank)
+        self._reducer.require_global(self._rank)
         if self._taken:
             raise InvalidArgumentError(
-                f"[optim] step() of an optimizer whose parameters were wrapped again; use the newer ({rank})"
+                "[optim] step() of an optimizer whose parameters were wrapped again; use the newer "
+                f"({self._rank})"
             )
         for name, param in self._frozen:
             if param.grad is not None and param.requires_grad and self.comm.world > 1:
                 raise InvalidArgumentError(
                     f"[optim] parameter {name!r} was unfrozen after zero_grad(), so its gradient is of this "
-                    f"rank alone; call zero_grad() between unfreezing and backward() ({rank})"
+                    f"rank alone; call zero_grad() between unfreezing and backward() ({self._rank})"
                 )

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
@@ -16,7 +14,7 @@ from gpucomm.optim.members import find_members, plan_buckets
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
 from gpucomm.optim.weights import WeightFlow, find_layers
-from gpucomm.optim.wrapped import WrappedOptimizer
+from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -32,7 +30,7 @@ class LayerwiseBSP(WrappedOptimizer):
     for its own. Source: Linear Pipelining, arXiv:1611.04255, whose reduce and broadcast cost hardly more with
     more ranks. Parameters and buffers are taken from the root here, once. Every rank must run the same
     backward passes. A module's parameters must be read in its own forward, or not at all between step() and
-    the next forward; `model.state_dict()` waits for them.
+    the next forward; `model.state_dict()` and `load_state_dict()` wait for them.
 
     Args:
         optimizer: any torch optimizer; only the root's steps, so only the root has its state.
@@ -60,8 +58,7 @@ class LayerwiseBSP(WrappedOptimizer):
         segments: int | None = None,
     ) -> None:
         super().__init__(optimizer)
-        if not isinstance(model, torch.nn.Module):
-            raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+        require_arguments(model, comm)
         for collective in ("reduce", "broadcast"):
             name = "direct" if algorithm == "auto" else algorithm
             _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence
@@ -119,6 +116,27 @@ class LayerwiseBSP(WrappedOptimizer):
         self._reducer.reset()
         self._rounds = self._reducer.rounds
         self.inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group of parameters that the model had at wrapping: the root's optimizer trains them too.
+
+        Raises:
+            InvalidArgumentError: one of them is new, so neither its gradients nor its weights would travel.
+        """
+        self.inner.add_param_group(param_group)
+        known = {id(member.param) for member in (*self._sent, *self._frozen)}
+        new = [param for param in self.param_groups[-1]["params"] if id(param) not in known]
+        if new:
+            self.param_groups.pop()
+            raise InvalidArgumentError(
+                f"[optim] add_param_group() with a parameter of shape {tuple(new[0].shape)} that was not "
+                f"there at wrapping; wrap it anew (rank {self.comm.rank} of {self.comm.world})"
+            )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes back what the root has saved, or a plain optimizer; the other ranks take its groups only."""
+        mine = self.comm.rank == self.root
+        super().load_state_dict(state_dict if mine else {**state_dict, "state": {}})
 
     def _forget_gradients(self) -> None:
         # A later backward would add to the mean on the root, to their own gradients on the others.

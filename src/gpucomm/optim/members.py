@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 
 from gpucomm import merge
 from gpucomm.errors import UnsupportedTypeError
+from gpucomm.exchange import plain_name
 
 __all__ = ["Member", "find_members", "plan_buckets"]
 
@@ -24,7 +24,8 @@ class Member(NamedTuple):
 
 
 def _named(model: Any, groups: Sequence[dict[str, Any]]) -> Iterator[Member]:
-    yield from itertools.starmap(Member, model.named_parameters())
+    for name, param in model.named_parameters():
+        yield Member(plain_name(name), param)
     for number, group in enumerate(groups):
         for place, param in enumerate(group["params"]):
             yield Member(f"param_groups.{number}.{place}", param)
@@ -35,9 +36,17 @@ def find_members(model: Any, groups: Sequence[dict[str, Any]]) -> list[Member]:
 
     Those that only the model has are exchanged too: else a gradient norm over the model's parameters, as
     clipping takes it, would differ between the ranks, and the weights with it.
+
+    Raises:
+        UnsupportedTypeError: one is sharded, a DTensor.
     """
     once: dict[int, Member] = {}
     for member in _named(model, groups):
+        if hasattr(member.param, "placements"):  # a DTensor; its module takes long to import
+            raise UnsupportedTypeError(
+                f"[optim] parameter {member.name!r} is a DTensor, of which a rank has a part only: a "
+                "model that fully_shard has sharded communicates by gpucomm.optim.fsdp.use instead"
+            )
         once.setdefault(id(member.param), member)
     return list(once.values())
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpucomm.errors import UnsupportedTypeError
+
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
@@ -33,6 +35,19 @@ def _as_bytes(tensor: Any) -> Any:
     return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
+def _require_plain(tensor: Any) -> None:
+    shape = tuple(tensor.shape)
+    if tensor.layout is not torch.strided:
+        raise UnsupportedTypeError(
+            f"[optim] a parameter or buffer of shape {shape} is {tensor.layout}, but only dense ones travel"
+        )
+    if any(size > 1 and not stride for size, stride in zip(shape, tensor.stride(), strict=True)):
+        raise UnsupportedTypeError(
+            f"[optim] elements of a parameter or buffer of shape {shape} share memory, as expand() makes "
+            "them: take a contiguous() one"
+        )
+
+
 def broadcast_tensors(comm: Communicator, tensors: Iterable[Any], root: int = 0) -> None:
     """Overwrites tensors by those of the root, few calls for many tensors.
 
@@ -44,10 +59,14 @@ def broadcast_tensors(comm: Communicator, tensors: Iterable[Any], root: int = 0)
         root: the rank whose tensors all get.
 
     Raises:
-        UnsupportedTypeError: the communicator does not reach the tensors' device.
+        UnsupportedTypeError: the communicator does not reach the tensors' device, or one is sparse, or its
+            elements share memory, as expand() makes them.
     """
+    tensors = [tensor for tensor in tensors if tensor.numel()]
+    for tensor in tensors:
+        _require_plain(tensor)
     with torch.no_grad():
-        for message in _messages(tensor for tensor in tensors if tensor.numel()):
+        for message in _messages(tensors):
             flat = torch.cat([_as_bytes(tensor) for tensor in message])
             comm.broadcast(flat, root=root)
             for tensor, piece in zip(message, flat.split([tensor.nbytes for tensor in message]), strict=True):

@@ -100,7 +100,7 @@ class WeightFlow:
 
     Args:
         comm: the ranks.
-        model: its modules wait before their forward; its state_dict() waits for all.
+        model: its modules wait before their forward; its state_dict() and load_state_dict() wait for all.
         members: the parameters to send.
         root: the rank that gives them.
         broadcast: starts the broadcast of a buffer.
@@ -121,6 +121,7 @@ class WeightFlow:
                 alive.wait()
 
         handles.append(model.register_state_dict_pre_hook(before_state))
+        handles.append(model.register_load_state_dict_pre_hook(before_state))  # else they overwrite it
         for module, group in find_layers(model, members):
             self._layers.append(layer := _Layer(group))
             if module is not None:

@@ -9,7 +9,7 @@ import torch
 
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 
-__all__ = ["WrappedOptimizer"]
+__all__ = ["WrappedOptimizer", "require_arguments"]
 
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _STATE_HOOKS = (
@@ -29,6 +29,14 @@ def _forwarded(name: str) -> property:
     )
 
 
+def require_arguments(model: Any, comm: Any) -> None:
+    """Raises InvalidArgumentError unless these are a module and a communicator, or what acts as one."""
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+    if not hasattr(comm, "world"):
+        raise InvalidArgumentError(f"[optim] comm must be a gpucomm.Communicator, got {type(comm).__name__}")
+
+
 class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """Is an Optimizer, because schedulers insist, but groups, state and defaults are the inner's.
 
@@ -36,7 +44,7 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         inner: the optimizer that does the work.
 
     Raises:
-        InvalidArgumentError: `inner` is not a torch optimizer.
+        InvalidArgumentError: `inner` is not a torch optimizer, or is wrapped already.
     """
 
     param_groups = _forwarded("param_groups")
@@ -50,6 +58,10 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if not isinstance(inner, torch.optim.Optimizer):
             raise InvalidArgumentError(
                 f"[optim] optimizer must be a torch.optim.Optimizer, got {type(inner).__name__}"
+            )
+        if isinstance(inner, WrappedOptimizer):
+            raise InvalidArgumentError(
+                f"[optim] optimizer is a {type(inner).__name__} already: wrap what is inside it"
             )
         # Not Optimizer.__init__: it would make groups and state of its own.
         self.inner = inner
@@ -70,6 +82,10 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group to the inner optimizer."""
         self.inner.add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes back a state, that of a plain optimizer too."""
+        self.inner.load_state_dict(state_dict)  # torch's would write behind the forwarded attributes
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"

@@ -153,6 +153,8 @@ def find_groups(model: Any) -> list[Group]:
         InvalidArgumentError: no module is an FSDPModule, or one has several groups.
         UnavailableError: this torch keeps its groups in another way.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgumentError(f"[fsdp] model must be a torch.nn.Module, got {type(model).__name__}")
     found: dict[int, Group] = {}
     try:
         for module in model.modules():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.exchange import own_residuals
+from gpucomm.exchange import own_residuals, plain_name
 from gpucomm.optim.fsdp.groups import Group
 from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.optim.fsdp.residual import Residual
@@ -51,7 +51,8 @@ class Handle:
         for group, residual in zip(self._groups, self._residuals, strict=True):
             for slot in group.slots.values():
                 if residual is not None and (held := residual.get(slot)) is not None:
-                    residuals[slot.name], worth[slot.name] = held, self._worth(group)
+                    name = plain_name(slot.name)
+                    residuals[name], worth[name] = held, self._worth(group)
         return {"rank": self._rank, "world": self._world, "residuals": residuals, "worth": worth}
 
     def _worth(self, group: Group) -> float:
@@ -71,7 +72,7 @@ class Handle:
         me = f"rank {self._rank} of {self._world}"
         residuals = own_residuals(state, f"fsdp, {me}", self._rank, self._world)
         slots = {
-            slot.name: (slot, residual, self._worth(group))
+            plain_name(slot.name): (slot, residual, self._worth(group))
             for group, residual in zip(self._groups, self._residuals, strict=True)
             for slot in group.slots.values()
         }
@@ -90,7 +91,8 @@ class Handle:
         for residual in self._residuals:
             if residual is not None:
                 residual.drop()
+        told = {plain_name(name): worth for name, worth in state.get("worth", {}).items()}
         for name, tensor in residuals.items():
             slot, residual, worth = slots[name]
             if residual is not None:
-                residual.put(slot, tensor * (state.get("worth", {}).get(name, worth) / worth))
+                residual.put(slot, tensor * (told.get(name, worth) / worth))

@@ -69,6 +69,11 @@ class Options(Backend.Options):
             "broadcast": broadcast,
             "all_to_all": all_to_all,
         }
+        for name, choice in given.items():
+            if not isinstance(choice, Mapping | None):
+                raise InvalidArgumentError(
+                    f"{name} must be a dict such as {{'codec': 'int8'}}, got {choice!r}"
+                )
         self.choices = {name: dict(choice or {}) for name, choice in given.items()}
         for name, choice in self.choices.items():
             _check(name, choice)

@@ -17,6 +17,7 @@ REDUCIBLE = frozenset(
     [
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+        *(torch.uint64, torch.uint32, torch.uint16),  # by some operations: the communicator says which
     ]
 )
 
