@@ -1,10 +1,8 @@
 #include "bindings/collectives.h"
 
-#include <pthread.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <map>
 
@@ -20,8 +18,6 @@ namespace py = pybind11;
 namespace gpucomm {
 namespace {
 
-std::atomic<bool> is_child{false};
-
 Seconds seconds(double value) {
   if (!(value > 0) || !std::isfinite(value))
     fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value);
@@ -29,23 +25,6 @@ Seconds seconds(double value) {
 }
 
 }  // namespace
-
-static bool interrupted() {
-  if (finalizing()) return false;
-  py::gil_scoped_acquire held;
-  return PyErr_CheckSignals() != 0;
-}
-
-bool forked() {
-  [[maybe_unused]] static const int once = pthread_atfork(nullptr, nullptr, [] { is_child.store(true); });
-  return is_child.load(std::memory_order_relaxed);
-}
-
-void check_not_forked() {
-  if (forked())
-    fail(ErrorKind::closed,
-         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
-}
 
 bool ended(const Pending& call) {
   if (!call.done.load(std::memory_order_acquire)) return false;

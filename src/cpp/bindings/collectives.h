@@ -2,7 +2,6 @@
 // kept.
 #pragma once
 #include <pybind11/pybind11.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <deque>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "bindings/array.h"
+#include "bindings/interpreter.h"
 #include "bindings/parts.h"
 #include "engine/choose.h"
 #include "engine/communicator.h"
@@ -285,29 +285,6 @@ pybind11::list flight_log(Communicator& communicator);
 // Writes them to a file; what goes wrong with that is said, and raises nothing.
 void dump_flight_log(Communicator& communicator, const char* why);
 
-// Whether the interpreter is ending: threads that ask for the GIL then are ended where they stand.
-inline bool finalizing() {
-#if PY_VERSION_HEX >= 0x030d0000
-  return Py_IsFinalizing();
-#else
-  return _Py_IsFinalizing();
-#endif
-}
-
-// Without the GIL; and for ever, where the interpreter has ended meanwhile: there is nothing to go back to.
-class Released {
- public:
-  Released() : state_(PyEval_SaveThread()) {}
-  Released(const Released&) = delete;
-  ~Released() {
-    while (finalizing()) ::pause();
-    PyEval_RestoreThread(state_);
-  }
-
- private:
-  PyThreadState* state_;
-};
-
 // Runs what may block, without the GIL. The exception of a signal's handler (Ctrl-C) goes before the error
 // that it caused; a fault writes the flight log where one is asked for.
 template <class Call>
@@ -325,10 +302,6 @@ void blocking(Communicator& communicator, Call call) {
     throw;
   }
 }
-
-// True in a child of fork: a communicator does not survive that.
-bool forked();
-void check_not_forked();
 
 }  // namespace gpucomm
 
