@@ -47,8 +47,9 @@ inline bool is_fetched(const Entry& e) { return e.slot == kRemote || e.slot == k
 // A message that both ends copy: the receiver reads pieces from the front on, its sender,
 // which waits for it, writes others from the back, until they meet.
 struct Sharing {
-  static constexpr uint32_t kMost = 16;
-  static constexpr size_t kLeastPiece = 64 << 10;
+  static constexpr uint32_t kMost = 4;
+  // Of shared memory the receiver's copy takes less than the kernel's: only long ones gain by sharing.
+  static constexpr size_t kLeast = 256 << 10, kLeastStored = 2 << 20;
   std::atomic<uint32_t> pieces;   // 0: the receiver reads alone
   std::atomic<uint32_t> taken;    // by either
   std::atomic<uint32_t> written;  // by the sender, or refused to it
@@ -59,7 +60,7 @@ struct Sharing {
 
   static size_t piece_bytes(size_t bytes) {
     constexpr size_t kPage = 4 << 10;
-    return std::max(kLeastPiece, (bytes / kMost + kPage) / kPage * kPage);
+    return std::max(kLeast / 2, (bytes / kMost + kPage) / kPage * kPage);
   }
   // The next piece is the caller's; false: there is none.
   bool take(uint32_t all) { return taken.load(std::memory_order_relaxed) < all && taken.fetch_add(1) < all; }

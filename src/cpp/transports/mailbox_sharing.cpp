@@ -16,7 +16,8 @@ bool Mailbox::fetch(int peer, std::byte* to) {
   Entry& e = entry(boxes_[peer].in, boxes_[peer].in_next);
   const size_t bytes = loan_of(e).bytes;
   Sharing& sharing = sharing_of(e);
-  if (sharing.pieces.load(std::memory_order_relaxed) || share(peer, sharing, to, bytes))
+  const size_t least = e.slot == kStored ? Sharing::kLeastStored : Sharing::kLeast;
+  if (sharing.pieces.load(std::memory_order_relaxed) || (bytes >= least && share(peer, sharing, to, bytes)))
     return read_pieces(peer, e, to);
   return read_lent(peer, e, 0, bytes, to);
 }
@@ -33,7 +34,7 @@ bool Mailbox::share(int peer, Sharing& sharing, std::byte* to, size_t bytes) {
   const size_t each = Sharing::piece_bytes(bytes);
   const auto pieces = static_cast<uint32_t>((bytes + each - 1) / each);
   const bool writes = area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1;
-  if (pieces < 2 || world_ > usable_cpus() || !writes) return false;
+  if (world_ > usable_cpus() || !writes) return false;
   for (uint32_t i = 0; i < pieces; ++i)
     sharing.targets[i] = {to + i * each, std::min(each, bytes - i * each)};
   sharing.taken.store(0, std::memory_order_relaxed), sharing.written.store(0, std::memory_order_relaxed);
