@@ -44,23 +44,26 @@ inline Loan loan_of(const Entry& e) {
 
 inline bool is_fetched(const Entry& e) { return e.slot == kRemote || e.slot == kStored; }
 
-// A message that both ends copy: the receiver reads pieces from the front on, its sender,
-// which waits for it, writes others from the back, until they meet.
+// A message that both ends copy: the receiver reads pieces from the front on, its sender, which waits for it,
+// writes others from the back, until they meet.
 struct Sharing {
-  static constexpr uint32_t kMost = 4;
+  static constexpr size_t kMost = 60, kFew = 4;
+  static constexpr size_t kLongPiece = 16 << 20;  // takes some milliseconds, for which a fault waits
   // Of shared memory the receiver's copy takes less than the kernel's: only long ones gain by sharing.
   static constexpr size_t kLeast = 256 << 10, kLeastStored = 2 << 20;
   std::atomic<uint32_t> pieces;   // 0: the receiver reads alone
   std::atomic<uint32_t> taken;    // by either
   std::atomic<uint32_t> written;  // by the sender, or refused to it
-  std::atomic<uint32_t> refused;  // which of these, as bits: the receiver reads them
+  std::atomic<uint64_t> refused;  // which of these, as bits: the receiver reads them
   // Where each belongs. The kernel looks here when the sender's write begins, so once the receiver has
   // emptied them no write begins any more, whenever a stopped sender wakes.
   iovec targets[kMost];
 
   static size_t piece_bytes(size_t bytes) {
     constexpr size_t kPage = 4 << 10;
-    return std::max(kLeast / 2, (bytes / kMost + kPage) / kPage * kPage);
+    const auto share = [=](size_t pieces) { return (bytes + pieces - 1) / pieces; };
+    const size_t piece = std::max({kLeast / 2, std::min(share(kFew), kLongPiece), share(kMost)});
+    return (piece + kPage - 1) / kPage * kPage;
   }
   // The next piece is the caller's; false: there is none.
   bool take(uint32_t all) { return taken.load(std::memory_order_relaxed) < all && taken.fetch_add(1) < all; }

@@ -62,7 +62,7 @@ bool Mailbox::read_pieces(int peer, Entry& e, std::byte* to) {
     if (!read(box.read)) return false;
   }
   if (box.read + sharing.written.load(std::memory_order_acquire) < pieces) return false;
-  const uint32_t refused = sharing.refused.load(std::memory_order_relaxed);
+  const uint64_t refused = sharing.refused.load(std::memory_order_relaxed);
   for (uint32_t piece = 0; piece < pieces; ++piece)
     if (refused >> piece & 1 && !read(piece)) return false;
   sharing.pieces.store(0, std::memory_order_relaxed), box.read = 0;
@@ -81,7 +81,7 @@ void Mailbox::write_pieces(int peer, Entry& e) {
     const uint32_t written = sharing.written.load(std::memory_order_relaxed), piece = pieces - 1 - written;
     const size_t begin = piece * each, bytes = std::min(each, loan.bytes - begin);
     if (!write_process(who(peer).first, from + begin, bytes, sharing.targets[piece]))
-      sharing.refused.fetch_or(uint32_t{1} << piece, std::memory_order_relaxed);
+      sharing.refused.fetch_or(uint64_t{1} << piece, std::memory_order_relaxed);
     sharing.written.store(written + 1, std::memory_order_release);
     ring_bell(peer);
   }
