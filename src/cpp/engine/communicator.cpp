@@ -133,11 +133,7 @@ bool Communicator::advance_front() {
     if (!work.started) begin(work);
     bool moved = false;
     if (under_way(work, moved)) return moved;
-    if (transport_->read_in_place()) {
-      // After a fault a peer may reuse its array while we still read there: what we have may be anything.
-      std::atomic_thread_fence(std::memory_order_acquire);
-      fate_.check_poison();
-    }
+    fate_.check_read_in_place(*transport_);
     transport_->complete(work.sequence);
     if (work.tuning) learn(work);
     count(work);

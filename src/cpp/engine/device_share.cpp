@@ -4,13 +4,12 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "engine/soon.h"
+#include "base/soon.h"
 
 namespace gpucomm {
 namespace {
 
-// abort() returns within a second.
-constexpr std::chrono::milliseconds kShareAfterFault{700}, kShareFarewell{2000};
+constexpr std::chrono::milliseconds kShareFarewell{2000};
 
 // Looked at each time that something is put there. Never destroyed: what is left ends with the process.
 class Attic {
@@ -55,7 +54,7 @@ void DeviceShare::mark_end() {
 void DeviceShare::wait_for_end() {
   try {
     mark_end();
-    soon(kShareAfterFault, [this] { return ended(); });
+    soon(kAtAnEnd, [this] { return ended(); });
   } catch (const Error&) {  // the device has failed
   }
 }

@@ -37,6 +37,12 @@ void Fate::check_poison() const {
   gpucomm::fail(poison.kind, shared ? "" : concat("rank ", poison.rank, " reports: "), poison.text);
 }
 
+void Fate::check_read_in_place(Transport& transport) const {
+  if (!transport.read_in_place()) return;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  check_poison();
+}
+
 std::optional<std::string> Fate::fault() const {
   {
     std::lock_guard lock(mutex_);

@@ -30,6 +30,9 @@ class Fate {
   Error closed_error() const;  // with what ended it
   // Throws what any rank has found.
   void check_poison() const;
+  // At the end of what may have been read where it lay: the same, for after a fault a peer may use its array
+  // again while we still read there, so that what we have may be anything.
+  void check_read_in_place(Transport& transport) const;
   // The fault that ended it, if one did, of any rank.
   std::optional<std::string> fault() const;
   // Throws peer_lost where a rank is gone that `waiting` (a clause) needs.

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/soon.h"
+#include "base/soon.h"
 #include "transports/transport.h"
 
 namespace gpucomm {

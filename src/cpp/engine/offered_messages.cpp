@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/soon.h"
+#include "base/soon.h"
 
 namespace gpucomm {
 

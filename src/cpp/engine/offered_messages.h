@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/soon.h"
 #include "engine/device_messages.h"
 
 namespace gpucomm {
@@ -45,8 +46,8 @@ class OfferedMessages : public DeviceMessages {
   bool receive(Message& message, Stream stream) override;
   void withdraw(Message& message) override;
   // Waits, not for long, until no stream of this rank uses an array; of a sender that is its receiver's too.
-  void leave() override { wait_for_end(std::chrono::milliseconds(700)); }
-  void fault() override { wait_for_end(std::chrono::milliseconds(200)); }  // abort() returns within a second
+  void leave() override { wait_for_end(kAtAnEnd); }
+  void fault() override { wait_for_end(std::chrono::milliseconds(200)); }  // the collectives wait too
 
  private:
   void wait_for_end(std::chrono::milliseconds patience);

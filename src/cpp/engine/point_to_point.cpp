@@ -156,11 +156,7 @@ bool PointToPoint::receive(Message& m) {
     m.progress.moved += chunk->bytes, m.progress.begun = moved_ = true;
     transport_->consume(m.peer);
   }
-  if (transport_->read_in_place()) {
-    // After a fault the sender may use its array again while we still read there.
-    std::atomic_thread_fence(std::memory_order_acquire);
-    fate_.check_poison();
-  }
+  fate_.check_read_in_place(*transport_);
   return true;
 }
 

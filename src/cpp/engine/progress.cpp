@@ -28,6 +28,7 @@ void Progress::add(Drivable& drivable) {
 }
 
 void Progress::prepare() {
+  if (running_.load(std::memory_order_acquire)) return;  // each asynchronous call comes here
   std::lock_guard lock(mutex_);
   run();
 }

@@ -1,6 +1,7 @@
 // The progress thread: one a process, started by the first asynchronous call; drives what has calls under way
 // while nobody waits for them. It never touches Python.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -29,7 +30,7 @@ class Progress {
   std::mutex mutex_;  // guards all below; held while driving, which never blocks
   std::condition_variable work_;
   std::vector<Drivable*> drivables_;
-  bool running_ = false;
+  std::atomic<bool> running_{false};
 };
 
 }  // namespace gpucomm

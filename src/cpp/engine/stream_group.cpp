@@ -5,15 +5,12 @@
 #include <memory>
 #include <utility>
 
+#include "base/soon.h"
 #include "engine/device_share.h"
-#include "engine/soon.h"
 #include "engine/staging.h"
 
 namespace gpucomm {
 namespace {
-
-// abort() returns within a second.
-constexpr std::chrono::milliseconds kGroupFarewell{700};
 
 // Of the messages from a rank to another; only their two ranks know it.
 uint64_t salt_of(const Program& sender, int receiver) {
@@ -56,7 +53,7 @@ void StreamGroup::leave() {
     if (hub_ && !marked_) marked_ = mark_end();
     if (!marked_) return;
   }
-  soon(kGroupFarewell, [this] { return ended(); });
+  soon(kAtAnEnd, [this] { return ended(); });
 }
 
 // Where a call was enqueued in part, its streams do not come together by themselves. False: what is enqueued

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
+
+#include "base/error.h"
+#include "base/soon.h"
 
 namespace gpucomm {
 namespace {
@@ -135,34 +137,28 @@ void Control::send(int rank, Message message) {
   sent_.push_back({request, std::move(kept)});
 }
 
+// To all whom it still reaches: that the line to one has failed, those learn who wait for it.
 void Control::broadcast(const Message& message) {
-  for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_ && !peers_[peer].left) send(peer, message);
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer == rank_ || peers_[peer].left) continue;
+    try {
+      send(peer, message);
+    } catch (const Error&) {
+    }
+  }
 }
 
 void Control::reap() {
   std::erase_if(sent_, [&](const Sent& sent) { return wire_->done(sent.request); });
 }
 
-// Until all that was said is on its way.
-void Control::flush(std::chrono::milliseconds at_most) {
-  const auto deadline = std::chrono::steady_clock::now() + at_most;
-  for (reap(); !sent_.empty() && std::chrono::steady_clock::now() < deadline; reap())
-    std::this_thread::sleep_for(100us);
-}
-
-// To all whom it still reaches: a line that has failed to one of them is no reason to tell the others
-// nothing.
-void Control::say_last(const Message& message, std::chrono::milliseconds at_most) {
-  const auto despite = [](auto&& act) {
-    try {
-      act();
-    } catch (const Error&) {
-    }
-  };
-  for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_ && !peers_[peer].left) despite([&] { send(peer, message); });
-  despite([&] { flush(at_most); });
+// Until all that was said is on its way, or a line has failed.
+void Control::flush(std::chrono::milliseconds at_most) try {
+  soon(at_most, [this] {
+    reap();
+    return sent_.empty();
+  });
+} catch (const Error&) {
 }
 
 void Control::refuse(const Refusal& refusal) {
@@ -191,7 +187,8 @@ uint64_t Control::told(int peer) {
 
 void Control::leave() {
   std::lock_guard lock(mutex_);
-  say_last(state(kLeft, peers_[rank_].arrived), kFarewell);
+  broadcast(state(kLeft, peers_[rank_].arrived));
+  flush(kFarewell);
   cancel();
 }
 
@@ -202,7 +199,8 @@ void Control::poison(const Poison& poison) {
   Message message = state(kPoison, peers_[rank_].arrived);
   message.poison_rank = poison.rank, message.poison_kind = static_cast<uint32_t>(poison.kind);
   message.say(poison.text);
-  say_last(message, kAlarm);
+  broadcast(message);
+  flush(kAlarm);
 }
 
 bool Control::poisoned() {

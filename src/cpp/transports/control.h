@@ -60,7 +60,6 @@ class Control {
   void broadcast(const Message& message);
   void reap();
   void flush(std::chrono::milliseconds at_most);
-  void say_last(const Message& message, std::chrono::milliseconds at_most);
   void cancel();
   void keep(int rank, const CallRecord& record);
 

@@ -1,9 +1,9 @@
 // The control channel of a mailbox: who is in which call, who has left, and poison.
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "base/env.h"
+#include "base/soon.h"
 #include "transports/mailbox.h"
 #include "transports/mailbox_layout.h"
 
@@ -132,11 +132,11 @@ bool Mailbox::poisoned() const {
 // Its words are there at once, unless the rank that found it ended or was stopped while it wrote them.
 Poison Mailbox::poison() const {
   const auto* header = reinterpret_cast<RegionHeader*>(base_);
-  uint32_t state = header->poison_state.load(std::memory_order_acquire);
-  for (int naps = 0; state && state % 2 == 0 && naps < 50; ++naps) {
-    std::this_thread::sleep_for(1ms);
+  uint32_t state = 0;
+  soon(50ms, [&] {
     state = header->poison_state.load(std::memory_order_acquire);
-  }
+    return !state || state % 2;
+  });
   if (!state) return {};
   const int rank = static_cast<int>(state / 2) - 1;
   if (state % 2 == 0) return {rank, ErrorKind::peer_lost, "a fault, of which it could say no more"};

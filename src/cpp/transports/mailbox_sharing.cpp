@@ -1,10 +1,10 @@
 // Messages that the receiver fetches from where they lie, alone or, where there are cores for both, together
 // with the sender: it reads, from private memory by cross-memory attach, and the sender writes by that.
 #include <algorithm>
-#include <thread>
 
 #include "base/copy.h"
 #include "base/cpus.h"
+#include "base/soon.h"
 #include "transports/mailbox.h"
 #include "transports/mailbox_entry.h"
 #include "transports/mailbox_layout.h"
@@ -98,13 +98,10 @@ void Mailbox::revoke(int peer) {
   if (!pieces) return;
   for (iovec& target : sharing.targets) target = {};
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto until = std::chrono::steady_clock::now() + 100ms;
-  const auto begun = [&] {
+  soon(100ms, [&] {
     const uint32_t theirs = std::min(sharing.taken.load(), pieces) - box.read - box.reading;
-    return sharing.written.load(std::memory_order_acquire) < theirs;
-  };
-  while (begun() && gone(peer).empty() && std::chrono::steady_clock::now() < until)
-    std::this_thread::sleep_for(100us);
+    return sharing.written.load(std::memory_order_acquire) >= theirs || !gone(peer).empty();
+  });
 }
 
 }  // namespace gpucomm

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <thread>
+
+#include "base/soon.h"
 
 namespace gpucomm {
 namespace {
@@ -162,10 +163,8 @@ void Messages::tell(int peer, uint64_t word) {
 }
 
 void Messages::leave() {
-  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   try {
-    while (!control_.poisoned() && !flush(kEverybody) && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(100us);
+    soon(kFarewell, [this] { return control_.poisoned() || flush(kEverybody); });
   } catch (const Error&) {  // a line has failed: nothing more goes that way
   }
   control_.leave();

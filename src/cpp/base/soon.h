@@ -5,6 +5,9 @@
 
 namespace gpucomm {
 
+// For what calls of abort() wait for, which returns within a second.
+inline constexpr std::chrono::milliseconds kAtAnEnd{700};
+
 // Whether it holds within that time.
 template <class Condition>
 bool soon(std::chrono::milliseconds patience, Condition holds) {
