@@ -189,7 +189,8 @@ def test_the_same_bits_as_private_arrays(collective, algorithm, world):
 @pytest.fixture(scope="module", params=[2, 4])
 def processes(request):
     pytest.importorskip("cloudpickle")
-    with gpucomm.local(request.param, env={"PYTHONPATH": str(Path(__file__).parent)}) as world:
+    env = {"PYTHONPATH": str(Path(__file__).parent), "GPUCOMM_CMA": "0"}  # private arrays are staged
+    with gpucomm.local(request.param, env=env) as world:
         yield world
 
 

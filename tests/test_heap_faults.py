@@ -73,10 +73,11 @@ def start(world: int, **options: object) -> list[subprocess.Popen[str]]:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("array", ["gpucomm.empty(1 << 22)", "__import__('numpy').empty(1 << 22, 'float32')"])
 @pytest.mark.parametrize("algorithm", ["direct", "ring", "linear_pipeline"])
 @pytest.mark.parametrize("victim", [0, 2])
-def test_a_killed_rank_is_named_and_arrays_stay_usable(ranks, algorithm, victim):
-    ranks += start(3, call=FOLDED.replace("direct", algorithm), timeout=20)
+def test_a_killed_rank_is_named_and_arrays_stay_usable(ranks, array, algorithm, victim):
+    ranks += start(3, array=array, call=FOLDED.replace("direct", algorithm), timeout=20)
     for process in ranks:
         assert process.stdout.readline() == "started\n"
     ranks[victim].send_signal(signal.SIGKILL)
@@ -94,10 +95,11 @@ def test_a_killed_rank_is_named_and_arrays_stay_usable(ranks, algorithm, victim)
     ("array", "call"),
     [
         ("gpucomm.empty(1 << 22)", FOLDED),
+        ("__import__('numpy').empty(1 << 22, 'float32')", FOLDED),
         ("__import__('numpy').empty(1 << 24, 'float32')", WRITTEN),
         ("__import__('numpy').empty(1 << 20, 'float32')", SENT),
     ],
-    ids=["folded", "written", "sent"],
+    ids=["folded", "folded private", "written", "sent"],
 )
 def test_a_rank_that_wakes_late_writes_into_nobodys_array(ranks, array, call, attempt):
     """Stopped anywhere, often in the middle of an answer, it goes on with that once it is woken."""

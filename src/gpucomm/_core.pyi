@@ -47,6 +47,7 @@ __all__: list[str] = [
     "copy_pack",
     "grouped",
     "hasten",
+    "let_siblings_read",
     "mpi_wire",
     "norm_parts",
     "place_steps",
@@ -245,6 +246,7 @@ class Links:
             typing.SupportsFloat | typing.SupportsIndex
         ] = [],
     ) -> None: ...
+    def __repr__(self) -> str: ...
     @property
     def alpha(self) -> float: ...
     @property
@@ -1248,8 +1250,7 @@ class Communicator:
             rows: what tuning() returned there.
 
         Raises:
-            InvalidArgumentError: a row has no candidates, or an unknown collective.
-            KeyError: a row lacks a key.
+            InvalidArgumentError: a row has no candidates, an unknown collective, or is none of tuning()'s.
         """
     def scatter(
         self,
@@ -1543,6 +1544,11 @@ def grouped(
 def hasten(communicator: type) -> None:
     """
     Gives a subclass of Communicator collectives that are quicker to call.
+    """
+
+def let_siblings_read() -> None:
+    """
+    Lets the processes that its parent started read this process's memory, where Yama restricts that (as ranks do).
     """
 
 def mpi_wire(

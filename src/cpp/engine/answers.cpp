@@ -27,7 +27,7 @@ class Pairing {
     number();
     for (int i = 0; i < static_cast<int>(steps_.size()); ++i) {
       Instruction& in = steps_[i];
-      if (in.kind == StepKind::send && !in.peers.empty()) in.answer = answer_to(i);
+      if (in.kind == StepKind::send && !in.peers.empty()) find_answer(i);
       if (in.kind == StepKind::recv_reduce) find_answers(i);
     }
   }
@@ -72,15 +72,17 @@ class Pairing {
     return steps;
   }
 
-  // A send's memory is touched by one other step: the receive of the answer.
-  uint32_t answer_to(int i) const {
-    const Instruction& in = steps_[i];
-    if (!in_output(in.source)) return 0;
-    const auto steps = exactly(in.source_offset, in.source_offset + in.bytes);
-    if (steps.size() != 2) return 0;
-    const int other = steps[0] == i ? steps[1] : steps[0];
-    const Instruction& back = steps_[other];
-    return other > i && back.kind == StepKind::recv && back.peers == in.peers ? number_of_.at(other) : 0;
+  // What a send takes from one of the caller's arrays comes back to its place in the output, which no other
+  // step touches.
+  void find_answer(int i) {
+    Instruction& in = steps_[i];
+    if (!in_output(in.source) && in.source.space != Space::input) return;
+    auto steps = exactly(in.source_offset, in.source_offset + in.bytes);
+    std::erase(steps, i);
+    if (steps.size() != 1 || steps[0] < i) return;
+    const Instruction& back = steps_[steps[0]];
+    if (back.kind == StepKind::recv && back.peers == in.peers)
+      in.answer = number_of_.at(steps[0]), in.answered_by = steps[0];
   }
 
   bool follows(int later, int earlier) const {

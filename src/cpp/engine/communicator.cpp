@@ -231,7 +231,7 @@ void Communicator::grow_scratch(size_t bytes) {
   constexpr size_t kHugePage = 2 << 20;
   if (bytes <= scratch_bytes_) return;
   const size_t unit = bytes < kHugePage ? 64 : kHugePage, size = (bytes + unit - 1) / unit * unit;
-  scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(unit, size)));
+  scratch_ = allocate_aligned(unit, size);
   scratch_bytes_ = scratch_ ? size : 0;
   if (!scratch_) fail(ErrorKind::unavailable, "no memory for ", size, " bytes of scratch", fate_.where());
   if (unit == kHugePage) madvise(scratch_.get(), size, MADV_HUGEPAGE);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "base/aligned.h"
 #include "engine/device_calls.h"
 #include "engine/execution.h"
 #include "engine/meter.h"
@@ -161,9 +162,6 @@ class Communicator : public Drivable {
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
   void grow_scratch(size_t bytes);
   std::shared_ptr<Work> submit(const Shape& shape, const Arrays& arrays, Seconds timeout);
   std::shared_ptr<Work> submitted(const Shape& shape, const Arrays& arrays, Seconds timeout);
@@ -197,7 +195,7 @@ class Communicator : public Drivable {
   std::deque<std::shared_ptr<Work>> queue_;
   Programs programs_;
   std::shared_ptr<Work> spare_;
-  std::unique_ptr<std::byte[], Free> scratch_;
+  Aligned scratch_;
   std::optional<DeviceWay> way_;
   NcclSource nccl_;
   std::unique_ptr<DeviceCalls> on_device_;  // from the first call on a device on

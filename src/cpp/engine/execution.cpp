@@ -27,7 +27,7 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   for (LaneState& lane : lanes_) lane.next = 0, lane.progress = {}, lane.loans.clear();
   done_.assign(program.instructions.size(), 0);
   taken_.assign(program.world, 0);
-  answered_.assign(program.instructions.size(), 0);
+  answered_.assign(program.instructions.size(), Answered::no);
   remaining_ = program.instructions.size();
   encodes_ = decodes_ = 0;
 }
@@ -103,8 +103,12 @@ Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
   if (in.peers.empty()) return Outcome::finished;
   SendProgress& progress = lane.progress;
   const size_t before = progress.moved;
-  progress.answer = in.answer, progress.number = in.number, progress.plain = in.plain;
-  progress.answered = answered_[&in - program_->instructions.data()];
+  progress.number = in.number, progress.receiver = in.receiver;
+  if ((progress.answer = in.answer)) {
+    const Instruction& back = program_->instructions[in.answered_by];
+    progress.answer_to = at(back.target, back.target_offset);
+  }
+  progress.answered = answered_[&in - program_->instructions.data()] == Answered::yes;
   const uint64_t tag = expected_.tag(in);
   const std::byte* source = at(in.source, in.source_offset);
   const size_t bytes = in.coded ? kCodedHeader + coded_size(source) : in.bytes;
@@ -226,16 +230,18 @@ Execution::Outcome Execution::receive_and_reduce(const Instruction& in, LaneStat
   SendProgress& progress = lane.progress;
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < in.bytes) {
-    sources_.clear(), answers_.clear();
+    sources_.clear(), answers_.clear(), homes_.clear();
     size_t bytes = in.bytes - progress.moved;
     for (size_t i = 0; i < in.peers.size(); ++i) {
       const int peer = in.peers[i], answer = in.answers[i];
       const Chunk* chunk = expected_.next(peer, in);
       if (!chunk) return outcome;
       const bool lent = answer >= 0 && chunk->answer == program_->instructions[answer].number;
-      if (lent) answered_[answer] = 1;
+      if (lent && answered_[answer] == Answered::no) answered_[answer] = Answered::yes;
       sources_.push_back(chunk->data + taken_[peer]);
       answers_.push_back(lent || (chunk->owned && keeps_) ? answer : -1);
+      if (answers_[i] >= 0 && !chunk->copied)
+        homes_.push_back(const_cast<std::byte*>(chunk->data) + taken_[peer]);
       bytes = std::min(bytes, chunk->bytes - taken_[peer]);
     }
     if (bytes) fold_and_answer(in, progress.moved, bytes);
@@ -252,9 +258,13 @@ void Execution::take(int peer, int answer, size_t moved, size_t bytes) {
   const Chunk& chunk = *transport_->peek(peer);
   if (taken_[peer] < chunk.bytes) return;
   taken_[peer] = 0;
-  if (answer < 0 || !chunk.owned) return transport_->consume(peer);
+  if (answer < 0) return transport_->consume(peer);
   const Instruction& back = program_->instructions[answer];
-  transport_->keep(peer, {expected_.tag(back), back.number, moved - chunk.bytes});
+  const size_t begin = moved - chunk.bytes;
+  if (chunk.copied && !transport_->answer(peer, at(back.source, back.source_offset) + begin))
+    answered_[answer] = Answered::failed;
+  if (!chunk.owned) return transport_->consume(peer);
+  transport_->keep(peer, {expected_.tag(back), back.number, begin});
 }
 
 // Where a source takes the result too, it is written there at once; into further ones block by block, while
@@ -262,12 +272,7 @@ void Execution::take(int peer, int answer, size_t moved, size_t bytes) {
 void Execution::fold_and_answer(const Instruction& in, size_t moved, size_t bytes) {
   constexpr size_t kBlockBytes = 4 << 10;  // of 2 to 128 KiB the best, with 2
   std::byte* const result = at(in.target, in.target_offset) + moved;
-  std::vector<std::byte*>& homes = homes_;
-  homes.clear();
-  for (size_t i = 0; i < answers_.size(); ++i) {
-    if (answers_[i] < 0) continue;
-    homes.push_back(static_cast<std::byte*>(const_cast<void*>(sources_[i])));
-  }
+  const std::vector<std::byte*>& homes = homes_;
   sources_.insert(sources_.begin() + in.below, at(in.source, in.source_offset) + moved);
   const size_t step = homes.size() < 2 ? bytes : kBlockBytes;
   for (size_t begin = 0; begin < bytes; begin += step) {

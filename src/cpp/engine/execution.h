@@ -26,6 +26,8 @@ class Execution {
 
  private:
   enum class Outcome { waiting, moved, finished };
+  // Whether the fold has written a send's message to where it goes, or could not write some of it.
+  enum class Answered : uint8_t { no, yes, failed };
   struct Loan {  // a send whose memory the peer is still reading
     int step;
     SendProgress progress;
@@ -65,9 +67,9 @@ class Execution {
   std::vector<LaneState> lanes_;
   std::vector<uint8_t> done_;
   std::vector<const void*> sources_;
-  std::vector<std::byte*> homes_;
+  std::vector<std::byte*> homes_;  // of these, where the result goes too
   std::vector<int> answers_;  // of the chunk at hand, by source: the send whose message goes over it, or -1
-  std::vector<uint8_t> answered_;  // by send: the fold has written its message to where it goes
+  std::vector<Answered> answered_;  // by send
   std::vector<size_t>
       taken_;  // of the chunk at hand from each peer, by a fold whose sources are cut otherwise
   size_t remaining_ = 0;

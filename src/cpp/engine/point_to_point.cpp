@@ -140,7 +140,7 @@ bool PointToPoint::move(Message& m) {
   if (m.device) return move_on_device(m);
   if (!m.sending) return receive(m);
   const size_t before = m.progress.moved;
-  m.progress.plain = m.bytes() > kBuffered;
+  if (m.bytes() > kBuffered) m.progress.receiver = Receiver::stores;
   const bool through =
       transport_->send(m.peer, tag_of(m), m.data, m.bytes(), m.progress) && transport_->flush(m.peer);
   moved_ |= through || m.progress.moved > before;

@@ -39,35 +39,41 @@ std::vector<bool> folded_pieces(const Plan& plan) {
   return folded;
 }
 
-// Which of a plan's steps send what its receiver does not fold, nor this rank: the k-th send to a peer meets
-// the k-th step there that receives from us.
-std::vector<bool> plain_sends(const Plan& plan, const std::vector<Plan>& all) {
-  std::vector<std::vector<bool>> stores(plan.world);  // by peer, in order
+// What the receivers of a plan's sends do with what this rank does not fold: the k-th send to a peer meets
+// the k-th step there that receives from us. Who folds nothing of a long message itself rather copies a part
+// of it into shared memory while its receiver folds another.
+std::vector<Receiver> receivers_of(const Plan& plan, const std::vector<Plan>& all, size_t bytes) {
+  constexpr size_t kLong = 512 << 10;
+  std::vector<std::vector<Receiver>> theirs(plan.world);  // by peer, in order
   for (const Plan& other : all)
     for (const Step& step : other.steps)
       if (receives(step.kind))
         for (int peer : step.peers)
-          if (peer == plan.rank) stores[other.rank].push_back(step.kind == StepKind::recv);
+          if (peer == plan.rank)
+            theirs[other.rank].push_back(step.kind == StepKind::recv ? Receiver::stores : Receiver::folds);
   std::vector<size_t> met(plan.world);
   const std::vector<bool> folded = folded_pieces(plan);
-  std::vector<bool> plain;
-  for (const Step& step : plan.steps) {
-    const bool sends = step.kind == StepKind::send;
-    plain.push_back(sends && stores[step.peers[0]].at(met[step.peers[0]]++) && !folded[step.piece]);
+  const bool copies = bytes > kLong && std::count(folded.begin(), folded.end(), true) == 0;
+  std::vector<Receiver> receivers(plan.steps.size(), Receiver::any);
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    if (step.kind != StepKind::send) continue;
+    const Receiver receiver = theirs[step.peers[0]].at(met[step.peers[0]]++);
+    if (!folded[step.piece] && !(copies && receiver == Receiver::folds)) receivers[i] = receiver;
   }
-  return plain;
+  return receivers;
 }
 
 class Compiler {
  public:
   Compiler(const Plan& plan, const Layout& layout, const Layout& out_layout, size_t item, Program& program,
-           std::vector<bool> plain)
+           std::vector<Receiver> receivers)
       : plan_(plan),
         layout_(layout),
         out_layout_(out_layout),
         item_(item),
         program_(program),
-        plain_(std::move(plain)),
+        receivers_(std::move(receivers)),
         sent_(plan.world),
         received_(plan.world) {}
 
@@ -121,7 +127,7 @@ class Compiler {
       met[peer] = true;
       in.below += peer < plan_.rank;
     }
-    in.plain = plain_[program_.instructions.size()];
+    in.receiver = receivers_[program_.instructions.size()];
     in.coded = (step.kind == StepKind::recv ? step.target : step.source).space == Space::coded;
     program_.lanes = std::max(program_.lanes, step.lane + 1);
     program_.instructions.push_back(std::move(in));
@@ -131,7 +137,7 @@ class Compiler {
   const Layout &layout_, &out_layout_;
   size_t item_;
   Program& program_;
-  std::vector<bool> plain_;
+  std::vector<Receiver> receivers_;
   std::vector<bool> sent_, received_;
 };
 
@@ -244,7 +250,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     program.input_shift = gathers(shape.collective) ? own : 0;
     program.output_shift = scatters(shape.collective) ? own : 0;
     program.shape.segments = plan.segments;
-    Compiler(plan, layout, out_layout, item, program, plain_sends(plan, all)).run();
+    Compiler(plan, layout, out_layout, item, program, receivers_of(plan, all, shape.count * item)).run();
     if (adds_wide(shape)) mark_rows(program, plan);
     pair_answers(program);
     pair_recodings(program);

@@ -25,14 +25,15 @@ struct Instruction {
   uint64_t salt = 0;       // added to the tag: the block's size, where only its two ranks know it
   int below = 0;           // recv_reduce: how many peers fold in before this rank's own operand
   std::vector<int> after;
-  // Where the answer to a message goes into the memory that the message came from, who folds it there may
-  // write the result at once. send: the number of the answer among the peer's messages to us in this call,
-  // from 1, or 0. recv_reduce, by peer: the send that carries the result back, or -1.
+  // Who folds a message may write the result at once to where the answer belongs. send: the number of the
+  // answer among the peer's messages to us in this call, from 1, or 0, and the step that receives it.
+  // recv_reduce, by peer: the send that carries the result back, or -1.
   uint32_t answer = 0;
+  int answered_by = -1;
   std::vector<int> answers;
-  bool plain = false;   // send: its receiver only stores it, and this rank has not folded it
-  bool coded = false;   // send, recv, reduce: of a coded piece
-  uint32_t number = 0;  // send: of this message among ours to that peer
+  Receiver receiver = Receiver::any;  // send
+  bool coded = false;                 // send, recv, reduce: of a coded piece
+  uint32_t number = 0;                // send: of this message among ours to that peer
   // decode_reduce whose sum only the encode after it wants, and the copy before it, whose source then is the
   // own operand; -1: none. These two are spared. (See recoding.h.)
   int encodes = -1, operand = -1;

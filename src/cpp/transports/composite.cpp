@@ -25,6 +25,7 @@ class Composite : public Transport {
   void keep(int peer, const Kept& kept) override { of(peer).keep(number(peer), kept); }
 
   bool fetch(int peer, std::byte* to) override { return of(peer).fetch(number(peer), to); }
+  bool answer(int peer, const std::byte* from) override { return of(peer).answer(number(peer), from); }
   std::shared_ptr<Heap> heap() override { return node_->heap(); }
   std::string heap_note() const override { return node_->heap_note(); }
   bool read_in_place() override { return node_->read_in_place(); }

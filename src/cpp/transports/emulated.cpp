@@ -133,6 +133,7 @@ class Emulated : public Transport {
   void consume(int peer) override { inner_->consume(peer); }
   void keep(int peer, const Kept& kept) override { inner_->keep(peer, kept); }
   bool fetch(int peer, std::byte* target) override { return inner_->fetch(peer, target); }
+  bool answer(int peer, const std::byte* from) override { return inner_->answer(peer, from); }
   bool read_in_place() override { return inner_->read_in_place(); }
   std::string reader(int rank) const override { return inner_->reader(rank); }
   void withdraw() override { inner_->withdraw(); }

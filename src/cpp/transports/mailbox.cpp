@@ -87,12 +87,16 @@ std::string Mailbox::reader(int rank) const {
   return area(rank).reads.load(std::memory_order_relaxed) & bit ? "" : "the kernel refused it";
 }
 
-bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes) {
-  if (bytes < kLeastRemote || !(area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1)) return false;
+bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes, Receiver receiver) {
+  const size_t least = receiver == Receiver::folds ? kLeastFolded : kLeastRemote;
+  if (receiver == Receiver::any || bytes < least) return false;
+  if (!(area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1)) return false;
+  if (!copyable_.is(data, bytes)) return false;
   if (env().cma == 2) return true;
-  const bool quick = small_page_speed().quick();
   // The sender waits for its reader, which costs more where ranks outnumber cores.
-  if (bytes < kLeastLong) return quick && world_ <= usable_cpus();
+  const bool crowded = world_ > usable_cpus();
+  const bool quick = small_page_speed().quick() && !(crowded && receiver == Receiver::folds);
+  if (bytes < kLeastLong) return quick && !crowded;
   return quick || huge_pages_.hold(data, bytes);
 }
 
@@ -147,10 +151,8 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
   Box& box = boxes_[peer];
   if (progress.lent) return returned(peer, progress);
   if (progress.answered) return notify(peer, tag, bytes);
-  if (!progress.begun && !progress.there && lendable(peer, data, bytes))
-    return lend(peer, tag, data, bytes, progress.plain ? kStored : kInPlace, progress);
-  if (!progress.begun && !progress.there && progress.plain && fetchable(peer, data, bytes))
-    return lend(peer, tag, data, bytes, kRemote, progress);
+  if (!progress.begun && !progress.there) progress.lending = lending(peer, data, bytes, progress);
+  if (progress.lending) return lend(peer, tag, data, bytes, progress);
   while (!progress.begun || progress.moved < bytes) {
     Entry& e = entry(box.out, box.out_next);
     if (e.full.load(std::memory_order_acquire)) return false;
@@ -256,6 +258,10 @@ const Chunk* Mailbox::peek(int peer) {
   } else if (is_fetched(e)) {
     box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0, 0, true};
     read_in_place_ = true;
+  } else if (e.slot == kFolded) {
+    if (!copy_piece(peer, e)) return nullptr;
+    box.chunk = {box.piece.get(), piece_at(loan_of(e), box.in_place), e.tag, 0, loan_of(e).answer};
+    box.chunk.copied = read_in_place_ = true;
   } else if (e.slot == kAnswer) {
     box.chunk = {nullptr, loan_of(e).bytes, e.tag, 0};
   } else {
@@ -289,8 +295,8 @@ int Mailbox::finish_chunk(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
   add(bytes_received_, box.chunk.bytes);
-  if (e.slot == kInPlace) {
-    box.in_place += box.chunk.bytes;
+  if (e.slot == kInPlace || e.slot == kFolded) {
+    box.in_place += box.chunk.bytes, box.copied = false;
     if (box.in_place < loan_of(e).bytes) return -1;
     box.in_place = 0;
   }

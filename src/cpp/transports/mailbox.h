@@ -11,7 +11,8 @@
 // the receiver reads it there, and the send has ended when the receiver has read all of it. Where the sender
 // will get an answer into that same memory, the receiver may write it there itself. A long message in private
 // memory, which the receiver only stores, it fetches in the same way by cross-memory attach, where that is
-// quick; the sender, while it waits for that, does a part of the work.
+// quick; the sender, while it waits for that, does a part of the work. What it folds it reads piece by piece
+// into a buffer, and writes the answer back there, while its cache holds both.
 #pragma once
 #include <array>
 #include <atomic>
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/aligned.h"
 #include "transports/heap.h"
 #include "transports/remote.h"
 #include "transports/transport.h"
@@ -87,6 +89,7 @@ class Mailbox : public Transport {
   std::shared_ptr<Heap> heap() override { return heap_; }
   std::string heap_note() const override;
   bool fetch(int peer, std::byte* to) override;
+  bool answer(int peer, const std::byte* from) override;
   std::string reader(int rank) const override;
   void withdraw() override;
   bool read_in_place() override { return std::exchange(read_in_place_, false); }
@@ -119,6 +122,8 @@ class Mailbox : public Transport {
     uint32_t out_next = 0, out_seen = 0, in_next = 0, give_next = 0, take_next = 0;
     std::array<bool, kRingEntries> in_slot{};  // which of the last messages sent took a slot
     size_t in_place = 0;                       // bytes read of a message in place
+    Aligned piece;                             // those of a message in private memory that come next,
+    bool copied = false;                       // once they are there
     uint32_t read = 0;                         // pieces read of a message that both ends copy
     bool reading = false;                      // one more is this rank's
     Chunk chunk;
@@ -135,8 +140,10 @@ class Mailbox : public Transport {
   void open_heap();
   bool maps_heaps(int rank) const;
   bool lendable(int peer, const std::byte* data, size_t bytes) const;
-  bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, int32_t how, SendProgress& progress);
-  bool fetchable(int peer, const std::byte* data, size_t bytes);
+  int32_t lending(int peer, const std::byte* data, size_t bytes, const SendProgress& progress);
+  bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress);
+  void lend_part(Entry& e, const std::byte* data, size_t bytes, const SendProgress& progress);
+  bool fetchable(int peer, const std::byte* data, size_t bytes, Receiver receiver);
   void probe_peers();
   void tell_cpus();
   void hear_cpus();
@@ -144,10 +151,15 @@ class Mailbox : public Transport {
   bool notify(int peer, uint64_t tag, size_t bytes);
   bool returned(int peer, const SendProgress& progress);
   void write_pieces(int peer, Entry& e);
+  bool reads(int peer) const;
   bool share(int peer, Sharing& sharing, std::byte* to, size_t bytes);
   bool read_pieces(int peer, Entry& e, std::byte* to);
   bool read_lent(int peer, const Entry& e, size_t begin, size_t bytes, std::byte* to) const;
+  void open_pieces(Entry& e, const Loan& loan, std::byte* answer_to);
+  bool copy_piece(int peer, const Entry& e);
   void revoke(int peer);
+  void revoke_pieces(int peer);
+  void revoke_answers(int peer);
   void publish(int peer, Entry& e, uint64_t tag, size_t bytes);
   size_t slots_under_way(Box& box) const;
   void ring_bell(int rank);
@@ -163,6 +175,7 @@ class Mailbox : public Transport {
   std::byte *open_begin_ = nullptr, *open_end_ = nullptr;  // what peers may write to in this call
   bool read_in_place_ = false;
   HugePages huge_pages_;
+  Copyable copyable_;
   uint64_t cookie_ = 0;  // peers read it to find out whether they can
   bool heard_cpus_ = false;
   int unprobed_ = 0;  // peers that this rank has not tried to read yet

@@ -103,6 +103,7 @@ void Mailbox::set_process(int rank, int64_t pid, int64_t started) {
     area(rank).cookie.store(cookie_, std::memory_order_relaxed);
     area(rank).cookie_address.store(reinterpret_cast<uint64_t>(&cookie_), std::memory_order_relaxed);
     unprobed_ = world_ - 1;
+    let_siblings_read();
   }
   area(rank).started.store(started, std::memory_order_release);
   area(rank).pid.store(pid, std::memory_order_release);

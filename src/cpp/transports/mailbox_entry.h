@@ -25,14 +25,15 @@ inline constexpr int32_t kInline = -1;   // the payload is here
 inline constexpr int32_t kInPlace = -2;  // the payload is a Loan: where the message lies
 inline constexpr int32_t kRemote = -4;   // the same, in the sender's private memory
 inline constexpr int32_t kStored = -5;   // as kInPlace, but to be fetched as a whole, like kRemote
+inline constexpr int32_t kFolded = -6;   // as kRemote, but to be folded, piece by piece
 inline constexpr int32_t kAnswer = -3;   // the same, but its bytes are where they belong already
 struct Loan {
-  uint64_t offset, bytes;  // in the region, or kRemote: an address
+  uint64_t offset, bytes;  // in the region, or of private memory: an address
   uint32_t answer;         // as in Chunk
 };
 // Shorter messages are staged: a lender waits for its reader, which costs more than a short copy.
 inline constexpr size_t kLeastLoan = 16 << 10;
-inline constexpr size_t kLeastRemote = 32 << 10;
+inline constexpr size_t kLeastRemote = 32 << 10, kLeastFolded = 64 << 10;
 inline constexpr size_t kLeastLong = 256 << 10;  // from here on huge pages are looked up, too
 inline constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 
@@ -43,6 +44,24 @@ inline Loan loan_of(const Entry& e) {
 }
 
 inline bool is_fetched(const Entry& e) { return e.slot == kRemote || e.slot == kStored; }
+inline bool is_private(int32_t kind) { return kind == kRemote || kind == kFolded; }
+
+// A message in private memory, or a part of one, that its receiver folds piece by piece, while its caches
+// hold them, and answers in the same pieces.
+struct Pieces {
+  static constexpr size_t kMost = 60, kPieceBytes = 256 << 10, kMostBytes = kMost * kPieceBytes;
+  std::atomic<uint32_t> begun, ended;  // answers written
+  iovec targets[kMost];                // where they belong: as in Sharing
+};
+
+inline Pieces& pieces_of(Entry& e) {
+  return *reinterpret_cast<Pieces*>(reinterpret_cast<std::byte*>(&e) + 64);
+}
+static_assert(64 + sizeof(Pieces) <= kEntryBytes);
+
+inline size_t piece_at(const Loan& loan, size_t begin) {
+  return std::min<size_t>(loan.bytes - begin, Pieces::kPieceBytes);
+}
 
 // A message that both ends copy: the receiver reads pieces from the front on, its sender, which waits for it,
 // writes others from the back, until they meet.

@@ -10,21 +10,41 @@ bool Mailbox::lendable(int peer, const std::byte* data, size_t bytes) const {
   return bytes >= kLeastLoan && data >= heap_begin_ && data + bytes <= heap_end_ && maps_heaps(peer);
 }
 
-// The whole message by one entry.
-bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, int32_t how,
-                   SendProgress& progress) {
+// The kind of entry by which a message goes in place; 0: it does not.
+int32_t Mailbox::lending(int peer, const std::byte* data, size_t bytes, const SendProgress& progress) {
+  if (lendable(peer, data, bytes)) return progress.receiver == Receiver::stores ? kStored : kInPlace;
+  if (!fetchable(peer, data, bytes, progress.receiver)) return 0;
+  return progress.receiver == Receiver::stores ? kRemote : kFolded;
+}
+
+// The whole message by one entry, or by as few as have room for where its pieces lie.
+bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress) {
   Box& box = boxes_[peer];
-  Entry& e = entry(box.out, box.out_next);
-  if (e.full.load(std::memory_order_acquire)) return false;
-  const uint64_t offset = how == kRemote ? reinterpret_cast<uint64_t>(data) : data - region_->base;
-  const Loan loan{offset, bytes, how == kInPlace && region_->detachable ? progress.answer : 0};
-  if (loan.answer) open(region_->base + offset, bytes);
-  std::memcpy(e.payload, &loan, sizeof loan);
-  e.slot = how, e.bytes = 0, e.stamp = 0;
-  sharing_of(e).pieces.store(0, std::memory_order_relaxed);
-  progress.entry = box.out_next, progress.moved = bytes, progress.begun = progress.lent = true;
-  publish(peer, e, tag, bytes);
+  while (!progress.lent) {
+    Entry& e = entry(box.out, box.out_next);
+    if (e.full.load(std::memory_order_acquire)) return false;
+    const size_t part =
+        std::min(bytes - progress.moved, progress.lending == kFolded ? Pieces::kMostBytes : bytes);
+    lend_part(e, data + progress.moved, part, progress);
+    progress.entry = box.out_next, progress.moved += part, progress.begun = true;
+    progress.lent = progress.moved == bytes;
+    publish(peer, e, tag, part);
+  }
   return false;
+}
+
+void Mailbox::lend_part(Entry& e, const std::byte* data, size_t bytes, const SendProgress& progress) {
+  e.slot = progress.lending, e.bytes = 0, e.stamp = 0;
+  const uint64_t offset = is_private(e.slot) ? reinterpret_cast<uint64_t>(data) : data - region_->base;
+  std::byte* const answer_to = progress.answer_to + progress.moved;
+  const bool there = e.slot == kInPlace && region_->detachable && answer_to == data;
+  const Loan loan{offset, bytes, there || e.slot == kFolded ? progress.answer : 0};
+  std::memcpy(e.payload, &loan, sizeof loan);
+  if (e.slot == kFolded)
+    open_pieces(e, loan, answer_to);
+  else if (loan.answer)
+    open(answer_to, bytes);
+  if (is_fetched(e)) sharing_of(e).pieces.store(0, std::memory_order_relaxed);
 }
 
 // The message is there already; the peer learns it.

@@ -32,12 +32,19 @@ bool Mailbox::read_lent(int peer, const Entry& e, size_t begin, size_t bytes, st
   return true;
 }
 
+// Whether the peer has a message of ours to fetch: then it does not only wait.
+bool Mailbox::reads(int peer) const {
+  const Box& box = boxes_[peer];
+  const Entry& last = entry(box.out, box.out_next - 1);
+  return box.out_next && last.full.load(std::memory_order_acquire) && is_fetched(last);
+}
+
 // Lets the sender write into `to`; false: it should not, or may not.
 bool Mailbox::share(int peer, Sharing& sharing, std::byte* to, size_t bytes) {
   const size_t each = Sharing::piece_bytes(bytes);
   const auto pieces = static_cast<uint32_t>((bytes + each - 1) / each);
   const bool writes = area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1;
-  if (world_ > usable_cpus() || !writes) return false;
+  if (world_ > usable_cpus() || !writes || reads(peer)) return false;
   for (uint32_t i = 0; i < pieces; ++i)
     sharing.targets[i] = {to + i * each, std::min(each, bytes - i * each)};
   sharing.taken.store(0, std::memory_order_relaxed), sharing.written.store(0, std::memory_order_relaxed);
@@ -87,9 +94,11 @@ void Mailbox::write_pieces(int peer, Entry& e) {
   }
 }
 
+void Mailbox::revoke(int peer) { revoke_pieces(peer), revoke_answers(peer); }
+
 // After a fault the caller's memory is its own again. A write that has begun ends by itself, soon; one whose
 // sender was stopped before finds nowhere to write to.
-void Mailbox::revoke(int peer) {
+void Mailbox::revoke_pieces(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
   if (!e.full.load(std::memory_order_acquire) || !is_fetched(e)) return;

@@ -6,9 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace gpucomm {
+
+// Where a process may be read by its descendants alone (Yama's ptrace_scope 1): by those of its parent too,
+// which are the ranks that one launcher started.
+void let_siblings_read();
 
 // Copies from process `pid`; "" or why it could not.
 std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes);
@@ -24,6 +29,17 @@ struct ReadSpeed {
   bool quick() const { return 3 * read >= copy; }
 };
 const ReadSpeed& small_page_speed();
+
+// Which memory of this process the kernel lets others copy: not secret memory, nor that of devices.
+class Copyable {
+ public:
+  // By its ends, once for an array that ends there.
+  bool is(const void* data, size_t bytes);
+
+ private:
+  static constexpr size_t kRemembered = 64;
+  std::unordered_set<const void*> seen_;  // ends of arrays that are
+};
 
 // Which memory of this process is on huge pages, which are always quicker to read from outside than to stage.
 class HugePages {

@@ -64,6 +64,7 @@ struct Chunk {
   // memory: that message may be written here at once. 0: only to be read.
   uint32_t answer = 0;
   bool remote = false;  // it is in the peer's private memory: fetch it
+  bool copied = false;  // out of the peer's private memory, where only `answer` can write
   bool owned = false;   // its memory is this rank's from now on, and may be kept (below)
 };
 
@@ -75,18 +76,22 @@ struct Kept {
   size_t offset = 0;
 };
 
+// What the receiver does with a message that this rank has not just computed.
+enum class Receiver : uint8_t { any, stores, folds };  // any: or it has
+
 struct SendProgress {
   size_t moved = 0;
   bool begun = false;
-  bool lent = false;   // in place: all is announced, the peer has not read it yet
-  uint32_t entry = 0;  // ... by this entry of the ring
-  // Set by the caller: `answer` where the peer may overwrite the message's memory with its message of that
-  // number; `answered` where this message has been written to where the peer wants it, so that only a notice
-  // is sent.
+  bool lent = false;    // in place: all is announced, the peer has not read it yet
+  int32_t lending = 0;  // ... by entries of this kind
+  uint32_t entry = 0;   // ... the last of which is this one of the ring
+  // Set by the caller: `answer` where the peer may write its message of that number to `answer_to` at once;
+  // `answered` where this message has been written to where the peer wants it, so that only a notice is sent.
   uint32_t answer = 0;
+  std::byte* answer_to = nullptr;
   bool answered = false;
   uint32_t number = 0;  // set by the caller: of the message among ours to that peer in this call
-  bool plain = false;   // set by the caller: the receiver only copies it to where it belongs
+  Receiver receiver = Receiver::any;  // set by the caller
   // On emulated links, in ns of the steady clock: when the message comes to the next port on its way, which
   // is `port` (to the first one when it is ready), when it has passed the last one, and when its last byte is
   // there; 0: not known yet.
@@ -157,6 +162,8 @@ class Transport {
   virtual void keep(int peer, const Kept&) { consume(peer); }
   // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.
   virtual bool fetch(int, std::byte*) { return false; }
+  // Writes the peer's answer over the copied chunk of it; false: it must be sent.
+  virtual bool answer(int, const std::byte*) { return false; }
 
   // Whether it makes links slower than this machine's.
   virtual bool emulates() const { return false; }
