@@ -257,3 +257,12 @@ def test_bad_arguments_are_sentences(arguments, sentence):
     request = {"collective": "reduce", "algorithm": "linear_pipeline", "world": 4, "nbytes": 8} | arguments
     with pytest.raises(InvalidArgumentError, match=sentence):
         c.cost(**request, links=links("switch"))
+
+
+def test_links_show_their_figures():
+    model = _core.Links("nodes", alpha=1e-6, beta=2e-9, nodes=[0, 0, 1], inner_beta=1e-10)
+    assert repr(model) == (
+        "Links(kind='nodes', alpha=1e-06, beta=2e-09, lambda_=0, gamma=0, nodes=[0, 0, 1], inner_alpha=0, "
+        "inner_beta=1e-10, inner_lambda=0)"
+    )
+    assert eval(repr(model), {"Links": _core.Links}).nodes == [0, 0, 1]

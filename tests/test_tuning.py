@@ -109,7 +109,12 @@ def test_a_log_of_other_calls_is_refused_on_every_rank() -> None:
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [({"candidates": []}, "no candidates"), ({"collective": "sing"}, "collective")],
+    [
+        ({"candidates": []}, "no candidates"),
+        ({"collective": "sing"}, "collective"),
+        ({"candidates": [{"algorithm": "ring"}]}, r"no row of comm.tuning\(\): .*KeyError"),
+        ({"agreements": "late"}, r"no row of comm.tuning\(\)"),
+    ],
 )
 def test_a_damaged_log_is_refused(change: dict[str, Any], sentence: str) -> None:
     _, rows, _ = run_ranks(2, learnt)[0]

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "bindings/bind.h"
 #include "bindings/names.h"
@@ -146,6 +147,17 @@ static Links make_links(const std::string& kind, double alpha, double beta, doub
           std::move(nodes), inner_alpha, inner_lambda, inner_beta, std::move(betas)};
 }
 
+static std::string shown(const Links& l) {
+  std::ostringstream out;
+  out << "Links(kind='" << kLinkKinds[static_cast<int>(l.kind)] << "', alpha=" << l.alpha
+      << ", beta=" << l.beta << ", lambda_=" << l.lambda << ", gamma=" << l.gamma;
+  if (!l.nodes.empty())
+    out << ", nodes=" << std::string(py::repr(py::cast(l.nodes))) << ", inner_alpha=" << l.inner_alpha
+        << ", inner_beta=" << l.inner_beta << ", inner_lambda=" << l.inner_lambda;
+  if (!l.betas.empty()) out << ", betas=" << std::string(py::repr(py::cast(l.betas)));
+  return out.str() + ")";
+}
+
 static void bind_cost(py::module_& m) {
   py::class_<Links>(m, "Links",
                     "A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a "
@@ -165,7 +177,8 @@ static void bind_cost(py::module_& m) {
       .def_readonly("alpha", &Links::alpha)
       .def_readonly("beta", &Links::beta)
       .def_readonly("lambda_", &Links::lambda)
-      .def_readonly("gamma", &Links::gamma);
+      .def_readonly("gamma", &Links::gamma)
+      .def("__repr__", &shown);
   py::class_<Timed>(m, "Event", "One step of a schedule; peer is -1 for a local step.")
       .def_readonly("rank", &Timed::rank)
       .def_readonly("step", &Timed::step)

@@ -28,22 +28,38 @@ py::list rows_of(const std::map<Kind, Programs::Learnt>& learnt) {
   return rows;
 }
 
+std::pair<Kind, Programs::Learnt> learnt_of(const py::handle& row) {
+  Programs::Learnt what;
+  const auto collective =
+      parse<Collective>("collective", row["collective"].cast<std::string>(), kCollectiveNames);
+  for (const py::handle c : row["candidates"]) {
+    what.candidates.push_back(
+        {c["algorithm"].cast<std::string>(), c["segments"].cast<int>(), c["predicted_s"].cast<double>()});
+    build_plan(what.candidates.back().algorithm, PlanRequest{collective});  // throws what is wrong with it
+  }
+  if (what.candidates.empty()) fail(ErrorKind::invalid_argument, "a row of the log has no candidates");
+  what.agreements = row["agreements"].cast<Tuning::Agreements>();
+  return {
+      Kind{static_cast<int>(collective), row["width"].cast<int>(), "auto", row["segments_asked"].cast<int>(),
+           row["root"].cast<int>(), row["codec"].cast<std::string>(), row["tells_error"].cast<bool>()},
+      std::move(what)};
+}
+
 std::map<Kind, Programs::Learnt> learnt_of(const py::list& rows) {
   std::map<Kind, Programs::Learnt> learnt;
+  const auto damaged = [](const py::handle& row, const char* why) {
+    fail(ErrorKind::invalid_argument, "this is no row of comm.tuning(): ", std::string(py::repr(row)), " (",
+         why, ")");
+  };
   for (const py::handle row : rows) {
-    Programs::Learnt what;
-    const auto collective =
-        parse<Collective>("collective", row["collective"].cast<std::string>(), kCollectiveNames);
-    for (const py::handle c : row["candidates"]) {
-      what.candidates.push_back(
-          {c["algorithm"].cast<std::string>(), c["segments"].cast<int>(), c["predicted_s"].cast<double>()});
-      build_plan(what.candidates.back().algorithm, PlanRequest{collective});  // throws what is wrong with it
+    try {
+      auto [kind, what] = learnt_of(row);
+      learnt[std::move(kind)] = std::move(what);
+    } catch (const py::error_already_set& error) {
+      damaged(row, error.what());
+    } catch (const py::cast_error& error) {
+      damaged(row, error.what());
     }
-    if (what.candidates.empty()) fail(ErrorKind::invalid_argument, "a row of the log has no candidates");
-    what.agreements = row["agreements"].cast<Tuning::Agreements>();
-    learnt[Kind{static_cast<int>(collective), row["width"].cast<int>(), "auto",
-                row["segments_asked"].cast<int>(), row["root"].cast<int>(), row["codec"].cast<std::string>(),
-                row["tells_error"].cast<bool>()}] = std::move(what);
   }
   return learnt;
 }
@@ -72,8 +88,7 @@ Args:
     rows: what tuning() returned there.
 
 Raises:
-    InvalidArgumentError: a row has no candidates, or an unknown collective.
-    KeyError: a row lacks a key.)");
+    InvalidArgumentError: a row has no candidates, an unknown collective, or is none of tuning()'s.)");
 }
 
 }  // namespace gpucomm

@@ -84,7 +84,7 @@ class Fixed final : public FloatCodec {
     if (setting_.width) return FloatCodec::agreed(max_abs, world);
     if (!std::isfinite(max_abs) || max_abs < 0 || world < 1)
       fail(ErrorKind::invalid_argument, "codec ", spec(), " cannot agree on a largest magnitude of ", max_abs,
-           " for ", world, " ranks: the magnitude must be finite");
+           " for ", world, " ranks: the magnitude must be finite and not negative, and the ranks at least 1");
     for (const int width : kWidths) {
       const FixedSetting setting{setting_.eps, width, world};
       if (std::nearbyint(max_abs / step_) <= setting.limit()) return std::make_shared<Fixed>(setting);
