@@ -321,15 +321,17 @@ def test_lists_that_differ_between_ranks(make_kit):
         assert isinstance(error, MismatchError)
 
 
-def test_a_direct_all_reduce_is_one_fold_a_rank_and_no_copy(make_kit):
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_direct_all_reduce_is_one_fold_a_rank_and_no_copy(make_kit, elsewhere):
     world, kit = 4, make_kit()
 
     def body(comm):
         x = kit.array(np.ones(4096, np.float32))
-        comm.all_reduce(x, algorithm="direct", async_op=True).synchronize()
-        return float(kit.host(x)[0])
+        out = kit.array(np.zeros(4096, np.float32)) if elsewhere else x
+        comm.all_reduce(x, out=out, algorithm="direct", async_op=True).synchronize()
+        return set(kit.host(x).tolist()), set(kit.host(out).tolist())
 
-    assert run_ranks(world, body) == [4.0] * world
+    assert run_ranks(world, body) == [({1.0} if elsewhere else {4.0}, {4.0})] * world
     assert kit.enqueued("reduce") in (world, None) and kit.enqueued("copy") in (0, None)
 
 

@@ -140,7 +140,7 @@ class Arranger {
     return true;
   }
 
-  // Whether the result goes back into the memory that this source is in, by a message that is then spared.
+  // Whether the result goes back to this source's rank, by a message that is then spared.
   bool answered(int rank, const Instruction& in, size_t k, int peer, int sent) const {
     if (in.kind != StepKind::recv_reduce || in.answers[k] < 0) return false;
     return at(peer, sent).answer == at(rank, in.answers[k]).number;

@@ -11,7 +11,7 @@ namespace gpucomm {
 struct Launch {
   struct Source {
     int rank, step;         // the send
-    bool answered = false;  // the fold writes its result there too
+    bool answered = false;  // the fold writes its result to where that rank wants it, too
   };
   int track;               // where it runs, in order
   int rank, step;          // the instruction

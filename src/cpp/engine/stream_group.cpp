@@ -234,9 +234,10 @@ void StreamGroup::receive(const Instruction& in, const Launch& launch, const Dev
   std::vector<const std::byte*> arrived;
   std::vector<std::byte*> answered;
   for (const Launch::Source& from : launch.sources) {
-    std::byte* const sent = call_of(from.rank, nullptr).source(step(from.rank, from.step));
-    arrived.push_back(sent);
-    if (from.answered) answered.push_back(sent);
+    const DeviceCall theirs = call_of(from.rank, nullptr);
+    const Instruction& sent = step(from.rank, from.step);
+    arrived.push_back(theirs.source(sent));
+    if (from.answered) answered.push_back(theirs.target(step(from.rank, sent.answered_by)));
   }
   const size_t bytes = call.message_bytes(in);
   if (!bytes) return;

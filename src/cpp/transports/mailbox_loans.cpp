@@ -36,14 +36,12 @@ bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
 void Mailbox::lend_part(Entry& e, const std::byte* data, size_t bytes, const SendProgress& progress) {
   e.slot = progress.lending, e.bytes = 0, e.stamp = 0;
   const uint64_t offset = is_private(e.slot) ? reinterpret_cast<uint64_t>(data) : data - region_->base;
-  std::byte* const answer_to = progress.answer_to + progress.moved;
+  std::byte* const answer_to = progress.answer ? progress.answer_to + progress.moved : nullptr;
   const bool there = e.slot == kInPlace && region_->detachable && answer_to == data;
   const Loan loan{offset, bytes, there || e.slot == kFolded ? progress.answer : 0};
   std::memcpy(e.payload, &loan, sizeof loan);
-  if (e.slot == kFolded)
-    open_pieces(e, loan, answer_to);
-  else if (loan.answer)
-    open(answer_to, bytes);
+  if (e.slot == kFolded) open_pieces(e, loan, answer_to);
+  if (there) open(answer_to, bytes);
   if (is_fetched(e)) sharing_of(e).pieces.store(0, std::memory_order_relaxed);
 }
 

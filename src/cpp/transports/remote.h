@@ -11,8 +11,8 @@
 
 namespace gpucomm {
 
-// Where a process may be read by its descendants alone (Yama's ptrace_scope 1): by those of its parent too,
-// which are the ranks that one launcher started.
+// Where a process may be read by its ancestors alone (Yama's ptrace_scope 1): by the descendants of its
+// parent too, which are the ranks that one launcher started.
 void let_siblings_read();
 
 // Copies from process `pid`; "" or why it could not.
