@@ -30,11 +30,11 @@ Error Fate::closed_error() const {
   return Error(ErrorKind::closed, concat("this communicator is closed", why, where()));
 }
 
-void Fate::check_poison() const {
-  if (!control_->poisoned()) return;
-  const Poison poison = control_->poison();
+void check_poison(const Transport& transport) {
+  if (!transport.poisoned()) return;
+  const Poison poison = transport.poison();
   const bool shared = poison.kind == ErrorKind::mismatch;  // its text names both sides already
-  gpucomm::fail(poison.kind, shared ? "" : concat("rank ", poison.rank, " reports: "), poison.text);
+  fail(poison.kind, shared ? "" : concat("rank ", poison.rank, " reports: "), poison.text);
 }
 
 void Fate::check_read_in_place(Transport& transport) const {
@@ -42,6 +42,8 @@ void Fate::check_read_in_place(Transport& transport) const {
   std::atomic_thread_fence(std::memory_order_acquire);
   check_poison();
 }
+
+void Fate::check_poison() const { gpucomm::check_poison(*control_); }
 
 std::optional<std::string> Fate::fault() const {
   {

@@ -11,6 +11,9 @@
 
 namespace gpucomm {
 
+// Throws the fault that another rank has reported.
+void check_poison(const Transport& transport);
+
 class Fate {
  public:
   // `control`: carries the poison.
