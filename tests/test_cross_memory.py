@@ -161,6 +161,54 @@ def test_small_pages_are_read_where_that_is_told_or_quick():
     assert min(read, copy) > 0 and quick == (3 * read >= copy)
 
 
+@pytest.mark.skipif(not have_huge_pages(), reason="this kernel gives no huge pages")
+def test_auto_tries_the_way_that_the_rule_would_not_take():
+    """By logs in which the one or the other way is the quicker: the rule reads arrays on huge pages."""
+    script = """
+        import sys
+        sys.path.insert(0, {tests!r})
+        from test_cross_memory import on_huge_pages
+        import gpucomm
+        from gpucomm.bench.learning import learn
+        comm = gpucomm.init()
+        x = on_huge_pages(1 << 20)
+
+        def learnt():
+            x[:] = comm.rank
+            learn(comm, "broadcast", x.nbytes, lambda: comm.broadcast(x, 0))
+            before = comm.stats()["messages_sent"]
+            comm.broadcast(x, 0)
+            assert (x == 0).all()
+            (row,) = comm.tuning()
+            return row, comm.stats()["messages_sent"] - before
+
+        row, _ = learnt()
+        names = [(c["algorithm"], c["segments"], c["otherwise"]) for c in row["candidates"]]
+        half = len(names) // 2
+        assert names[half:] == [(*name[:2], True) for name in names[:half]]
+        rivals = [len(agreed) for agreed in row["agreements"]]
+        joined = next(i for i, n in enumerate(rivals) if n > ((rivals[i - 1] + 1) // 2 if i else half))
+        sent = []
+        for other in (False, True):
+            times = [[1.0] * len(agreed) for agreed in row["agreements"]]
+            k = rivals[joined] // 2
+            times[joined] = [1.0 + (i < k if other else i >= k) for i in range(2 * k)]
+            row["agreements"] = times
+            comm.replay([row])
+            taken, messages = learnt()
+            assert taken["agreements"][: len(times)] == times and taken["otherwise"] == other
+            assert (taken["algorithm"], taken["segments"]) == names[0][:2]
+            sent.append(messages)
+        print(sent, comm.readers) if comm.rank == 0 else None
+    """
+    said = run(script.replace("{tests!r}", repr(str(Path(__file__).parent))))
+    sent, readers = said.split("] ")
+    if readers != "{1: ''}\n":
+        pytest.skip(f"processes may not read each other here: {readers}")
+    lent, staged = map(int, sent[1:].split(", "))
+    assert lent < staged
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take the permission from a rank")
 def test_the_kernels_refusal_leaves_all_staged():
     """Rank 1 gives up its rights, and rank 0 its dumpability: rank 1 may not read rank 0."""

@@ -1360,9 +1360,10 @@ class Communicator:
 
         Returns:
             A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none, codec,
-            whether it has an `error`): the
-            candidates with their predicted times, the times that the ranks have agreed on (seconds, a list for each
-            agreement, in the order of the candidates at that time), and the algorithm and segments taken now.
+            whether it has an `error`): the candidates with their predicted times, the times that the ranks have agreed
+            on (seconds, a list for each agreement, in the order of the candidates at that time), and the algorithm and
+            segments taken now. `otherwise`: private arrays that a rule of thumb stages are read where they lie, and
+            the other way round.
         """
     @property
     def _identity(self) -> int:

@@ -31,7 +31,7 @@ Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr
       rank_(rank),
       world_(static_cast<int>(nodes_.size())),
       timeout_(timeout),
-      programs_(nodes_, rank) {}
+      programs_(nodes_, rank, transport_->attaches()) {}
 
 Communicator::~Communicator() {
   close();

@@ -30,7 +30,8 @@ std::string key_of(const Shape& s) {
   return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
                 ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
                 ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.asked ? s.asked->spec() : "",
-                ' ', s.tells_error, ' ', place_of(s), key_of_counts(s), s.before ? key_of(*s.before) : "");
+                ' ', s.tells_error, ' ', s.otherwise, ' ', place_of(s), key_of_counts(s),
+                s.before ? key_of(*s.before) : "");
 }
 
 }  // namespace
@@ -54,8 +55,8 @@ const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
     const auto replayed = replayed_.find(kind);
     const bool known = replayed != replayed_.end();
     const bool lossy = wish.codec && wish.codec->traits().lossy;
-    tuning = std::make_shared<Tuning>(known ? replayed->second.candidates : candidates(wish),
-                                      most_bytes(kind), lossy ? kLossGains : 1);
+    tuning = std::make_shared<Tuning>(known ? replayed->second.candidates : tried(wish), most_bytes(kind),
+                                      lossy ? kLossGains : 1);
     if (known) tuning->replay(replayed->second.agreements);
   }
   return last_tuning_ = tuning;
@@ -67,7 +68,8 @@ std::shared_ptr<const Program> Programs::get(const Shape& wish, const Tuning* tu
   if (last && last_program_ && version == last_version_ && place == last_place_) return last_program_;
   Shape shape = wish;
   if (tuning) {
-    shape.algorithm = tuning->at(place).algorithm, shape.segments = tuning->at(place).segments;
+    const Choice& choice = tuning->at(place);
+    shape.algorithm = choice.algorithm, shape.segments = choice.segments, shape.otherwise = choice.otherwise;
   } else if (shape.algorithm == "auto" && nodes_.size() == 1) {
     shape.algorithm = "direct", shape.codec.reset();
   }
@@ -86,6 +88,18 @@ const std::vector<Choice>& Programs::candidates(const Shape& shape) {
         static_cast<double>(shape.codec->max_bytes(kMany, shape.dtype)) / (kMany * size_of(shape.dtype));
   }
   return choices_.find(shape, nodes_, links_, coding);
+}
+
+// Of messages that may be read where they lie in private memory each candidate has a twin that goes the other
+// way: what is quicker depends on the processor, the kernel and the arrays.
+std::vector<Choice> Programs::tried(const Shape& wish) {
+  constexpr size_t kLeast = 64 << 10;
+  std::vector<Choice> all = candidates(wish);
+  if (attaches_ && !wish.on_device && most_bytes(kind_of(wish)) >= kLeast) {
+    const size_t n = all.size();
+    for (size_t i = 0; i < n; ++i) all.push_back(twin_of(all[i]));
+  }
+  return all;
 }
 
 // What a log says of such a call, with its codec agreed on or without one.

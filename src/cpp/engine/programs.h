@@ -13,7 +13,9 @@ namespace gpucomm {
 
 class Programs {
  public:
-  Programs(std::vector<int> nodes, int rank) : nodes_(std::move(nodes)), rank_(rank) {}
+  // `attaches`: as Transport::attaches.
+  Programs(std::vector<int> nodes, int rank, bool attaches)
+      : nodes_(std::move(nodes)), rank_(rank), attaches_(attaches) {}
 
   // Throws what is wrong with the wish.
   void check(const Shape& wish) const;
@@ -52,12 +54,14 @@ class Programs {
 
  private:
   void forget();
+  std::vector<Choice> tried(const Shape& wish);
   std::shared_ptr<const Program> compiled(Shape shape);
   double agreement_time();
   std::optional<bool> replayed_refusal(const Shape& wish) const;
 
   std::vector<int> nodes_;
   int rank_;
+  bool attaches_;
   Links links_;
   bool frozen_ = false;
   std::map<std::string, Coding> codings_;

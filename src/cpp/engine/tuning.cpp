@@ -25,8 +25,12 @@ Timing timing_for(double seconds) {
 // The calls of a round are followed by so many times as many that try nothing.
 constexpr int kRest = 64;
 constexpr int kRivalsAgain = 4;
+// Twins join the candidates that are left once these are so many or fewer.
+constexpr int kTwins = 4;
 // Above this size the time of a message is taken as proportional to its bytes.
 constexpr size_t kProportional = 64 << 10;
+
+int halved(size_t candidates) { return static_cast<int>(candidates + 1) / 2; }
 
 // Of an even number the lower middle one: what disturbs a burst makes it longer.
 double median(std::vector<double> samples) {
@@ -39,13 +43,21 @@ double median(std::vector<double> samples) {
 }  // namespace
 
 Tuning::Tuning(std::vector<Choice> candidates, size_t most_bytes, double coded_counts)
-    : candidates_(std::move(candidates)),
-      most_bytes_(most_bytes),
-      coded_counts_(coded_counts),
-      rivals_(static_cast<int>(candidates_.size())) {
+    : candidates_(std::move(candidates)), most_bytes_(most_bytes), coded_counts_(coded_counts) {
   const Timing timing = timing_for(candidates_[0].cost_s);
   burst_ = timing.burst, bursts_ = timing.bursts;
-  for (const Choice& choice : candidates_) trials_.push_back({choice});
+  for (const Choice& choice : candidates_)
+    if (!choice.otherwise) trials_.push_back({choice});
+  rivals_ = singles_ = static_cast<int>(trials_.size());
+  alone_ = trials_.size() < candidates_.size();
+  if (alone_ && rivals_ <= kTwins) join(rivals_), alone_ = false, rivals_ *= 2;
+}
+
+// Behind those that are left.
+void Tuning::join(int left) {
+  std::vector<Trial> twins;
+  for (int i = 0; i < left; ++i) twins.push_back({twin_of(trials_[i].choice)});
+  trials_.insert(trials_.begin() + left, twins.begin(), twins.end());
 }
 
 Tuning::Turn Tuning::issue() {
@@ -59,7 +71,8 @@ Tuning::Turn Tuning::issue() {
   Turn turn;
   if (issued_ == rivals_ * burst_ * bursts_) {
     turn.settles = rivals_;
-    rivals_ = (rivals_ + 1) / 2, issued_ = 0;
+    rivals_ = halved(rivals_), issued_ = 0;
+    if (alone_ && rivals_ <= kTwins) alone_ = false, rivals_ *= 2;
     if (rivals_ == 1) {
       resting_ = kRest * spent_;
       return turn;
@@ -114,6 +127,8 @@ void Tuning::settle(std::vector<double> agreed) {
   std::vector<Trial> sorted;
   for (const int place : order) sorted.push_back(std::move(trials_[place]));
   std::move(sorted.begin(), sorted.end(), trials_.begin());
+  const bool alone = trials_.size() == singles_ && candidates_.size() > singles_;
+  if (const int left = halved(sorted.size()); alone && left <= kTwins) join(left);
   // One is left: of those that dropped out first another one is the last to meet the best again.
   if (sorted.size() == 2 && trials_.size() > kRivalsAgain)
     std::rotate(trials_.begin() + kRivalsAgain - 1, trials_.begin() + kRivalsAgain, trials_.end());

@@ -15,7 +15,8 @@ namespace gpucomm {
 
 class Tuning {
  public:
-  // The `candidates` of a kind, the model's choice first. Times of what codes count `coded_counts` times.
+  // The `candidates` of a kind, the model's choice first; behind them the twin of each, if they have any,
+  // which join when few are left. Times of what codes count `coded_counts` times.
   Tuning(std::vector<Choice> candidates, size_t most_bytes, double coded_counts);
 
   struct Turn {
@@ -54,16 +55,19 @@ class Tuning {
     int calls = 0;
   };
   int shuffled(int burst) const;
+  void join(int left);
 
   std::vector<Choice> candidates_;
   size_t most_bytes_;
   double coded_counts_;
+  size_t singles_;  // candidates without their twins
   int burst_, bursts_;
   // As calls are issued.
   int rivals_, issued_ = 0;
+  bool alone_;  // the twins have not joined yet
   uint32_t round_ = 1;
   int64_t resting_ = 0, spent_ = 0;
-  // As they start.
+  // As they start; those of twins only once they have joined.
   std::vector<Trial> trials_;
   Agreements agreements_;
   std::deque<std::vector<double>> replayed_;

@@ -99,6 +99,7 @@ class Emulated : public Transport {
   }
 
   bool emulates() const override { return true; }
+  bool attaches() const override { return false; }
   // Work on devices knows nothing of these links.
   Common* common() override { return nullptr; }
   DeviceWords* device_words() override { return nullptr; }

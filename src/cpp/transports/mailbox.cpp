@@ -87,15 +87,20 @@ std::string Mailbox::reader(int rank) const {
   return area(rank).reads.load(std::memory_order_relaxed) & bit ? "" : "the kernel refused it";
 }
 
-bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes, Receiver receiver) {
-  const size_t least = receiver == Receiver::folds ? kLeastFolded : kLeastRemote;
-  if (receiver == Receiver::any || bytes < least) return false;
+bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes, const SendProgress& progress) {
+  const bool folds = progress.receiver == Receiver::folds;
+  if (progress.receiver == Receiver::any || bytes < (folds ? kLeastFolded : kLeastRemote)) return false;
   if (!(area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1)) return false;
   if (!copyable_.is(data, bytes)) return false;
   if (env().cma == 2) return true;
+  return quicker_fetched(data, bytes, folds) != progress.otherwise;
+}
+
+// A rule of thumb.
+bool Mailbox::quicker_fetched(const std::byte* data, size_t bytes, bool folds) {
   // The sender waits for its reader, which costs more where ranks outnumber cores.
   const bool crowded = world_ > usable_cpus();
-  const bool quick = small_page_speed().quick() && !(crowded && receiver == Receiver::folds);
+  const bool quick = small_page_speed().quick() && !(crowded && folds);
   if (bytes < kLeastLong) return quick && !crowded;
   return quick || huge_pages_.hold(data, bytes);
 }

@@ -16,7 +16,9 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -143,7 +145,8 @@ class Mailbox : public Transport {
   int32_t lending(int peer, const std::byte* data, size_t bytes, const SendProgress& progress);
   bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress);
   void lend_part(Entry& e, const std::byte* data, size_t bytes, const SendProgress& progress);
-  bool fetchable(int peer, const std::byte* data, size_t bytes, Receiver receiver);
+  bool fetchable(int peer, const std::byte* data, size_t bytes, const SendProgress& progress);
+  bool quicker_fetched(const std::byte* data, size_t bytes, bool folds);
   void probe_peers();
   void tell_cpus();
   void hear_cpus();
@@ -157,7 +160,7 @@ class Mailbox : public Transport {
   bool read_lent(int peer, const Entry& e, size_t begin, size_t bytes, std::byte* to) const;
   void open_pieces(Entry& e, const Loan& loan, std::byte* answer_to);
   bool copy_piece(int peer, const Entry& e);
-  void revoke(int peer);
+  void revoke(int peer, std::span<iovec> targets, const std::function<bool()>& ended);
   void revoke_pieces(int peer);
   void revoke_answers(int peer);
   void publish(int peer, Entry& e, uint64_t tag, size_t bytes);

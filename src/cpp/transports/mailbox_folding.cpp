@@ -1,13 +1,10 @@
 // Messages in private memory that their receiver folds (cross-memory attach): it copies a piece, folds it,
 // and where the sender is to have the result, writes that to where it belongs at once.
 #include "base/error.h"
-#include "base/soon.h"
 #include "transports/mailbox.h"
 #include "transports/mailbox_entry.h"
 
 namespace gpucomm {
-
-using namespace std::chrono_literals;
 
 void Mailbox::open_pieces(Entry& e, const Loan& loan, std::byte* answer_to) {
   Pieces& pieces = pieces_of(e);
@@ -44,18 +41,14 @@ bool Mailbox::answer(int peer, const std::byte* from) {
   return written;
 }
 
-// As revoke_pieces.
 void Mailbox::revoke_answers(int peer) {
   Box& box = boxes_[peer];
   for (uint32_t i = 0; i < kRingEntries; ++i) {
     Entry& e = entry(box.out, i);
     if (!e.full.load(std::memory_order_acquire) || e.slot != kFolded || !loan_of(e).answer) continue;
     Pieces& pieces = pieces_of(e);
-    for (iovec& target : pieces.targets) target = {};
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    soon(100ms, [&] {
-      return pieces.ended.load(std::memory_order_acquire) == pieces.begun.load() || !gone(peer).empty();
-    });
+    revoke(peer, pieces.targets,
+           [&] { return pieces.ended.load(std::memory_order_acquire) == pieces.begun.load(); });
   }
 }
 

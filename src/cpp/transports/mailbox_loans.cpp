@@ -13,7 +13,7 @@ bool Mailbox::lendable(int peer, const std::byte* data, size_t bytes) const {
 // The kind of entry by which a message goes in place; 0: it does not.
 int32_t Mailbox::lending(int peer, const std::byte* data, size_t bytes, const SendProgress& progress) {
   if (lendable(peer, data, bytes)) return progress.receiver == Receiver::stores ? kStored : kInPlace;
-  if (!fetchable(peer, data, bytes, progress.receiver)) return 0;
+  if (!fetchable(peer, data, bytes, progress)) return 0;
   return progress.receiver == Receiver::stores ? kRemote : kFolded;
 }
 
@@ -65,7 +65,7 @@ void Mailbox::open(std::byte* begin, size_t bytes) {
 // is not ours any more.
 void Mailbox::withdraw() {
   for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_) revoke(peer);
+    if (peer != rank_) revoke_pieces(peer), revoke_answers(peer);
   if (!open_end_) return;
   constexpr size_t kPage = Heap::kPageBytes;
   const size_t begin = (open_begin_ - region_->base) / kPage * kPage;

@@ -94,10 +94,14 @@ void Mailbox::write_pieces(int peer, Entry& e) {
   }
 }
 
-void Mailbox::revoke(int peer) { revoke_pieces(peer), revoke_answers(peer); }
-
 // After a fault the caller's memory is its own again. A write that has begun ends by itself, soon; one whose
-// sender was stopped before finds nowhere to write to.
+// writer was stopped before finds nowhere to write to.
+void Mailbox::revoke(int peer, std::span<iovec> targets, const std::function<bool()>& ended) {
+  std::fill(targets.begin(), targets.end(), iovec{});
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  soon(100ms, [&] { return ended() || !gone(peer).empty(); });
+}
+
 void Mailbox::revoke_pieces(int peer) {
   Box& box = boxes_[peer];
   Entry& e = entry(box.in, box.in_next);
@@ -105,11 +109,9 @@ void Mailbox::revoke_pieces(int peer) {
   Sharing& sharing = sharing_of(e);
   const uint32_t pieces = sharing.pieces.load(std::memory_order_relaxed);
   if (!pieces) return;
-  for (iovec& target : sharing.targets) target = {};
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  soon(100ms, [&] {
+  revoke(peer, sharing.targets, [&] {
     const uint32_t theirs = std::min(sharing.taken.load(), pieces) - box.read - box.reading;
-    return sharing.written.load(std::memory_order_acquire) >= theirs || !gone(peer).empty();
+    return sharing.written.load(std::memory_order_acquire) >= theirs;
   });
 }
 

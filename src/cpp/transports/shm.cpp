@@ -77,6 +77,8 @@ class Shm : public Mailbox {
     join(rank);
   }
 
+  bool attaches() const override { return true; }
+
   std::string gone(int rank) const override {
     const auto [pid, started] = who(rank);
     if (std::string left = Mailbox::gone(rank); !left.empty()) return left;

@@ -92,6 +92,9 @@ struct SendProgress {
   bool answered = false;
   uint32_t number = 0;  // set by the caller: of the message among ours to that peer in this call
   Receiver receiver = Receiver::any;  // set by the caller
+  // Set by the caller: private memory goes the way, read where it lies or staged, that the transport would
+  // not take by itself.
+  bool otherwise = false;
   // On emulated links, in ns of the steady clock: when the message comes to the next port on its way, which
   // is `port` (to the first one when it is ready), when it has passed the last one, and when its last byte is
   // there; 0: not known yet.
@@ -167,6 +170,9 @@ class Transport {
 
   // Whether it makes links slower than this machine's.
   virtual bool emulates() const { return false; }
+  // Whether it matters for a call's time that private memory is read where it lies, or staged; the same on
+  // all ranks.
+  virtual bool attaches() const { return false; }
   // Whether what this rank waits for is known to be so far away that it should sleep at once.
   virtual bool waits_long() const { return false; }
   // begin_sleep announces that this rank is about to sleep and returns a ticket; look for work once more,
