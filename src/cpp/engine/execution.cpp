@@ -1,5 +1,7 @@
 #include "engine/execution.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -10,9 +12,14 @@
 
 namespace gpucomm {
 
-// Of all ranks' arrays. In smaller ones a folded chunk is still in this core's cache when it is sent, and
-// copying it then was as fast or faster.
-static constexpr size_t kLeastKept = 4 << 20;
+// From how many bytes of all ranks' arrays on a folded chunk goes back in the slot that it came in. With 2
+// MiB of cache to a core (Intel) copying it when it is sent was as fast or faster up to there; with 512 KiB
+// (Zen 3) it never was.
+static size_t least_kept() {
+  constexpr long kLargeCache = 2 << 20;
+  static const bool large = sysconf(_SC_LEVEL2_CACHE_SIZE) >= kLargeCache;
+  return large ? 4 << 20 : 64 << 10;
+}
 
 void Execution::start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch,
                       uint64_t sequence) {
@@ -21,7 +28,7 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   if (error_)
     for (const auto& [begin, end] : program.exact) std::memset(error_ + begin, 0, end - begin);
   spaces_ = spaces_of(program, arrays, scratch);
-  keeps_ = program.shape.count * size_of(program.shape.dtype) * program.world >= kLeastKept;
+  keeps_ = program.shape.count * size_of(program.shape.dtype) * program.world >= least_kept();
   expected_.start(program, transport, tagged(program, sequence));
   lanes_.resize(program.lanes);
   for (LaneState& lane : lanes_) lane.next = 0, lane.progress = {}, lane.loans.clear();
