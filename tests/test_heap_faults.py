@@ -47,6 +47,7 @@ import gpucomm
 comm = gpucomm.init(timeout={timeout})
 x = {array}
 x[:] = 1
+comm.barrier(timeout=30.0)  # on a busy machine one may be here long before the other
 try:
     i = 0
     while True:
