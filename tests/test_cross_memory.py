@@ -201,7 +201,7 @@ def test_auto_tries_the_way_that_the_rule_would_not_take():
             sent.append(messages)
         print(sent, comm.readers) if comm.rank == 0 else None
     """
-    said = run(script.replace("{tests!r}", repr(str(Path(__file__).parent))))
+    said = run(script.format(tests=str(Path(__file__).parent)))
     sent, readers = said.split("] ")
     if readers != "{1: ''}\n":
         pytest.skip(f"processes may not read each other here: {readers}")

@@ -37,6 +37,12 @@ void check_poison(const Transport& transport) {
   fail(poison.kind, shared ? "" : concat("rank ", poison.rank, " reports: "), poison.text);
 }
 
+void fail_lost(const Transport& transport, int peer, const std::string& why, int rank, int world,
+               const std::string& waits) {
+  check_poison(transport);  // it may have gone because another has, and have told it since we looked
+  fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank, " of ", world, " waits ", waits);
+}
+
 void Fate::check_read_in_place(Transport& transport) const {
   if (!transport.read_in_place()) return;
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -56,10 +62,7 @@ std::optional<std::string> Fate::fault() const {
 
 void Fate::check_peer(int peer, const std::string& waiting) const {
   const std::string why = control_->gone(peer);
-  if (why.empty()) return;
-  check_poison();  // it may have left a cause since we looked
-  gpucomm::fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_,
-                " waits in ", waiting);
+  if (!why.empty()) fail_lost(*control_, peer, why, rank_, world_, "in " + waiting);
 }
 
 }  // namespace gpucomm

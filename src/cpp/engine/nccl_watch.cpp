@@ -12,10 +12,8 @@ void NcclWatch::check_peers(const std::vector<int>& peers) {
   transport_->look();
   for (const int peer : peers) {
     const std::string why = peer == rank_ ? "" : transport_->gone(peer);
-    if (why.empty() || why == kHasClosed) continue;
-    check_poison(*transport_);  // it may have gone because another has
-    fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_,
-         " waits for what NCCL has enqueued");
+    if (!why.empty() && why != kHasClosed)
+      fail_lost(*transport_, peer, why, rank_, world_, "for what NCCL has enqueued");
   }
 }
 

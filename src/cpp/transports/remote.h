@@ -41,7 +41,7 @@ class Copyable {
   std::unordered_set<const void*> seen_;  // ends of arrays that are
 };
 
-// Which memory of this process is on huge pages, which are always quicker to read from outside than to stage.
+// Which memory of this process is on huge pages: these are mostly quicker to read from outside than to stage.
 class HugePages {
  public:
   bool hold(const void* data, size_t bytes);
