@@ -32,13 +32,13 @@ def on_huge_pages(count):
 
 @pytest.fixture(
     scope="module",
-    params=[(None, "1"), (None, "2"), ("switch:8Gbit", "1")],
-    ids=["shm", "small pages too", "emulated"],
+    params=[(None, "1", ""), (None, "2", ""), (None, "1", "0"), ("switch:8Gbit", "1", "")],
+    ids=["shm", "small pages too", "past the caches", "emulated"],
 )
 def world(request):
     pytest.importorskip("cloudpickle")
-    links, attach = request.param
-    path = {"PYTHONPATH": str(Path(__file__).parent), "GPUCOMM_CMA": attach}
+    links, attach, cache = request.param
+    path = {"PYTHONPATH": str(Path(__file__).parent), "GPUCOMM_CMA": attach, "GPUCOMM_LLC_MIB": cache}
     with warnings.catch_warnings():  # such links are too fast for small machines
         warnings.simplefilter("ignore", RuntimeWarning)
         world = gpucomm.local(3, env=path, links=links, timeout=20.0)
@@ -94,6 +94,15 @@ def test_it_is_used_and_can_be_refused():
     assert sent == "1"
     sent, readers = run(script, GPUCOMM_CMA="0").split(" ", 1)
     assert int(sent) > 1 and "switched off here by GPUCOMM_CMA=0" in readers
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks that outnumber cores read all the same")
+def test_far_beyond_the_caches_messages_are_staged():
+    script = SENT.format(tests=str(Path(__file__).parent), array="on_huge_pages(1 << 20)", segments=1)
+    sent, readers = run(script, GPUCOMM_LLC_MIB="0").split(" ", 1)
+    if readers != "{1: ''}\n":
+        pytest.skip(f"processes may not read each other here: {readers}")
+    assert int(sent) > 1
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a rank helps where both have a core")

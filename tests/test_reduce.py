@@ -4,7 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -239,14 +239,15 @@ def test_the_environment_forces_the_level(wanted: str, code: int) -> None:
     assert ("GPUCOMM_SIMD" in run.stderr) == bool(code)
 
 
+@pytest.mark.parametrize("copy", [_core.copy_by_loop, _core.copy_non_temporal])
 @pytest.mark.parametrize("shift", [0, 1, 16, 31, 63])
-def test_the_loop_of_copies_writes_what_it_should_and_no_more(shift: int) -> None:
+def test_copies_write_what_they_should_and_no_more(copy: Callable[..., bool | None], shift: int) -> None:
     rng = np.random.default_rng(shift)
     source = rng.integers(0, 256, 8192 + 64, dtype=np.uint8)
     for nbytes in [*range(32, 420), 4096, 5000, 8191]:
         for start in (0, 7):
             target = np.full(nbytes + 128, 0xA5, np.uint8)
-            if not _core.copy_by_loop(target[shift : shift + nbytes], source[start : start + nbytes]):
+            if copy(target[shift : shift + nbytes], source[start : start + nbytes]) is False:
                 pytest.skip("no AVX2")
             np.testing.assert_array_equal(target[shift : shift + nbytes], source[start : start + nbytes])
             assert np.all(target[:shift] == 0xA5) and np.all(target[shift + nbytes :] == 0xA5)

@@ -44,9 +44,11 @@ __all__: list[str] = [
     "choose",
     "codecs",
     "copy_by_loop",
+    "copy_non_temporal",
     "copy_pack",
     "grouped",
     "hasten",
+    "last_level_cache",
     "let_siblings_read",
     "mpi_wire",
     "norm_parts",
@@ -1523,6 +1525,11 @@ def copy_by_loop(to: numpy.ndarray, from_: numpy.ndarray) -> bool:
     Copies between 1-D arrays as AMD's processors do it; False where this one cannot. For tests.
     """
 
+def copy_non_temporal(to: numpy.ndarray, from_: numpy.ndarray) -> None:
+    """
+    Copies between 1-D arrays past the caches. For tests.
+    """
+
 def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
     """
     Copies arrays into a pack, one behind the other, or out of it again.
@@ -1545,6 +1552,11 @@ def grouped(
 def hasten(communicator: type) -> None:
     """
     Gives a subclass of Communicator collectives that are quicker to call.
+    """
+
+def last_level_cache() -> int:
+    """
+    Bytes of the last-level cache, as the kernel or GPUCOMM_LLC_MIB tells.
     """
 
 def let_siblings_read() -> None:

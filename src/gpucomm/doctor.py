@@ -128,6 +128,13 @@ def _cross_memory(name: str) -> Iterator[Finding]:
         yield Finding(name, False, f"refused, so long private arrays are staged: {found or 'no answer'}")
 
 
+def _last_level_cache(name: str) -> Iterator[Finding]:
+    mib = _core.last_level_cache() / 2**20
+    told = mib < 2**40
+    size = f"{mib:.4g} MiB" if told else "the kernel does not tell"
+    yield Finding(name, told, f"{size}; GPUCOMM_LLC_MIB overrides; arrays that outgrow it are copied past it")
+
+
 def _emulated_links(name: str) -> Iterator[Finding]:
     limit = memory_bandwidth() / 4
     yield Finding(
@@ -326,6 +333,7 @@ _LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "shared memory": _shared_memory,
     "shared heap": _shared_heap,
     "cross-memory attach": _cross_memory,
+    "last-level cache": _last_level_cache,
     "emulated links": _emulated_links,
     "measured links": _figures,
     "/dev/shm": _dev_shm,

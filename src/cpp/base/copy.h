@@ -12,4 +12,10 @@ void copy_bytes(void* to, const void* from, size_t bytes);
 // That loop, for 32 bytes and more. False: this processor cannot run it.
 bool copy_by_loop(void* to, const void* from, size_t bytes);
 
+// As memcpy, past the caches (non-temporal stores): a line need not be read from memory to be written there.
+// Slower where the caches could have held what is written.
+void copy_non_temporal(void* to, const void* from, size_t bytes);
+
+using CopyBytes = void (*)(void* to, const void* from, size_t bytes);
+
 }  // namespace gpucomm

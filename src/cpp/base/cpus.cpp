@@ -8,6 +8,9 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <string>
+
+#include "base/env.h"
 
 namespace gpucomm {
 namespace {
@@ -31,6 +34,17 @@ struct Met {
   const int quota = quota_cpus();
   std::atomic<int> count;
 };
+
+// glibc tells that of the whole socket, of which a core of AMD's reaches one part.
+size_t measured_cache() {
+  if (env().llc_mib >= 0) return static_cast<size_t>(env().llc_mib) << 20;
+  size_t last = 0, kib = 0;
+  for (int i = 0;; ++i) {
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/size");
+    if (!(file >> kib)) return last ? last : SIZE_MAX;
+    last = kib << 10;
+  }
+}
 
 Met& met() {
   static Met met;
@@ -56,6 +70,11 @@ void meet_cpus(const Cpus& theirs) {
   std::lock_guard lock(met().mutex);
   for (size_t i = 0; i < theirs.size(); ++i) met().all[i] |= theirs[i];
   met().count.store(met().counted(), std::memory_order_relaxed);
+}
+
+size_t last_level_cache() {
+  static const size_t bytes = measured_cache();
+  return bytes;
 }
 
 }  // namespace gpucomm

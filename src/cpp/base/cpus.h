@@ -1,6 +1,7 @@
-// How many CPUs the ranks of this node may use.
+// The CPUs that the ranks of this node may use, and their cache.
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace gpucomm {
@@ -15,5 +16,9 @@ Cpus own_cpus();
 // a launcher binds each rank to a core, that core is all that a process sees of itself.
 int usable_cpus();
 void meet_cpus(const Cpus& theirs);
+
+// Bytes of the last-level cache, as the kernel or GPUCOMM_LLC_MIB tells; where neither does, as if it held
+// everything.
+size_t last_level_cache();
 
 }  // namespace gpucomm

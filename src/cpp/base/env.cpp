@@ -27,7 +27,8 @@ const Env& env() {
                           number("GPUCOMM_HEAP_MIB", -1),
                           number("GPUCOMM_ARENA_MIB", 32),
                           text("GPUCOMM_DEVICE_TRANSPORT", "auto"),
-                          number("GPUCOMM_CMA", 1, 2)};
+                          number("GPUCOMM_CMA", 1, 2),
+                          number("GPUCOMM_LLC_MIB", -1)};
   return values;
 }
 

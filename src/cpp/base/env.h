@@ -14,6 +14,7 @@ struct Env {
   // GPUCOMM_CMA: 0: never read another process's private memory; 2: also where it lies on small pages,
   // whether that was measured to be quick (1) or not.
   int cma;
+  int llc_mib;  // GPUCOMM_LLC_MIB: of the last-level cache; -1: what the kernel says
 };
 
 const Env& env();

@@ -1,6 +1,7 @@
 // Blocks of shared memory as Python sees them, and the facts about the heap.
 #include "bindings/bind_heap.h"
 
+#include "base/cpus.h"
 #include "transports/heap.h"
 #include "transports/remote.h"
 
@@ -61,6 +62,8 @@ void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
       },
       "How many bytes a second the kernel reads of a process's memory on small pages, how many a copy makes, "
       "and\nwhether long private messages are therefore read from such pages.");
+  m.def("last_level_cache", &last_level_cache,
+        "Bytes of the last-level cache, as the kernel or GPUCOMM_LLC_MIB tells.");
   py::class_<Block>(m, "Block", py::buffer_protocol(), "A piece of this rank's shared heap.")
       .def_buffer([](Block& block) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(block.memory.get()),

@@ -45,16 +45,19 @@ static py::array scaled(const std::string& dtype, const py::array& x, double fac
   return result;
 }
 
-static bool copied(py::array to, const py::array& from) {
+template <auto kCopy>
+static auto copied(py::array to, const py::array& from) {
   if (to.nbytes() != from.nbytes() || to.nbytes() < 32)
     fail(ErrorKind::invalid_argument, "to and from must have as many bytes, and 32 or more, got ",
          to.nbytes(), " and ", from.nbytes());
-  return copy_by_loop(to.mutable_data(), from.data(), to.nbytes());
+  return kCopy(to.mutable_data(), from.data(), to.nbytes());
 }
 
 void bind_reduce(py::module_& m) {
-  m.def("copy_by_loop", &copied, "to"_a, "from_"_a,
+  m.def("copy_by_loop", &copied<copy_by_loop>, "to"_a, "from_"_a,
         "Copies between 1-D arrays as AMD's processors do it; False where this one cannot. For tests.");
+  m.def("copy_non_temporal", &copied<copy_non_temporal>, "to"_a, "from_"_a,
+        "Copies between 1-D arrays past the caches. For tests.");
   m.def("scale", &scaled, "dtype"_a, "x"_a, "factor"_a, "A 1-D array times a factor; for tests.");
   m.def("reduce", &fold, "dtype"_a, "op"_a, "sources"_a, "divisor"_a = 1, "out"_a = py::none(),
         "twin"_a = py::none(), "Folds 1-D contiguous arrays in their order; for tests.");

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/copy.h"
+#include "base/cpus.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
 #include "reduce/reduce.h"
@@ -28,7 +29,8 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   if (error_)
     for (const auto& [begin, end] : program.exact) std::memset(error_ + begin, 0, end - begin);
   spaces_ = spaces_of(program, arrays, scratch);
-  keeps_ = program.shape.count * size_of(program.shape.dtype) * program.world >= least_kept();
+  footprint_ = program.shape.count * size_of(program.shape.dtype) * program.world;
+  keeps_ = footprint_ >= least_kept();
   expected_.start(program, transport, tagged(program, sequence));
   lanes_.resize(program.lanes);
   for (LaneState& lane : lanes_) lane.next = 0, lane.progress = {}, lane.loans.clear();
@@ -89,6 +91,11 @@ std::byte* Execution::at(const Place& place, size_t offset) const {
   return spaces_[static_cast<size_t>(place.space)] + offset;
 }
 
+// What no cache will hold until somebody reads it.
+CopyBytes Execution::copy_for(const Instruction& in) const {
+  return in.unread && footprint_ >= last_level_cache() ? copy_non_temporal : copy_bytes;
+}
+
 Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
   if (in.spared) return Outcome::finished;
   if (in.kind == StepKind::recv) return in.coded ? receive_coded(in, lane) : receive(in, lane);
@@ -101,7 +108,7 @@ Execution::Outcome Execution::run(const Instruction& in, LaneState& lane) {
     const void* sources[] = {target, source};
     fold(in, sources, 2, 0, in.bytes);
   } else if (in.bytes && target != source) {
-    copy_bytes(target, source, in.bytes);
+    copy_for(in)(target, source, in.bytes);
   }
   return Outcome::finished;
 }
@@ -111,7 +118,7 @@ Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
   SendProgress& progress = lane.progress;
   const size_t before = progress.moved;
   progress.number = in.number, progress.receiver = in.receiver;
-  progress.otherwise = program_->shape.otherwise;
+  progress.otherwise = program_->shape.otherwise, progress.footprint = footprint_;
   if ((progress.answer = in.answer)) {
     const Instruction& back = program_->instructions[in.answered_by];
     progress.answer_to = at(back.target, back.target_offset);
@@ -127,14 +134,14 @@ Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
 Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   if (in.peers.empty()) return Outcome::finished;
   SendProgress& progress = lane.progress;
+  const CopyBytes copy = copy_for(in);
   Outcome outcome = Outcome::waiting;
   while (!progress.begun || progress.moved < in.bytes) {
     const Chunk* chunk = expected_.next(in.peers[0], in);
     if (!chunk) return outcome;
-    if (chunk->remote && !transport_->fetch(in.peers[0], at(in.target, in.target_offset) + progress.moved))
-      return outcome;
-    if (chunk->bytes && chunk->data)
-      copy_bytes(at(in.target, in.target_offset) + progress.moved, chunk->data, chunk->bytes);
+    std::byte* const target = at(in.target, in.target_offset) + progress.moved;
+    if (chunk->remote && !transport_->fetch(in.peers[0], target, copy)) return outcome;
+    if (chunk->bytes && chunk->data) copy(target, chunk->data, chunk->bytes);
     progress.moved += chunk->bytes, progress.begun = true;
     transport_->consume(in.peers[0]);
     outcome = Outcome::moved;
@@ -156,7 +163,7 @@ Execution::Outcome Execution::receive_coded(const Instruction& in, LaneState& la
       fail(ErrorKind::mismatch, "a coded message of rank ", in.peers[0], " is damaged: ", chunk->bytes,
            " bytes more where ", program_->coded_slot_bytes - progress.moved, " can be, in ",
            describe(record()));
-    if (chunk->remote && !transport_->fetch(in.peers[0], slot + progress.moved)) return outcome;
+    if (chunk->remote && !transport_->fetch(in.peers[0], slot + progress.moved, copy_bytes)) return outcome;
     if (chunk->data) copy_bytes(slot + progress.moved, chunk->data, chunk->bytes);
     progress.moved += chunk->bytes, progress.begun = true;
     transport_->consume(in.peers[0]);

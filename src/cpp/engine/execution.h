@@ -54,6 +54,7 @@ class Execution {
             std::byte* twin = nullptr);
   void take(int peer, int answer, size_t moved, size_t bytes);
   bool ready(const Instruction& in) const;
+  CopyBytes copy_for(const Instruction& in) const;
   void fold_and_answer(const Instruction& in, size_t moved, size_t bytes);
   std::byte* at(const Place& place, size_t offset) const;
 
@@ -62,7 +63,8 @@ class Execution {
   Spaces spaces_{};
   std::byte* error_ = nullptr;
   double* lost_sq_ = nullptr;
-  bool keeps_ = false;  // what is folded goes back in the memory that it came in
+  size_t footprint_ = 0;  // bytes of all ranks' arrays
+  bool keeps_ = false;    // what is folded goes back in the memory that it came in
   Expectation expected_;
   std::vector<LaneState> lanes_;
   std::vector<uint8_t> done_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/copy.h"
+#include "base/cpus.h"
 #include "engine/progress.h"
 
 namespace gpucomm {
@@ -34,6 +35,8 @@ std::string describe(bool sending, uint64_t number, int peer) {
 std::string describe(const Message& m) {
   return concat(describe(m.sending, m.number, m.peer), " (", elements(tag_of(m)), ")");
 }
+
+size_t footprint(const Message& m) { return 2 * m.bytes(); }
 
 // One number for each end of each message of a rank.
 uint64_t end_of(bool sending, uint64_t number, int peer) { return (number << 32 | peer << 1) + sending; }
@@ -141,6 +144,7 @@ bool PointToPoint::move(Message& m) {
   if (!m.sending) return receive(m);
   const size_t before = m.progress.moved;
   if (m.bytes() > kBuffered) m.progress.receiver = Receiver::stores;
+  m.progress.footprint = footprint(m);
   const bool through =
       transport_->send(m.peer, tag_of(m), m.data, m.bytes(), m.progress) && transport_->flush(m.peer);
   moved_ |= through || m.progress.moved > before;
@@ -148,11 +152,13 @@ bool PointToPoint::move(Message& m) {
 }
 
 bool PointToPoint::receive(Message& m) {
+  const CopyBytes copy = footprint(m) >= last_level_cache() ? copy_non_temporal : copy_bytes;
   while (!m.progress.begun || m.progress.moved < m.bytes()) {
     const Chunk* chunk = expect(m);
     if (!chunk) return false;
-    if (chunk->remote && !transport_->fetch(m.peer, m.data + m.progress.moved)) return false;
-    if (chunk->data) copy_bytes(m.data + m.progress.moved, chunk->data, chunk->bytes);
+    std::byte* const target = m.data + m.progress.moved;
+    if (chunk->remote && !transport_->fetch(m.peer, target, copy)) return false;
+    if (chunk->data) copy(target, chunk->data, chunk->bytes);
     m.progress.moved += chunk->bytes, m.progress.begun = moved_ = true;
     transport_->consume(m.peer);
   }

@@ -39,6 +39,18 @@ std::vector<bool> folded_pieces(const Plan& plan) {
   return folded;
 }
 
+// Of a plan's pieces those in `space` that a step reads, or may.
+std::vector<bool> read_pieces(const Plan& plan, Space space) {
+  std::vector<bool> read(plan.pieces());
+  for (const Step& step : plan.steps) {
+    const bool writes_only = step.kind == StepKind::recv || step.kind == StepKind::copy;
+    const bool reads = step.kind != StepKind::recv && step.source.space == space;
+    if (reads || (!writes_only && step.target.space == space))
+      std::fill_n(read.begin() + step.piece, step.pieces, true);
+  }
+  return read;
+}
+
 // What the receivers of a plan's sends do with what this rank does not fold: the k-th send to a peer meets
 // the k-th step there that receives from us. Who folds nothing of a long message itself rather copies a part
 // of it into shared memory while its receiver folds another.
@@ -74,6 +86,7 @@ class Compiler {
         item_(item),
         program_(program),
         receivers_(std::move(receivers)),
+        read_{read_pieces(plan, Space::input), read_pieces(plan, Space::output)},
         sent_(plan.world),
         received_(plan.world) {}
 
@@ -95,6 +108,14 @@ class Compiler {
     if (place.space != Space::scratch) return layout.begin(step.piece) * item_;
     const int base = place.base < 0 ? step.piece : place.base;
     return place.slot * program_.scratch_slot_bytes + (layout.begin(step.piece) - layout.begin(base)) * item_;
+  }
+
+  bool unread(const Step& step) const {
+    const bool writes_only = step.kind == StepKind::recv || step.kind == StepKind::copy;
+    const auto space = static_cast<size_t>(step.target.space);
+    if (!writes_only || space >= read_.size()) return false;
+    const auto begin = read_[space].begin() + step.piece;
+    return std::find(begin, begin + step.pieces, true) == begin + step.pieces;
   }
 
   uint64_t salt(const Step& step, const Layout& layout) const {
@@ -128,6 +149,7 @@ class Compiler {
       in.below += peer < plan_.rank;
     }
     in.receiver = receivers_[program_.instructions.size()];
+    in.unread = unread(step);
     in.coded = (step.kind == StepKind::recv ? step.target : step.source).space == Space::coded;
     program_.lanes = std::max(program_.lanes, step.lane + 1);
     program_.instructions.push_back(std::move(in));
@@ -138,6 +160,7 @@ class Compiler {
   size_t item_;
   Program& program_;
   std::vector<Receiver> receivers_;
+  const std::array<std::vector<bool>, 2> read_;  // pieces of the input and of the output
   std::vector<bool> sent_, received_;
 };
 

@@ -38,6 +38,7 @@ struct Instruction {
   // own operand; -1: none. These two are spared. (See recoding.h.)
   int encodes = -1, operand = -1;
   bool spared = false;
+  bool unread = false;    // recv, copy: what it writes no step of this call reads
   InRow row = InRow::no;  // of a decode_reduce that adds to a sum in float32
   // Of what brings a coded piece, an encode or a recv, where it may pass without a slot of scratch: all that
   // uses it, a send and another step; else -1. (See passing.h.)

@@ -109,7 +109,7 @@ bool StagedLinks::take(int number, const Parcel& parcel, const Chunk& chunk) {
     fail(ErrorKind::mismatch, "a message of rank ", number, " to rank ", rank_, " of ", world_,
          " is damaged: ", chunk.bytes, " bytes more where ", room, " can be");
   std::byte* const to = slot(peer.in, peer.taken) + peer.arrived;
-  if (chunk.remote && !transport_->fetch(number, to)) return false;
+  if (chunk.remote && !transport_->fetch(number, to, copy_bytes)) return false;
   if (chunk.bytes && chunk.data) copy_bytes(to, chunk.data, chunk.bytes);
   peer.arrived += chunk.bytes, peer.begun = pulled_ = true;
   transport_->consume(number);

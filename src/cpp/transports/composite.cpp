@@ -24,7 +24,9 @@ class Composite : public Transport {
   void consume(int peer) override { of(peer).consume(number(peer)); }
   void keep(int peer, const Kept& kept) override { of(peer).keep(number(peer), kept); }
 
-  bool fetch(int peer, std::byte* to) override { return of(peer).fetch(number(peer), to); }
+  bool fetch(int peer, std::byte* to, CopyBytes copy) override {
+    return of(peer).fetch(number(peer), to, copy);
+  }
   bool answer(int peer, const std::byte* from) override { return of(peer).answer(number(peer), from); }
   std::shared_ptr<Heap> heap() override { return node_->heap(); }
   std::string heap_note() const override { return node_->heap_note(); }

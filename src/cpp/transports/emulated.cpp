@@ -133,7 +133,9 @@ class Emulated : public Transport {
   uint64_t told(int peer) override { return inner_->told(peer); }
   void consume(int peer) override { inner_->consume(peer); }
   void keep(int peer, const Kept& kept) override { inner_->keep(peer, kept); }
-  bool fetch(int peer, std::byte* target) override { return inner_->fetch(peer, target); }
+  bool fetch(int peer, std::byte* target, CopyBytes copy) override {
+    return inner_->fetch(peer, target, copy);
+  }
   bool answer(int peer, const std::byte* from) override { return inner_->answer(peer, from); }
   bool read_in_place() override { return inner_->read_in_place(); }
   std::string reader(int rank) const override { return inner_->reader(rank); }

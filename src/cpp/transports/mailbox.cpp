@@ -93,13 +93,17 @@ bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes, const Sen
   if (!(area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1)) return false;
   if (!copyable_.is(data, bytes)) return false;
   if (env().cma == 2) return true;
-  return quicker_fetched(data, bytes, folds) != progress.otherwise;
+  return quicker_fetched(data, bytes, progress) != progress.otherwise;
 }
 
 // A rule of thumb.
-bool Mailbox::quicker_fetched(const std::byte* data, size_t bytes, bool folds) {
+bool Mailbox::quicker_fetched(const std::byte* data, size_t bytes, const SendProgress& progress) {
+  const bool folds = progress.receiver == Receiver::folds;
   // The sender waits for its reader, which costs more where ranks outnumber cores.
   const bool crowded = world_ > usable_cpus();
+  // Far beyond the caches memory is the limit: a receiver copies a slot past them, the kernel does not.
+  constexpr size_t kFar = 4;
+  if (!folds && !crowded && progress.footprint / kFar >= last_level_cache()) return false;
   const bool quick = small_page_speed().quick() && !(crowded && folds);
   if (bytes < kLeastLong) return quick && !crowded;
   return quick || huge_pages_.hold(data, bytes);
@@ -158,6 +162,8 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
   if (progress.answered) return notify(peer, tag, bytes);
   if (!progress.begun && !progress.there) progress.lending = lending(peer, data, bytes, progress);
   if (progress.lending) return lend(peer, tag, data, bytes, progress);
+  // Beyond the caches slots take turns with those that come, so that memory is read and written at once.
+  const bool alternates = progress.receiver == Receiver::stores && progress.footprint >= last_level_cache();
   while (!progress.begun || progress.moved < bytes) {
     Entry& e = entry(box.out, box.out_next);
     if (e.full.load(std::memory_order_acquire)) return false;
@@ -178,6 +184,7 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
     e.bytes = static_cast<uint32_t>(n), e.stamp = progress.stamp(bytes - progress.moved - n);
     progress.moved += n, progress.begun = true;
     publish(peer, e, tag, n);
+    if (alternates) return progress.moved == bytes;
   }
   return true;
 }

@@ -90,7 +90,7 @@ class Mailbox : public Transport {
   DeviceWords* device_words() override;
   std::shared_ptr<Heap> heap() override { return heap_; }
   std::string heap_note() const override;
-  bool fetch(int peer, std::byte* to) override;
+  bool fetch(int peer, std::byte* to, CopyBytes copy) override;
   bool answer(int peer, const std::byte* from) override;
   std::string reader(int rank) const override;
   void withdraw() override;
@@ -146,7 +146,7 @@ class Mailbox : public Transport {
   bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress);
   void lend_part(Entry& e, const std::byte* data, size_t bytes, const SendProgress& progress);
   bool fetchable(int peer, const std::byte* data, size_t bytes, const SendProgress& progress);
-  bool quicker_fetched(const std::byte* data, size_t bytes, bool folds);
+  bool quicker_fetched(const std::byte* data, size_t bytes, const SendProgress& progress);
   void probe_peers();
   void tell_cpus();
   void hear_cpus();
@@ -156,8 +156,8 @@ class Mailbox : public Transport {
   void write_pieces(int peer, Entry& e);
   bool reads(int peer) const;
   bool share(int peer, Sharing& sharing, std::byte* to, size_t bytes);
-  bool read_pieces(int peer, Entry& e, std::byte* to);
-  bool read_lent(int peer, const Entry& e, size_t begin, size_t bytes, std::byte* to) const;
+  bool read_pieces(int peer, Entry& e, std::byte* to, CopyBytes copy);
+  bool read_lent(int peer, const Entry& e, size_t begin, size_t bytes, std::byte* to, CopyBytes copy) const;
   void open_pieces(Entry& e, const Loan& loan, std::byte* answer_to);
   bool copy_piece(int peer, const Entry& e);
   void revoke(int peer, std::span<iovec> targets, const std::function<bool()>& ended);

@@ -13,22 +13,23 @@ namespace gpucomm {
 
 using namespace std::chrono_literals;
 
-bool Mailbox::fetch(int peer, std::byte* to) {
+bool Mailbox::fetch(int peer, std::byte* to, CopyBytes copy) {
   Entry& e = entry(boxes_[peer].in, boxes_[peer].in_next);
   const size_t bytes = loan_of(e).bytes;
   Sharing& sharing = sharing_of(e);
   const size_t least = e.slot == kStored ? Sharing::kLeastStored : Sharing::kLeast;
   if (sharing.pieces.load(std::memory_order_relaxed) || (bytes >= least && share(peer, sharing, to, bytes)))
-    return read_pieces(peer, e, to);
-  return read_lent(peer, e, 0, bytes, to);
+    return read_pieces(peer, e, to, copy);
+  return read_lent(peer, e, 0, bytes, to, copy);
 }
 
-bool Mailbox::read_lent(int peer, const Entry& e, size_t begin, size_t bytes, std::byte* to) const {
+bool Mailbox::read_lent(int peer, const Entry& e, size_t begin, size_t bytes, std::byte* to,
+                        CopyBytes copy) const {
   const uint64_t from = loan_of(e).offset + begin;
   if (e.slot == kRemote) return read_process(who(peer).first, from, to + begin, bytes).empty();
-  // Not at once: copies of many MiB pass by the caches, which hold much of what is sent in place.
+  // Not at once: memcpy of many MiB passes by the caches, which is the caller's choice.
   for (size_t done = 0; done < bytes; done += layout_.slot_bytes)
-    copy_bytes(to + begin + done, region_->base + from + done, std::min(layout_.slot_bytes, bytes - done));
+    copy(to + begin + done, region_->base + from + done, std::min(layout_.slot_bytes, bytes - done));
   return true;
 }
 
@@ -55,14 +56,14 @@ bool Mailbox::share(int peer, Sharing& sharing, std::byte* to, size_t bytes) {
 }
 
 // True when all of the message is there.
-bool Mailbox::read_pieces(int peer, Entry& e, std::byte* to) {
+bool Mailbox::read_pieces(int peer, Entry& e, std::byte* to, CopyBytes copy) {
   Box& box = boxes_[peer];
   Sharing& sharing = sharing_of(e);
   const uint32_t pieces = sharing.pieces.load(std::memory_order_relaxed);
   const auto read = [&](uint32_t piece) {
     const iovec& target = sharing.targets[piece];
     const size_t begin = static_cast<std::byte*>(target.iov_base) - to;
-    return read_lent(peer, e, begin, target.iov_len, to);
+    return read_lent(peer, e, begin, target.iov_len, to, copy);
   };
   for (; box.reading || sharing.take(pieces); box.reading = false, ++box.read) {
     box.reading = true;

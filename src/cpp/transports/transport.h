@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/copy.h"
 #include "base/dtype.h"
 #include "base/registry.h"
 
@@ -95,6 +96,7 @@ struct SendProgress {
   // Set by the caller: private memory goes the way, read where it lies or staged, that the transport would
   // not take by itself.
   bool otherwise = false;
+  size_t footprint = 0;  // set by the caller: bytes of all ranks' arrays
   // On emulated links, in ns of the steady clock: when the message comes to the next port on its way, which
   // is `port` (to the first one when it is ready), when it has passed the last one, and when its last byte is
   // there; 0: not known yet.
@@ -163,8 +165,9 @@ class Transport {
   // Consumes a chunk over which this rank has written what it will send back, so that this need not be copied
   // there; a transport that lacks the memory copies it all the same.
   virtual void keep(int peer, const Kept&) { consume(peer); }
-  // Copies the chunk that lies in the peer's private memory; false: not now, perhaps the peer has ended.
-  virtual bool fetch(int, std::byte*) { return false; }
+  // Copies the chunk that lies in the peer's memory, by this where the kernel need not do it; false: not now,
+  // perhaps the peer has ended.
+  virtual bool fetch(int, std::byte*, CopyBytes) { return false; }
   // Writes the peer's answer over the copied chunk of it; false: it must be sent.
   virtual bool answer(int, const std::byte*) { return false; }
 
