@@ -13,9 +13,9 @@
 
 namespace gpucomm {
 
-// From how many bytes of all ranks' arrays on a folded chunk goes back in the slot that it came in. With 2
+// From how many bytes of the node's arrays on a folded chunk goes back in the slot that it came in. With 2
 // MiB of cache to a core (Intel) copying it when it is sent was as fast or faster up to there; with 512 KiB
-// (Zen 3) it never was.
+// (Zen 3) and 1 MiB (Zen 4) it never was.
 static size_t least_kept() {
   constexpr long kLargeCache = 2 << 20;
   static const bool large = sysconf(_SC_LEVEL2_CACHE_SIZE) >= kLargeCache;
@@ -29,7 +29,7 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   if (error_)
     for (const auto& [begin, end] : program.exact) std::memset(error_ + begin, 0, end - begin);
   spaces_ = spaces_of(program, arrays, scratch);
-  footprint_ = program.shape.count * size_of(program.shape.dtype) * program.world;
+  footprint_ = program.shape.count * size_of(program.shape.dtype) * program.ranks_here;
   keeps_ = footprint_ >= least_kept();
   expected_.start(program, transport, tagged(program, sequence));
   lanes_.resize(program.lanes);

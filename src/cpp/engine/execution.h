@@ -63,7 +63,7 @@ class Execution {
   Spaces spaces_{};
   std::byte* error_ = nullptr;
   double* lost_sq_ = nullptr;
-  size_t footprint_ = 0;  // bytes of all ranks' arrays
+  size_t footprint_ = 0;  // bytes of the arrays of this node's ranks
   bool keeps_ = false;    // what is folded goes back in the memory that it came in
   Expectation expected_;
   std::vector<LaneState> lanes_;

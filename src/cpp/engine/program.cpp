@@ -253,6 +253,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
   request.additive = adds_coded(shape);
   Program program;
   program.shape = shape, program.world = world, program.rank = rank;
+  program.ranks_here = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[rank]));
   for (;; request.segments *= 2) {
     const Plan plan = build_plan(shape.algorithm, request);
     const Layout layout = cut(plan, shape.count, align_of(shape), shape.counts);

@@ -48,6 +48,7 @@ struct Instruction {
 struct Program {
   Shape shape;  // algorithm and segments as chosen
   int world = 1, rank = 0, lanes = 0;
+  int ranks_here = 1;  // of this rank's node
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> lane_steps;
   std::vector<std::pair<size_t, size_t>>

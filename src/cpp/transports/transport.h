@@ -96,7 +96,7 @@ struct SendProgress {
   // Set by the caller: private memory goes the way, read where it lies or staged, that the transport would
   // not take by itself.
   bool otherwise = false;
-  size_t footprint = 0;  // set by the caller: bytes of all ranks' arrays
+  size_t footprint = 0;  // set by the caller: bytes of the arrays of this node's ranks
   // On emulated links, in ns of the steady clock: when the message comes to the next port on its way, which
   // is `port` (to the first one when it is ready), when it has passed the last one, and when its last byte is
   // there; 0: not known yet.
