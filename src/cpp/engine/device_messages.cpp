@@ -8,9 +8,10 @@
 namespace gpucomm {
 
 std::unique_ptr<DeviceMessages> open_device_messages(DeviceWay way, std::shared_ptr<Transport> transport,
-                                                     NcclSource nccl, int rank, int world) {
+                                                     NcclSource nccl, const Fate& fate) {
+  const int rank = fate.rank(), world = fate.world();
   if (way == DeviceWay::nccl)
-    return std::make_unique<NcclMessages>(std::move(transport), std::move(nccl), rank, world);
+    return std::make_unique<NcclMessages>(std::move(transport), std::move(nccl), fate);
   if (way == DeviceWay::staged) return std::make_unique<StagedMessages>(std::move(transport), rank, world);
   if (way == DeviceWay::arenas) return std::make_unique<ArenaMessages>(std::move(transport), rank, world);
   Common* const common = transport->common();

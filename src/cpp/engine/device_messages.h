@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/device_calls.h"
+#include "engine/fate.h"
 #include "engine/message.h"
 
 namespace gpucomm {
@@ -34,6 +35,6 @@ class DeviceMessages {
 
 // `nccl`: where that is the way.
 std::unique_ptr<DeviceMessages> open_device_messages(DeviceWay way, std::shared_ptr<Transport> transport,
-                                                     NcclSource nccl, int rank, int world);
+                                                     NcclSource nccl, const Fate& fate);
 
 }  // namespace gpucomm

@@ -6,8 +6,7 @@ namespace gpucomm {
 
 // The first such message opens the way, before anything is announced.
 void PointToPoint::reside(Message& m, const Residence& residence) {
-  if (!on_device_)
-    on_device_ = open_device_messages(residence.way, transport_, residence.nccl, fate_.rank(), fate_.world());
+  if (!on_device_) on_device_ = open_device_messages(residence.way, transport_, residence.nccl, fate_);
   m.over_nccl = residence.way == DeviceWay::nccl;
   m.device = residence.device, m.stream = residence.stream, m.stream_waits = residence.stream_waits;
   on_device_->stream_for(m);

@@ -27,7 +27,7 @@ NcclCalls::NcclCalls(std::shared_ptr<Transport> transport, NcclSource source, st
       nodes_(std::move(nodes)),
       rank_(rank),
       everybody_(nodes_.size()),
-      watch_(transport_, rank, static_cast<int>(nodes_.size())),
+      watch_(*transport_, rank, static_cast<int>(nodes_.size())),
       meeting_(side_shape(Collective::all_reduce, Dtype::float32, 0, "one_shot"), nodes_, rank) {
   std::iota(everybody_.begin(), everybody_.end(), 0);
 }

@@ -22,13 +22,13 @@ namespace gpucomm {
 
 class NcclMessages : public DeviceMessages {
  public:
-  NcclMessages(std::shared_ptr<Transport> transport, NcclSource source, int rank, int world)
+  NcclMessages(std::shared_ptr<Transport> transport, NcclSource source, const Fate& fate)
       : transport_(std::move(transport)),
         source_(std::move(source)),
-        watch_(transport_, rank, world),
-        rank_(rank),
-        world_(world),
-        streams_(rank, world, "over NCCL") {}
+        watch_(fate.control(), fate.rank(), fate.world()),
+        rank_(fate.rank()),
+        world_(fate.world()),
+        streams_(rank_, world_, "over NCCL") {}
   ~NcclMessages() override;
 
   Stream stream_for(const Message& message) override;

@@ -9,11 +9,11 @@ void NcclWatch::check_peers(const std::vector<int>& peers) {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look_) return;
   next_look_ = now + kLookEvery;
-  transport_->look();
+  control_.look();
   for (const int peer : peers) {
-    const std::string why = peer == rank_ ? "" : transport_->gone(peer);
+    const std::string why = peer == rank_ ? "" : control_.gone(peer);
     if (!why.empty() && why != kHasClosed)
-      fail_lost(*transport_, peer, why, rank_, world_, "for what NCCL has enqueued");
+      fail_lost(control_, peer, why, rank_, world_, "for what NCCL has enqueued");
   }
 }
 

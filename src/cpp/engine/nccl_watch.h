@@ -2,7 +2,6 @@
 // ends that must come soon.
 #pragma once
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,8 +17,8 @@ inline constexpr std::chrono::milliseconds kNcclFarewell{2000};
 
 class NcclWatch {
  public:
-  NcclWatch(std::shared_ptr<Transport> transport, int rank, int world)
-      : transport_(std::move(transport)), rank_(rank), world_(world) {}
+  // `control`: carries the poison.
+  NcclWatch(Transport& control, int rank, int world) : control_(control), rank_(rank), world_(world) {}
   // Throws peer_lost where one of them is gone; looks now and then only. Who has closed its communicator was
   // through with its own part.
   void check_peers(const std::vector<int>& peers);
@@ -27,7 +26,7 @@ class NcclWatch {
   [[noreturn]] void time_out(const std::string& device, double waited_s) const;
 
  private:
-  std::shared_ptr<Transport> transport_;
+  Transport& control_;
   int rank_, world_;
   std::chrono::steady_clock::time_point next_look_{};
 };
