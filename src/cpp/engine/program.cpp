@@ -39,13 +39,14 @@ std::vector<bool> folded_pieces(const Plan& plan) {
   return folded;
 }
 
+bool only_writes(const Step& step) { return step.kind == StepKind::recv || step.kind == StepKind::copy; }
+
 // Of a plan's pieces those in `space` that a step reads, or may.
-std::vector<bool> read_pieces(const Plan& plan, Space space) {
+std::vector<bool> pieces_read(const Plan& plan, Space space) {
   std::vector<bool> read(plan.pieces());
   for (const Step& step : plan.steps) {
-    const bool writes_only = step.kind == StepKind::recv || step.kind == StepKind::copy;
     const bool reads = step.kind != StepKind::recv && step.source.space == space;
-    if (reads || (!writes_only && step.target.space == space))
+    if (reads || (!only_writes(step) && step.target.space == space))
       std::fill_n(read.begin() + step.piece, step.pieces, true);
   }
   return read;
@@ -86,7 +87,7 @@ class Compiler {
         item_(item),
         program_(program),
         receivers_(std::move(receivers)),
-        read_{read_pieces(plan, Space::input), read_pieces(plan, Space::output)},
+        read_{pieces_read(plan, Space::input), pieces_read(plan, Space::output)},
         sent_(plan.world),
         received_(plan.world) {}
 
@@ -111,9 +112,8 @@ class Compiler {
   }
 
   bool unread(const Step& step) const {
-    const bool writes_only = step.kind == StepKind::recv || step.kind == StepKind::copy;
     const auto space = static_cast<size_t>(step.target.space);
-    if (!writes_only || space >= read_.size()) return false;
+    if (!only_writes(step) || space >= read_.size()) return false;
     const auto begin = read_[space].begin() + step.piece;
     return std::find(begin, begin + step.pieces, true) == begin + step.pieces;
   }
