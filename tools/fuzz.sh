@@ -8,5 +8,5 @@ clang=${CLANGXX:-clang++}
 command -v "$clang" > /dev/null || { echo "$clang was not found: install Clang, or name it in CLANGXX" >&2; exit 1; }
 mkdir -p build/fuzz/corpus
 "$clang" -std=c++20 -O1 -g -ffp-contract=off -fno-sanitize-recover=all -fsanitize=fuzzer,address,undefined -Isrc/cpp \
-  tests/fuzz/decode.cpp src/cpp/codecs/*.cpp src/cpp/base/{copy,env,simd}.cpp -o build/fuzz/decode
+  tests/fuzz/decode.cpp src/cpp/codecs/*.cpp src/cpp/base/*.cpp -o build/fuzz/decode
 build/fuzz/decode -max_total_time="$seconds" -max_len=4096 -artifact_prefix=build/fuzz/ build/fuzz/corpus

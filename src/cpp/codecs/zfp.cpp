@@ -49,7 +49,9 @@ GPUCOMM_BLOCK bool transform(const float* in, Batch& batch) {
       max_bits = magnitude > max_bits ? magnitude : max_bits;
     }
     most = max_bits > most ? max_bits : most;
-    const Planes planes = blocks::zfp::encode(x, max_bits < blocks::kInfinityBits ? max_bits : 0);
+    const bool finite = max_bits < blocks::kInfinityBits;
+    for (int i = 0; i < 4; ++i) x[i] = finite ? x[i] : 0;  // Inf and NaN convert to no integer
+    const Planes planes = blocks::zfp::encode(x, finite ? max_bits : 0);
     batch.high[b] = planes.high;
     batch.low[b] = planes.low;
     batch.field[b] = max_bits ? (max_bits >> 23) + 1 : kEmpty;
