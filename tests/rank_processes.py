@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["end", "leave", "start", "told_at_the_end"]
+__all__ = ["end", "leave", "left_since", "litter", "start", "told_at_the_end"]
 
 
 def start(script: str, environments: Sequence[Mapping[str, str]]) -> list[subprocess.Popen[str]]:
@@ -44,6 +46,23 @@ def told_at_the_end(process: subprocess.Popen[str]) -> list[Any]:
     assert process.returncode == 0, err
     told: list[Any] = json.loads(out.splitlines()[-1])
     return told
+
+
+def litter() -> set[str]:
+    """Return what there is of gpucomm on this machine: files in /dev/shm and /tmp, sockets."""
+    files = {str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).iterdir() if "gpucomm" in p.name}
+    sockets = Path("/proc/net/unix").read_text().splitlines()
+    return files | {line.split()[-1] for line in sockets if "@gpucomm" in line}
+
+
+def left_since(before: set[str]) -> set[str]:
+    """Return what has come since and stays; what jobs of other tests made meanwhile goes with them."""
+    left = litter() - before
+    deadline = time.monotonic() + 30
+    while left and time.monotonic() < deadline:
+        time.sleep(0.1)
+        left &= litter()
+    return left
 
 
 def end(processes: Sequence[subprocess.Popen[str]]) -> None:

@@ -204,18 +204,14 @@ def test_a_killed_rank_is_named(ranks, algorithm, count, wait):
     ranks += rank_processes.start(script, [{"GPUCOMM_ARENA_MIB": "2"}] * 3)
     for process in ranks:
         assert process.stdout.readline() == "started\n"
-    before = litter()
+    before = rank_processes.litter()
     ranks[1].send_signal(signal.SIGKILL)
     killed = time.monotonic()
     for process in (ranks[0], ranks[2]):
         kind, text, closed = told_at_the_end(process)
         assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
     assert time.monotonic() - killed < 5
-    assert litter() <= before
-
-
-def litter() -> set[str]:
-    return {p.name for folder in ("/dev/shm", "/tmp") for p in Path(folder).iterdir() if "gpucomm" in p.name}
+    assert not rank_processes.left_since(before)
 
 
 LAST_WORDS = """

@@ -176,20 +176,11 @@ def test_a_thread_that_waits_for_ever_does_not_spoil_the_end(ranks):
 
 
 def test_nothing_is_left_behind(ranks):
-    def litter() -> set[str]:
-        files = {
-            str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).iterdir() if "gpucomm" in p.name
-        }
-        sockets = {
-            line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@gpucomm" in line
-        }
-        return files | sockets
-
-    before = litter()
+    before = rank_processes.litter()
     ranks += start(2)
     for process in ranks:
         assert process.stdout.readline() == "started\n"
     for process in ranks:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert litter() <= before
+    assert not rank_processes.left_since(before)
