@@ -288,3 +288,18 @@ def test_auto_leaves_what_is_only_for_those_who_name_it(collective: str) -> None
 
     tried = run_ranks(2, body)[0]
     assert "coded_ring" in tried and "ring_per_hop" in named_only and not tried & named_only
+
+
+def test_what_is_learnt_of_a_fixed_codec_holds_for_every_eps() -> None:
+    """Each width is a kind of its own; a loop whose EPS changes in every call learns, and does not grow."""
+
+    def body(comm: Communicator) -> Any:
+        comm.set_links(_core.Links("switch", alpha=1e-5, beta=1e-5))
+        for call in range(ENOUGH):
+            comm.all_reduce(np.ones(1 << 14, np.float32), codec=f"fixed:{0.1 + call / 1000}")
+        comm.all_reduce(np.ones(1 << 14, np.float32), codec="fixed:0.001")
+        return [(row["codec"], len(row["agreements"])) for row in comm.tuning() if row["codec"]]
+
+    rows = run_ranks(2, body)[0]
+    assert [codec for codec, _ in rows] == ["fixed, 16 bits", "fixed, 8 bits"]
+    assert rows[0][1] == 0 < rows[1][1]

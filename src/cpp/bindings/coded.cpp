@@ -47,6 +47,8 @@ std::byte* PyCommunicator::error_for(const Options& options) const {
 }
 
 PyCommunicator::Known& PyCommunicator::known_codec(const std::string& spec) {
+  constexpr size_t kMost = 512;
+  if (codecs_.size() >= kMost && !codecs_.contains(spec)) codecs_.clear();
   Known& known = codecs_[spec];
   if (!known.codec) known.codec = parse_codec(spec);
   return known;
@@ -66,12 +68,13 @@ void PyCommunicator::check_codec(const Shape& call) {
 // magnitude of all ranks first gets it, in a small call of its own that is waited for.
 std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::string& spec,
                                                        const std::byte* input, size_t count, Seconds limit) {
-  auto& [codec, smallest] = known_codec(spec);
+  const std::shared_ptr<const Codec> codec = known_codec(spec).codec;
   call.codec = codec;
   check_codec(call);
   if (!codec->traits().needs_maximum) return codec;
   core_->check_wish(call);  // before the ranks agree on anything
   if (call.algorithm == "auto" && core_->world() > 1) {
+    auto& smallest = known_codec(spec).smallest;
     if (!smallest) smallest = codec->agreed(0, core_->world());
     call.codec = smallest;
     measure_coding(call, limit);
@@ -92,7 +95,7 @@ std::optional<Choice> PyCommunicator::settled_without_codec(py::object object, c
   Shape call = shape(Collective::reduce_scatter, x, {"auto"});
   call.codec = known_codec(spec).codec;
   call.tells_error = tells_error;
-  const bool known = core_->frozen() || (core_->links_known() && core_->coding_known(call.codec->spec()));
+  const bool known = core_->frozen() || (core_->links_known() && core_->coding_known(*call.codec));
   if (call.on_device || call.codec->traits().needs_maximum || !known) return {};
   return core_->settled_without_codec(call);
 }
@@ -106,8 +109,7 @@ void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limi
 // Once for each codec, before its first call that leaves the choice to us. All ranks at once, as in calls:
 // they may have less than a core each.
 void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
-  const std::string spec = call.codec->spec();
-  if (core_->frozen() || core_->coding_known(spec)) return;
+  if (core_->frozen() || core_->coding_known(*call.codec)) return;
   std::array<double, 2> seconds{};
   prepare(call, [&] {
     agree_on_largest(seconds.data(), seconds.size(), limit);
@@ -117,7 +119,7 @@ void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
     }
     agree_on_largest(seconds.data(), seconds.size(), limit);
   });
-  core_->set_coding(spec, {1, seconds[0], seconds[1]});
+  core_->set_coding(*call.codec, {1, seconds[0], seconds[1]});
 }
 
 }  // namespace gpucomm

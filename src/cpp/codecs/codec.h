@@ -55,6 +55,8 @@ class Codec {
 
   virtual const CodecTraits& traits() const = 0;
   virtual std::string spec() const = 0;  // what parse_codec makes this codec of
+  // Codecs of one kind take as long and give as many bytes: what is learnt of one holds for all.
+  virtual std::string kind() const { return spec(); }
   virtual bool takes(Dtype dtype) const = 0;
   virtual size_t max_bytes(size_t count, Dtype dtype) const = 0;
 

@@ -75,6 +75,9 @@ class Fixed final : public FloatCodec {
 
   const CodecTraits& traits() const override { return traits_; }
   std::string spec() const override { return spec_; }
+  std::string kind() const override {
+    return setting_.width ? concat("fixed, ", setting_.width, " bits") : "fixed";
+  }
 
   void add(const std::byte* in, size_t bytes, std::byte* into) const override {
     with_integer([&]<class T>(T) { add_as<std::make_unsigned_t<T>>(in, bytes, into); });

@@ -111,7 +111,7 @@ Kind kind_of(const Shape& shape) {
           shape.algorithm,
           shape.segments,
           shape.root,
-          shape.codec ? shape.codec->spec() : "",
+          shape.codec ? shape.codec->kind() : "",
           shape.tells_error};
 }
 

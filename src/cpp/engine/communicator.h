@@ -121,13 +121,13 @@ class Communicator : public Drivable {
   const Links& links() const { return programs_.links(); }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);
-  bool coding_known(const std::string& spec) const {
+  bool coding_known(const Codec& codec) const {
     std::lock_guard lock(mutex_);
-    return programs_.coding_known(spec);
+    return programs_.coding_known(codec);
   }
-  void set_coding(const std::string& spec, const Coding& coding) {
+  void set_coding(const Codec& codec, const Coding& coding) {
     std::lock_guard lock(mutex_);
-    programs_.set_coding(spec, coding);
+    programs_.set_coding(codec, coding);
   }
   // Throws what is wrong with the algorithm or the codec of a call.
   void check_wish(const Shape& wish) const {

@@ -81,7 +81,7 @@ std::shared_ptr<const Program> Programs::get(const Shape& wish, const Tuning* tu
 const std::vector<Choice>& Programs::candidates(const Shape& shape) {
   Coding coding;
   if (shape.codec) {
-    const auto known = codings_.find(shape.codec->spec());
+    const auto known = codings_.find(shape.codec->kind());
     coding = known == codings_.end() ? kTypicalCoding : known->second;
     constexpr size_t kMany = 1 << 16;
     coding.ratio =
@@ -104,8 +104,7 @@ std::vector<Choice> Programs::tried(const Shape& wish) {
 
 // What a log says of such a call, with its codec agreed on or without one.
 std::optional<bool> Programs::replayed_refusal(const Shape& wish) const {
-  const std::string spec = wish.codec->spec();
-  const std::string asked = spec.substr(0, spec.find(':', spec.find(':') + 1));
+  const std::string agreed = wish.codec->kind(), asked = agreed.substr(0, agreed.find(','));
   Kind kind = kind_of(wish);
   auto& [collective, width, algorithm, segments, root, codec, tells_error] = kind;
   for (const auto& [known, learnt] : replayed_) {

@@ -26,9 +26,9 @@ class Programs {
   std::shared_ptr<const Program> get(const Shape& wish, const Tuning* tuning, int place);
 
   const Links& links() const { return links_; }
-  // What codecs cost, by spec; the same on all ranks.
-  bool coding_known(const std::string& spec) const { return codings_.contains(spec); }
-  void set_coding(const std::string& spec, const Coding& coding) { codings_[spec] = coding; }
+  // What codecs cost, by kind; the same on all ranks.
+  bool coding_known(const Codec& codec) const { return codings_.contains(codec.kind()); }
+  void set_coding(const Codec& codec, const Coding& coding) { codings_[codec.kind()] = coding; }
   // By the model, the cheapest first.
   const std::vector<Choice>& candidates(const Shape& shape);
   // Whether the model says that a call with a codec, after a small one to agree on it, is slower than
