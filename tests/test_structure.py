@@ -25,7 +25,8 @@ CPP_LAYERS = {
     "devices": {"base", "reduce", "codecs"},
     "cuda": {"base", "reduce", "codecs", "devices"},
     "engine": {"base", "reduce", "plans", "codecs", "transports", "devices"},
-    "bindings": {"base", "reduce", "plans", "codecs", "transports", "engine", "devices"},
+    "limit": {"base", "reduce", "transports"},
+    "bindings": {"base", "reduce", "plans", "codecs", "transports", "engine", "devices", "limit"},
 }
 # What a Python part may import of gpucomm, besides itself.
 LOWEST = {"_core", "errors"}

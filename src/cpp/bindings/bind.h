@@ -17,4 +17,5 @@ void bind_communicator(pybind11::module_& m);
 void bind_hot_path(pybind11::module_& m);
 void bind_devices(pybind11::module_& m);
 void bind_packs(pybind11::module_& m);
+void bind_limit(pybind11::module_& m);
 }  // namespace gpucomm

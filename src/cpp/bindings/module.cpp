@@ -13,4 +13,5 @@ PYBIND11_MODULE(_core, m) {
   gpucomm::bind_communicator(m);
   gpucomm::bind_hot_path(m);
   gpucomm::bind_packs(m);
+  gpucomm::bind_limit(m);
 }

@@ -2,8 +2,9 @@
 
 Such a file has `check(dtype)`, which runs in the command and raises UnavailableError or InvalidArgumentError
 where the library cannot take part, and `join(rank, ranks, folder, timeout)`, which runs once in every rank
-and returns a Library. It must import the library itself inside these functions only. A peer that needs an
-environment of its own has VARIANTS in place of join: see mpi.py.
+and returns a Library. It must import the library itself inside these functions only. One with `ways()` is
+timed in each of these, and one with MEMORY on arrays in that kind of memory. A peer that needs an environment
+of its own has VARIANTS in place of join: see mpi.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["Call", "Library", "aligned_zeros", "as_given", "known_peers", "peer", "storage_of"]
+__all__ = ["Call", "Library", "aligned_zeros", "as_given", "known_peers", "peer", "storage_of", "ways"]
 
 Array = npt.NDArray[Any]
 Call = Callable[[], object]
@@ -37,7 +38,7 @@ class Library(Protocol):
 
         Args:
             collective: a name of `metrics.COLLECTIVES`.
-            algorithm: "default", or one that the library knows.
+            algorithm: one of its `ways`.
             buffer: the whole buffer.
             part: this rank's part of it, a view (all_gather's argument, reduce_scatter's result).
 
@@ -67,6 +68,11 @@ def peer(name: str) -> ModuleType:
             f"unknown peer {name!r} to measure against; known: {', '.join(known_peers())}"
         )
     return importlib.import_module(f"gpucomm.bench.peer_{name}")
+
+
+def ways(name: str) -> list[str]:
+    """The algorithms of a peer that `Library.bind` knows."""
+    return list(getattr(peer(name), "ways", lambda: ["default"])())
 
 
 def storage_of(dtype: str) -> np.dtype[Any]:

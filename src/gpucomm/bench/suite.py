@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from gpucomm.bench import worker
 from gpucomm.bench.metrics import MEMORIES, ONE_THREAD, Result, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome
-from gpucomm.bench.peers import peer, storage_of
+from gpucomm.bench.peers import peer, storage_of, ways
 from gpucomm.launch import World, local
 
 __all__ = ["Suite"]
@@ -54,7 +54,7 @@ class Suite:
     def contenders(self) -> list[tuple[str, str]]:
         """(library, algorithm) of those that run in our processes, ours first."""
         ours = [(MEMORIES[memory], algorithm) for memory in self.memory for algorithm in self.algorithms]
-        return ours + [(name, "default") for name in self.peers if not _outside(name)]
+        return ours + [(name, way) for name in self.peers if not _outside(name) for way in ways(name)]
 
     @property
     def others(self) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ _TEXTS = 3  # leading columns of words; the others are figures
 
 
 def header(peers: Sequence[str]) -> list[str]:
-    """The names of the columns; a peer's ratio is its default's, in brackets its fastest variant's."""
+    """The names of the columns; a peer's ratio is its first variant's, in brackets its fastest one's."""
     figures = ["time us", "min", "max", "algbw GB/s", "busbw GB/s", *(f"{peer}/ours" for peer in peers)]
     return ["size", "library", "algorithm", *figures, "correct"]
 

@@ -14,7 +14,7 @@ from gpucomm.bench.learning import learn
 from gpucomm.bench.metrics import BY_RANK, MEMORIES, ROOTED_BY_RANK
 from gpucomm.bench.ours import Gpucomm
 from gpucomm.bench.pattern import fill, holds
-from gpucomm.bench.peers import Array, Call, Library, aligned_zeros, peer, storage_of
+from gpucomm.bench.peers import Array, Call, Library, aligned_zeros, known_peers, peer, storage_of
 from gpucomm.memory import empty
 
 __all__ = ["begin", "end", "measure", "prepare", "settle", "verify"]
@@ -53,7 +53,8 @@ def prepare(
     _session.calls = []  # gives memory back first
     buffers: dict[str, Array] = {}
     for library, algorithm in contenders:
-        memory = library if library in _session.comms else MEMORIES["private"]
+        kind = getattr(peer(library), "MEMORY", "private") if library in known_peers() else ""
+        memory = MEMORIES[kind] if kind else library
         if memory not in buffers:
             buffers[memory] = _zeros(memory, count, dtype)
         buffer, share = buffers[memory], count // comm.world
