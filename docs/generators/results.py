@@ -19,6 +19,7 @@ __all__ = [
     "training_results",
 ]
 
+_MPIS = ("openmpi", "mpich")
 RESULTS = Path(__file__).parent.parent.parent / "benchmarks" / "results"
 
 
@@ -52,32 +53,37 @@ def _ratios(file: str, by: Mapping[str, str]) -> str:
 
 
 def peer_results(name: str) -> str:
-    """Returns a size a row: our arrays in each kind of memory, and the peers: Gloo, and the fastest MPI."""
+    """Returns a size a row: our arrays in each kind of memory, and the peers: Gloo, the fastest MPI, limit."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())
     ours = [one for one in MEMORIES.values() if any(row["library"] == one for row in rows)]
-    mpis = any(row["library"] not in (*ours, "gloo") for row in rows)
+    mpis, limit = (any(row["library"] in names for row in rows) for names in (_MPIS, ("limit",)))
     lines = []
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
         here = [row for row in rows if row["bytes"] == nbytes]
         times = [min(row["time_us"] for row in here if row["library"] == one) for one in ours]
         line = [_size(nbytes), *(f"{time:,.1f}" for time in times)]
         line += _beside([row for row in here if row["library"] == "gloo"], times)
-        others = [row for row in here if row["library"] not in (*ours, "gloo")]
+        others = [row for row in here if row["library"] in _MPIS]
         if mpis:
             line += _beside([row for row in others if row["algorithm"] == "default"], times)
             line += _beside(others, times)
+        if limit:
+            line += _beside([row for row in here if row["library"] == "limit"], times)
         lines.append(line)
     kinds = dict(zip(MEMORIES.values(), ("private", "on huge pages", "gpucomm.empty"), strict=True))
     header = ["message", *(f"{kinds[one]}, us>" for one in ours), "Gloo, us", "ratio"]
     if mpis:
         header += ["best MPI as it comes, us", "ratio", "best MPI in any variant, us", "ratio"]
+    if limit:
+        header += ["limit, us", "ratio"]
     return table(header, lines)
 
 
 def _beside(peers: list[dict[str, Any]], times: list[float]) -> list[str]:
     best = min(peers, key=lambda row: row["time_us"])
-    variant = "" if best["algorithm"] == "default" else f", {best['algorithm']}"
-    of = "" if best["library"] == "gloo" else f" ({best['library']}{variant})"
+    library, variant = best["library"] * (best["library"] in _MPIS), best["algorithm"]
+    which = ", ".join(word for word in (library, variant * (variant != "default")) if word)
+    of = f" ({which})" if which else ""
     return [f"{best['time_us']:,.1f}{of}", ", ".join(f"{best['time_us'] / time:.2f}x" for time in times)]
 
 

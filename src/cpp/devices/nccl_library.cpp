@@ -68,11 +68,6 @@ void NcclLibrary::find_calls() {
   find("ncclReduceScatter", calls_.ReduceScatter);
   find("ncclGetLastError", calls_.GetLastError, false);
   find("ncclCommSplit", calls_.CommSplit, false);
-  find("ncclMemAlloc", calls_.MemAlloc, false);
-  find("ncclMemFree", calls_.MemFree, false);
-  find("ncclCommRegister", calls_.CommRegister, false);
-  find("ncclCommDeregister", calls_.CommDeregister, false);
-  find("ncclCommShrink", calls_.CommShrink, false);
 }
 
 std::string NcclLibrary::version_text() const { return text_of(version_); }

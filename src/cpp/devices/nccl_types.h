@@ -74,13 +74,8 @@ struct Calls {
   int (*AllGather)(const void*, void*, size_t count_each, int type, Comm, CudaStream);
   int (*ReduceScatter)(const void*, void*, size_t count_each, int type, int op, Comm, CudaStream);
   // ------------------------------------------------------------------------------------------------
-  const char* (*GetLastError)(Comm);                                             // 2.13
-  int (*CommSplit)(Comm, int color, int key, Comm*, Config*);                    // 2.18
-  int (*MemAlloc)(void**, size_t);                                               // 2.19
-  int (*MemFree)(void*);                                                         // 2.19
-  int (*CommRegister)(Comm, void*, size_t, void** handle);                       // 2.19
-  int (*CommDeregister)(Comm, void* handle);                                     // 2.19
-  int (*CommShrink)(Comm, int* excluded, int count, Comm*, Config*, int flags);  // 2.27
+  const char* (*GetLastError)(Comm);                           // 2.13
+  int (*CommSplit)(Comm, int color, int key, Comm*, Config*);  // 2.18
 };
 
 }  // namespace gpucomm::nccl

@@ -126,15 +126,13 @@ void build(const PlanRequest& request, Plan& plan) {
 
 const Registry<Algorithm>::Add add{
     "coded_ring",
-    {"the ring with coded messages: gathered chunks are encoded once, folded ones at each hop or, by an "
-     "additive "
-     "codec, once",
-     "Zhou et al. 2023 (IPDPS); arXiv:2408.07422",
-     {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter},
-     true,
-     build,
-     false,
-     true}};
+    {.summary = "the ring with coded messages: gathered chunks are encoded once, folded ones at each hop or, "
+                "by an additive codec, once",
+     .source = "Zhou et al. 2023 (IPDPS); arXiv:2408.07422",
+     .collectives = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter},
+     .segmented = true,
+     .build = build,
+     .coded = true}};
 
 }  // namespace
 }  // namespace gpucomm

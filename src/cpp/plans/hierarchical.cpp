@@ -208,12 +208,13 @@ void build(const PlanRequest& request, Plan& plan) {
 
 const Registry<Algorithm>::Add add{
     "hierarchical",
-    {"for several nodes: reduce-scatter inside, rings across, all-gather inside; pipelined chains for a root",
-     "ours, after DASO",
-     {Collective::all_reduce, Collective::broadcast, Collective::reduce},
-     true,
-     build,
-     true}};
+    {.summary = "for several nodes: reduce-scatter inside, rings across, all-gather inside; pipelined chains "
+                "for a root",
+     .source = "ours, after DASO",
+     .collectives = {Collective::all_reduce, Collective::broadcast, Collective::reduce},
+     .segmented = true,
+     .build = build,
+     .across_nodes = true}};
 
 }  // namespace
 }  // namespace gpucomm

@@ -115,14 +115,14 @@ void build(const PlanRequest& request, Plan& plan) {
 
 const Registry<Algorithm>::Add add{
     "recursive_doubling",
-    {"ranks exchange coded partial sums with partners 1, 2, 4, ... away: as many lossy passes as stages",
-     "arXiv:2308.05199; ours: the same bits on all ranks",
-     {Collective::all_reduce},
-     true,
-     build,
-     false,
-     true,
-     true}};
+    {.summary =
+         "ranks exchange coded partial sums with partners 1, 2, 4, ... away: as many lossy passes as stages",
+     .source = "arXiv:2308.05199; ours: the same bits on all ranks",
+     .collectives = {Collective::all_reduce},
+     .segmented = true,
+     .build = build,
+     .coded = true,
+     .repeats = true}};
 
 }  // namespace
 }  // namespace gpucomm

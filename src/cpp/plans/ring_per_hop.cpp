@@ -94,16 +94,15 @@ void build(const PlanRequest& request, Plan& plan) {
   RingPerHop(request, plan).run();
 }
 
-const Registry<Algorithm>::Add add{"ring_per_hop",
-                                   {"the ring with messages coded anew at each hop; for comparison",
-                                    "Zhou et al. 2023 (IPDPS)",
-                                    {Collective::all_gather, Collective::reduce_scatter},
-                                    true,
-                                    build,
-                                    false,
-                                    true,
-                                    false,
-                                    true}};
+const Registry<Algorithm>::Add add{
+    "ring_per_hop",
+    {.summary = "the ring with messages coded anew at each hop; for comparison",
+     .source = "Zhou et al. 2023 (IPDPS)",
+     .collectives = {Collective::all_gather, Collective::reduce_scatter},
+     .segmented = true,
+     .build = build,
+     .coded = true,
+     .named_only = true}};
 
 }  // namespace
 }  // namespace gpucomm

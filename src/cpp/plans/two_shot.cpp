@@ -82,13 +82,12 @@ void build(const PlanRequest& request, Plan& plan) {
 
 const Registry<Algorithm>::Add add{
     "two_shot",
-    {"coded chunks go straight to the rank that folds them, coded sums to all: two lossy passes",
-     "ours",
-     {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter},
-     true,
-     build,
-     false,
-     true}};
+    {.summary = "coded chunks go straight to the rank that folds them, coded sums to all: two lossy passes",
+     .source = "ours",
+     .collectives = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter},
+     .segmented = true,
+     .build = build,
+     .coded = true}};
 
 }  // namespace
 }  // namespace gpucomm

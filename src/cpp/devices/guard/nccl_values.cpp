@@ -81,14 +81,5 @@ SAME(GetLastError);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0)
 SAME(CommSplit);
 #endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
-SAME(MemAlloc);
-SAME(MemFree);
-SAME(CommRegister);
-SAME(CommDeregister);
-#endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-SAME(CommShrink);
-#endif
 
 #endif
