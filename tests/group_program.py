@@ -185,6 +185,20 @@ def refusals(rank, world):
     return wrong + ([] if x[0] == world else ["the group does not go on"])
 
 
+def orders(rank, world):
+    """Two new groups' first calls, not waited for and in another order on each rank; then a message."""
+    groups = [dist.new_group(backend="gpucomm") for _ in range(2)]
+    xs = [torch.full((3,), float(rank)) for _ in groups]
+    turn = [0, 1] if rank % 2 else [1, 0]
+    began = time.monotonic()
+    works = [dist.all_reduce(xs[i], group=groups[i], async_op=True) for i in turn]
+    issued = time.monotonic() - began
+    for work in works:
+        work.wait()
+    wrong = [x for x in xs if not (x == sum(range(world))).all()]
+    return wrong + [f"issued after {issued:.1f} s"] * (issued > 5)
+
+
 def again(rank, world):
     """A group of few ranks that disagree, and a second initialisation in the same store."""
     half, wrong = dist.new_group(list(range(world - 1))), []

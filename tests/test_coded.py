@@ -463,6 +463,27 @@ def test_what_a_codec_cannot_carry_is_an_error_on_every_rank(spec: str) -> None:
         assert not isinstance(outcome, CollectiveTimeoutError)
 
 
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [pair for pair in CODED if pair[0] != "all_gather"] + [("all_gather", "coded_ring")],
+)
+@pytest.mark.parametrize("at", [4321, 9_003])
+def test_the_element_that_cannot_be_carried_is_counted_in_the_array(
+    collective: str, algorithm: str, at: int
+) -> None:
+    """Whichever piece it lies in; of what is folded, in the other rank's chunk, which is encoded."""
+
+    def body(comm: Communicator) -> None:
+        x = np.ones(20_000, np.float32)
+        if comm.rank == 1:
+            x[at] = np.inf
+        getattr(comm, collective)(x, codec="int8", algorithm=algorithm, segments=3)
+
+    for outcome in outcomes_of(2, body):
+        assert isinstance(outcome, Error)
+        assert f"codec int8 cannot carry element {at}, which is inf" in str(outcome)
+
+
 def test_a_list_of_arrays_travels_coded_too() -> None:
     def body(comm: Communicator) -> Any:
         arrays = [contribution(comm.rank, n) for n in (1000, 3, 500)]

@@ -199,8 +199,13 @@ def test_bad_arguments_are_sentences_and_send_nothing():
     def body(comm):
         me, peer = comm.rank, 1 - comm.rank
         for call, error, sentence in [
-            (lambda: comm.send(x, 2), InvalidArgumentError, r"to must be in \[0, 2\), got 2 \(rank"),
-            (lambda: comm.recv(x, -1), InvalidArgumentError, r"source must be in \[0, 2\), got -1 \(rank"),
+            (lambda: comm.send(x, 2), InvalidArgumentError, r"to must be a rank in \[0, 2\), got 2 \(rank"),
+            (lambda: comm.recv(x, -1), InvalidArgumentError, r"source must be .*, got -1 \(rank"),
+            (lambda: comm.send(x, 1.5), InvalidArgumentError, r"to must be .*, got 1.5 \(rank"),
+            (lambda: comm.recv(x, "a"), InvalidArgumentError, r"source must be .*, got 'a' \(rank"),
+            (lambda: comm.recv(x, None), InvalidArgumentError, r"source must be .*, got None \(rank"),
+            (lambda: comm.send(x, 1 << 70), InvalidArgumentError, r"to must be .*, got 118\d+ \(rank"),
+            (lambda: comm.sendrecv(x, 1 - me, x + 1, True), InvalidArgumentError, "source must .* got True"),
             (lambda: comm.send(x, me), InvalidArgumentError, f"to must be another rank, got {me}"),
             (lambda: comm.recv(x, me), InvalidArgumentError, "source must be another rank"),
             (lambda: comm.sendrecv(x, me, frozen.copy(), peer), InvalidArgumentError, "to must be another"),

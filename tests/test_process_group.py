@@ -25,7 +25,18 @@ pytestmark = pytest.mark.processes
 PROGRAM = str(Path(__file__).parent / "group_program.py")
 LOADED = " ".join(f"torch.distributed.{name}" for name in ("fsdp", "checkpoint", "tensor.parallel"))
 COLLECTIVES = ["all_reduces", "layouts", "moves", "reduce_scatters", "handles", "coalesced"]
-PARALLELISM = ["ddp", "fsdp", "tensors", "functional", "inside", "checkpoint", "options", "refusals", "again"]
+PARALLELISM = [
+    "ddp",
+    "fsdp",
+    "tensors",
+    "functional",
+    "inside",
+    "checkpoint",
+    "options",
+    "refusals",
+    "orders",
+    "again",
+]
 BETWEEN = ["layouts", "moves", "handles", "again"]  # of the checks for several nodes
 
 
@@ -224,6 +235,8 @@ def test_a_coalescing_that_has_failed_keeps_no_later_tensors(alone):
         ({"all_reduce": "int8"}, r"all_reduce must be a dict such as \{'codec': 'int8'\}, got 'int8'"),
         ({"broadcast": {"codec": "int8"}}, "broadcast has no option 'codec'"),
         ({"all_gather": {"codec": "int9"}}, "int9"),
+        ({"all_gather": {"codec": 8}}, "all_gather: a codec must be a spec such as 'int8', got 8"),
+        ({"all_reduce": {"segments": -1}}, "all_reduce: segments must be 1 or more, or None, got -1"),
         (
             {"all_reduce": {"algorithm": "two_shot"}},
             "without a codec has no algorithm 'two_shot', it has auto, .*ring",

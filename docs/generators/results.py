@@ -53,7 +53,7 @@ def _ratios(file: str, by: Mapping[str, str]) -> str:
 
 
 def peer_results(name: str) -> str:
-    """Returns a size a row: our arrays in each kind of memory, and the peers: Gloo, the fastest MPI, limit."""
+    """Returns a size a row: our arrays in each kind of memory, then Gloo, the fastest MPI and the limit."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())
     ours = [one for one in MEMORIES.values() if any(row["library"] == one for row in rows)]
     mpis, limit = (any(row["library"] in names for row in rows) for names in (_MPIS, ("limit",)))

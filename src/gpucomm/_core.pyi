@@ -21,6 +21,8 @@ __all__: list[str] = [
     "HostDevice",
     "HostDeviceArray",
     "HostGraph",
+    "Limit",
+    "LimitCall",
     "Line",
     "Links",
     "Meter",
@@ -637,6 +639,10 @@ class HostDevice(Device):
         """
         What the stream gets from here on is kept for a graph, by CUDA's rules.
         """
+    def break_down(self) -> None:
+        """
+        Throws from here on, as CUDA after an illegal access.
+        """
     def end_capture(
         self, stream: typing.SupportsInt | typing.SupportsIndex
     ) -> HostGraph:
@@ -938,6 +944,10 @@ class Communicator:
         """
         After a fault: the ranks that go on, the same on all of them; this one may have come too late.
         """
+    def _time_codec(self, codec: str) -> None:
+        """
+        What "auto" needs to know of a codec; every rank must call it at the same point of its calls.
+        """
     def abort(self) -> None:
         """
         Ends it on every rank, at once and for good: calls under way and later ones raise and name this rank.
@@ -1107,6 +1117,10 @@ class Communicator:
     def close(self) -> None:
         """
         Ends this rank's part; calls under way fail on every rank. Again: nothing.
+
+        Raises:
+            MismatchError: the ranks have not made the same calls, and none was left that would have shown it: two
+                roots of a short broadcast, say. It is closed all the same.
         """
     def flight_log(self) -> list:
         """
@@ -1156,7 +1170,7 @@ class Communicator:
     def recv(
         self,
         x: typing.Any,
-        source: typing.SupportsInt | typing.SupportsIndex,
+        source: typing.Any,
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
@@ -1286,7 +1300,7 @@ class Communicator:
     def send(
         self,
         x: typing.Any,
-        to: typing.SupportsInt | typing.SupportsIndex,
+        to: typing.Any,
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
@@ -1323,9 +1337,9 @@ class Communicator:
     def sendrecv(
         self,
         x: typing.Any,
-        to: typing.SupportsInt | typing.SupportsIndex,
+        to: typing.Any,
         out: typing.Any,
-        source: typing.SupportsInt | typing.SupportsIndex,
+        source: typing.Any,
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
@@ -1375,7 +1389,7 @@ class Communicator:
     @property
     def closed(self) -> bool:
         """
-        Whether it was closed, by close() or by a fault.
+        Whether it was closed, by close() or by a fault, of any rank.
         """
     @property
     def emulation(self) -> dict:
@@ -1453,6 +1467,37 @@ class Awaiting:
     def release(self) -> None:
         """
         They are there, or never will be.
+        """
+
+class LimitCall:
+    """
+    A call of Limit, ready to be made.
+    """
+    def __call__(self) -> None: ...
+
+class Limit:
+    """
+    Collectives of processes on one node as plain loops: what its memory allows.
+
+    float32, sum, in place, root 0; for the benchmark.
+    """
+    @staticmethod
+    def region_bytes(world: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The size of the memory that all ranks share.
+        """
+    def __init__(
+        self,
+        region: typing_extensions.Buffer,
+        rank: typing.SupportsInt | typing.SupportsIndex,
+        world: typing.SupportsInt | typing.SupportsIndex,
+        timeout_s: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+    def call(
+        self, collective: str, way: str, x: numpy.typing.NDArray[numpy.float32]
+    ) -> LimitCall:
+        """
+        A call on this array: `way` "staged" or "attach".
         """
 
 def add_gpu(

@@ -265,11 +265,17 @@ void bind_communicator(py::module_& m) {
       .def_property_readonly(
           "_identity", [](PyCommunicator& c) { return c.core().identity(); },
           "A number that only the ranks of this communicator know; 0: its maker gave none.")
+      .def("_time_codec", &PyCommunicator::time_codec, "codec"_a,
+           "What \"auto\" needs to know of a codec; every rank must call it at the same point of its calls.")
       .def(
           "_refuse", [](PyCommunicator& c, Text call, Text why) { c.core().refuse(call, why); }, "call"_a,
           "why"_a, "Tells the other ranks that this one does not make the next call, \"split\" say.")
-      .def("close", &PyCommunicator::close,
-           "Ends this rank's part; calls under way fail on every rank. Again: nothing.")
+      .def("close", &PyCommunicator::end,
+           R"(Ends this rank's part; calls under way fail on every rank. Again: nothing.
+
+Raises:
+    MismatchError: the ranks have not made the same calls, and none was left that would have shown it: two
+        roots of a short broadcast, say. It is closed all the same.)")
       .def("stats", &PyCommunicator::stats,
            "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls and, of these, "
            "device_calls, "
@@ -318,8 +324,9 @@ void bind_communicator(py::module_& m) {
           "timeout", [](const PyCommunicator& c) { return c.core().timeout().count(); },
           "Seconds that a call may take unless it says otherwise.")
       .def_property_readonly(
-          "closed", [](const PyCommunicator& c) { return c.core().closed(); },
-          "Whether it was closed, by close() or by a fault.");
+          "closed",
+          [](const PyCommunicator& c) { return c.core().closed() || c.core().fate().fault().has_value(); },
+          "Whether it was closed, by close() or by a fault, of any rank.");
 }
 
 }  // namespace gpucomm

@@ -262,6 +262,7 @@ void bind_devices(py::module_& m) {
       .def_static(
           "stream_function", [] { return reinterpret_cast<Address>(&HostDevice::call); },
           "The address of a C function (stream, function, argument) that makes a stream call the function.")
+      .def("break_down", &HostDevice::break_down, "Throws from here on, as CUDA after an illegal access.")
       .def("enqueued", &HostDevice::enqueued, "kind"_a, "Pieces of work so far: \"copy\", \"reduce\", ...");
 }
 

@@ -69,10 +69,20 @@ Raises:
 
 }  // namespace
 
+// A whole number; one beyond an int is as wrong as any that no rank has.
+int PyCommunicator::peer_of(const char* what, py::handle rank) const {
+  constexpr Py_ssize_t kNone = -1;
+  const bool whole = PyIndex_Check(rank.ptr()) && !PyBool_Check(rank.ptr());
+  const Py_ssize_t number = whole ? PyNumber_AsSsize_t(rank.ptr(), nullptr) : kNone;
+  if (PyErr_Occurred()) throw py::error_already_set();
+  if (!whole || number < 0 || number >= core_->world())
+    fail(ErrorKind::invalid_argument, what, " must be a rank in [0, ", core_->world(), "), got ",
+         std::string(py::repr(rank)), where());
+  return static_cast<int>(number);
+}
+
 void PyCommunicator::check_peer(const char* what, int peer) const {
   check_not_forked();
-  if (peer < 0 || peer >= core_->world())
-    fail(ErrorKind::invalid_argument, what, " must be in [0, ", core_->world(), "), got ", peer);
   if (peer == core_->rank())
     fail(ErrorKind::invalid_argument, what, " must be another rank, got ", peer,
          ": only sendrecv, with to and source this rank, copies");
@@ -166,7 +176,8 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
 void bind_point_to_point(py::class_<PyCommunicator>& type) {
   type.def(
           "send",
-          [](PyCommunicator& c, Object x, int to, Maybe timeout, bool async_op, Handle stream) {
+          [](PyCommunicator& c, Object x, Object rank, Maybe timeout, bool async_op, Handle stream) {
+            const int to = c.peer_of("to", rank);
             return c.or_tell(true, to,
                              [&] { return c.send(x, to, with_stream(stream, {"", {}, timeout, async_op})); });
           },
@@ -174,7 +185,8 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           "stream"_a = py::none(), kSend)
       .def(
           "recv",
-          [](PyCommunicator& c, Object x, int source, Maybe timeout, bool async_op, Handle stream) {
+          [](PyCommunicator& c, Object x, Object rank, Maybe timeout, bool async_op, Handle stream) {
+            const int source = c.peer_of("source", rank);
             return c.or_tell(false, source, [&] {
               return c.recv(x, source, with_stream(stream, {"", {}, timeout, async_op}));
             });
@@ -183,8 +195,9 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           "stream"_a = py::none(), kRecv)
       .def(
           "sendrecv",
-          [](PyCommunicator& c, Object x, int to, Object out, int source, Maybe timeout, bool async_op,
-             Handle stream) {
+          [](PyCommunicator& c, Object x, Object target, Object out, Object origin, Maybe timeout,
+             bool async_op, Handle stream) {
+            const int to = c.peer_of("to", target), source = c.peer_of("source", origin);
             // Whoever waits for what this rank sends makes the others end too.
             return c.or_tell(true, to, [&] {
               return c.sendrecv(x, to, out, source, with_stream(stream, {"", {}, timeout, async_op}));

@@ -106,6 +106,13 @@ void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limi
   blocking(*core_, [&] { core_->run(own(largest_of(count, purpose)), {bytes, bytes}, limit); });
 }
 
+void PyCommunicator::time_codec(const std::string& spec) {
+  Shape call{.op = Op::sum, .dtype = Dtype::float32};
+  call.codec = known_codec(spec).codec;
+  if (call.codec->traits().needs_maximum) call.codec = call.codec->agreed(0, core_->world());
+  if (core_->world() > 1) measure_coding(call, core_->timeout());
+}
+
 // Once for each codec, before its first call that leaves the choice to us. All ranks at once, as in calls:
 // they may have less than a core each.
 void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {

@@ -366,6 +366,20 @@ void PyCommunicator::close() {
   }
 }
 
+void PyCommunicator::end() {
+  std::optional<Error> unlike;
+  if (!forked()) {
+    py::gil_scoped_release released;
+    try {
+      core_->check_ended_calls();
+    } catch (const Error& error) {
+      unlike = error;
+    }
+  }
+  close();
+  if (unlike) throw *unlike;
+}
+
 py::dict PyCommunicator::stats() const {
   const Transport::Counters c = core_->transport_counters();
   py::dict table;

@@ -159,6 +159,10 @@ class PyCommunicator {
   void abort();
   std::vector<int> survivors(int round, double patience_s);
   void close();
+  // Before the first call with a codec, which would wait for it.
+  void time_codec(const std::string& spec);
+  // As close(), of which its caller hears: throws what check_ended_calls() finds.
+  void end();
   pybind11::dict stats() const;
 
   // Runs `call` and adds the rank to what it says of a bad argument.
@@ -185,6 +189,7 @@ class PyCommunicator {
   }
 
   std::string where() const;  // "(rank 0 of 2)", for error texts
+  int peer_of(const char* what, pybind11::handle rank) const;
 
   Communicator& core() { return *core_; }
   const Communicator& core() const { return *core_; }

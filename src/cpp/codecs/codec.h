@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 #include "base/registry.h"
 
 namespace gpucomm {
@@ -32,6 +33,21 @@ struct CodecTraits {
   bool needs_maximum;  // cannot encode: agreed() gives the codec that can
   bool keeps_nan;      // otherwise encode refuses a NaN, in a sentence that names the element
   bool keeps_infinity;
+};
+
+// An element that encode was given and cannot carry.
+struct RefusedElement : Error {
+  RefusedElement(const std::string& spec, size_t element, float value, const char* reason)
+      : Error(ErrorKind::invalid_argument,
+              concat("codec ", spec, " cannot carry element ", element, ", which is ", value, ": ", reason)),
+        spec(spec),
+        element(element),
+        value(value),
+        reason(reason) {}
+  std::string spec;
+  size_t element;
+  float value;
+  const char* reason;  // of static storage
 };
 
 struct CodecError {  // of what decode would give, against what encode was given; NaN and Inf do not count

@@ -195,9 +195,7 @@ void FloatCodec::measure(float* given, Run run, Dtype dtype, const std::byte* co
 
 void FloatCodec::refuse(const float* in, size_t begin, size_t count) const {
   for (size_t i = 0; i < count; ++i)
-    if (const char* reason = refusal(in[i]))
-      fail(ErrorKind::invalid_argument, "codec ", spec(), " cannot carry element ", begin + i, ", which is ",
-           in[i], ": ", reason);
+    if (const char* reason = refusal(in[i])) throw RefusedElement(spec(), begin + i, in[i], reason);
   GPUCOMM_CHECK(false);
 }
 

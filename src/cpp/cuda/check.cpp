@@ -34,6 +34,8 @@ static const char* meaning(cudaError_t error) {
              ", GPUCOMM_CUDA_ARCHITECTURES builds it for others";
     case cudaErrorInitializationError:
       return "; a process forked from one that used CUDA cannot use it: start it anew (spawn)";
+    case cudaErrorInvalidResourceHandle:
+      return "; is the stream one of another device?";
     case cudaErrorSystemNotReady:
       return "; is the fabric manager of this machine running?";
     default:

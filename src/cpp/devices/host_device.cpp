@@ -140,6 +140,7 @@ Event HostDevice::open_event(const std::string& handle) {
 }
 
 bool HostDevice::done(Event event) {
+  count("done");
   captures_.check(event);
   return owned(event).event->latest().done();
 }
@@ -262,6 +263,7 @@ std::string HostDevice::failure() {
 }
 
 void HostDevice::count(const char* kind) {
+  if (broken_) fail(ErrorKind::unavailable, name(), ": ", kind, " failed: it has broken down");
   std::lock_guard lock(mutex_);
   for (auto& [name, times] : enqueued_)
     if (name == kind) return void(++times);

@@ -75,6 +75,9 @@ class HostDevice : public Device {
   std::string failure() override;
   bool lost() override { return lost_.load(std::memory_order_acquire); }
 
+  // From here on it throws whatever it is asked, as CUDA does after an illegal access.
+  void break_down() { broken_ = true; }
+
   // A function of what enqueues by itself, as NCCL does on CUDA's streams; the stream is no null.
   static void call(Stream stream, void (*function)(void*), void* argument);
 
@@ -86,14 +89,15 @@ class HostDevice : public Device {
   template <class Job>
   void enqueue(const char* kind, Stream stream, Job job);
   HostStream& stream_of(Stream stream);
-  void count(const char* kind);
+  void count(const char* kind);  // of what is asked; throws where it has broken down
   void fail_with(const std::string& text);
 
   std::chrono::microseconds deferred_;
   bool shares_;
   HostCaptures captures_;
   std::atomic<bool> lost_{false};  // a process whose work this device waited for: nothing runs any more
-  mutable std::mutex mutex_;       // guards all below
+  std::atomic<bool> broken_{false};
+  mutable std::mutex mutex_;  // guards all below
   std::map<const std::byte*, SharedMemory> shared_;
   std::string failure_;
   std::vector<std::pair<std::string, size_t>> enqueued_;

@@ -53,6 +53,9 @@ class Communicator : public Drivable {
   // Waits for the end of what attempt() has begun; throws its error.
   void await(std::shared_ptr<Work> work);
   void close();
+  // Before an explicit close(): throws where a call that has ended here was another one elsewhere, or another
+  // rank has found such a thing.
+  void check_ended_calls();
   // Tells the other ranks that this one does not make the next call, "all_reduce" say.
   void refuse(const std::string& call, const std::string& why);
   // Ends it on every rank, for good: all calls under way and later ones raise.
@@ -180,6 +183,7 @@ class Communicator : public Drivable {
   void end(const Error& error);
   void interrupt() override;
   CallRecord record_of(const Work& work) const;
+  void check_alike(const CallRecord& mine, int peer) const;
   void check_peers(const Work& work) const;
   void check_refusal(const Work& work, int peer) const;
   [[noreturn]] void time_out(const Work& work, Seconds after) const;

@@ -69,16 +69,18 @@ CallRecord Communicator::record_of(const Work& work) const {
   return record;
 }
 
+void Communicator::check_alike(const CallRecord& mine, int peer) const {
+  const CallRecord theirs = transport_->call(peer, mine.sequence);
+  if (theirs.in_use && theirs.tag != mine.tag)
+    fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_, " calls ",
+         describe(mine), ", rank ", peer, " ", describe(theirs));
+}
+
 void Communicator::check_peers(const Work& work) const {
   const CallRecord mine = tagged(*work.program, work.sequence);
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
-    if (transport_->arrived(peer) >= work.sequence) {
-      const CallRecord theirs = transport_->call(peer, work.sequence);
-      if (theirs.in_use && theirs.tag != mine.tag)
-        fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_,
-             " calls ", describe(mine), ", rank ", peer, " ", describe(theirs));
-    }
+    if (transport_->arrived(peer) >= work.sequence) check_alike(mine, peer);
     check_refusal(work, peer);
     // In this order: it may complete the call and leave while we look.
     if (transport_->gone(peer).empty() || transport_->completed(peer) >= work.sequence) continue;
@@ -119,6 +121,23 @@ void Communicator::time_out(const Work& work, Seconds after) const {
   fail(ErrorKind::timeout, describe(record_of(work)), " timed out after ", after.count(), " s on rank ",
        rank_, " of ", world_, "; ranks that came: ", list(came), "; missing: ", list(missing),
        missing.empty() ? concat("; not finished: ", list(unfinished)) : "");
+}
+
+// Who has only sent, the root of short messages say, may have ended a call that no other rank makes.
+void Communicator::check_ended_calls() {
+  std::lock_guard lock(mutex_);
+  if (fate_.closed()) return;
+  try {
+    if (transport_->poisoned() && transport_->poison().kind == ErrorKind::mismatch) fate_.check_poison();
+    const uint64_t first = sequence_ > kRememberedCalls ? sequence_ - kRememberedCalls : 0;
+    for (uint64_t sequence = first + 1; queue_.empty() && sequence <= sequence_; ++sequence) {
+      const CallRecord mine = transport_->call(rank_, sequence);
+      for (int peer = 0; peer < world_ && mine.in_use; ++peer) check_alike(mine, peer);
+    }
+  } catch (const Error& error) {
+    fault(error);
+    throw;
+  }
 }
 
 void Communicator::close() {

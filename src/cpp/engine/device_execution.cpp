@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/soon.h"
 #include "engine/staging.h"
 
 namespace gpucomm {
@@ -16,7 +17,7 @@ DeviceExecution::~DeviceExecution() {
 
 // What is enqueued uses arrays that nobody may keep after this.
 void DeviceExecution::leave() {
-  if (share_ && !std::exchange(left_, true)) share_->wait_for_end();
+  if (share_ && !std::exchange(left_, true)) share_->ends(kAtAnEnd);
 }
 
 void DeviceExecution::settle() {

@@ -25,11 +25,13 @@ class Attic {
     std::unique_ptr<DeviceShare> share;
     bool closed = false;
   };
-  static bool ended(Item& item) {
+  static bool ended(Item& item) noexcept try {
     DeviceShare& share = *item.share;
     if (!share.ended()) return false;
     if (share.arena && !std::exchange(item.closed, true)) share.arena->close();
     return !share.arena || share.arena->closed_by_all();
+  } catch (const Error&) {  // a device that has failed may still use it
+    return false;
   }
 
   std::mutex mutex_;  // guards items_
@@ -51,16 +53,16 @@ void DeviceShare::mark_end() {
   held.device->record(hub_event.get(), hub.get());
 }
 
-void DeviceShare::wait_for_end() {
-  try {
-    mark_end();
-    soon(kAtAnEnd, [this] { return ended(); });
-  } catch (const Error&) {  // the device has failed
-  }
+bool DeviceShare::ends(std::chrono::milliseconds patience) noexcept try {
+  mark_end();
+  return soon(patience, [this] { return ended(); });
+} catch (const Error&) {  // the device has failed
+  return false;
 }
 
-void DeviceShare::wait_for_readers() const {
+void DeviceShare::wait_for_readers() const noexcept try {
   if (arena) soon(kShareFarewell, [this] { return arena->all_read(); });
+} catch (const Error&) {  // the device has failed: what it has is gone
 }
 
 void outlive(std::unique_ptr<DeviceShare> share) {

@@ -1,6 +1,7 @@
 // What a rank that is a process has on its device: its streams, and the arena that others read. After its
 // communicator it stays as long as its own work or another rank uses it.
 #pragma once
+#include <chrono>
 #include <memory>
 
 #include "engine/held.h"
@@ -14,10 +15,11 @@ struct DeviceShare {
   // hub_event is done when all is that the streams hold now.
   void mark_end();
   bool ended() const { return held.device->done(hub_event.get()); }
-  // Waits until what is enqueued has ended, but not for long: who is gone may have left it undone for ever.
-  void wait_for_end();
-  // ... until others have read what was sent.
-  void wait_for_readers() const;
+  // Whether what is enqueued ends in that time: who is gone may have left it undone for ever, or the device
+  // has failed.
+  bool ends(std::chrono::milliseconds patience) noexcept;
+  // Waits, not for long, until others have read what was sent.
+  void wait_for_readers() const noexcept;
 
   Held held;
   OwnStream hub;  // between the caller's streams and those of the lanes, so that calls follow one another

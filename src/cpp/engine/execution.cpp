@@ -217,8 +217,12 @@ void Execution::recode(const Instruction& in, const PieceCoding& coding) {
     own = at(copy.source, copy.source_offset);
   }
   ++decodes_;
-  if (!lost_sq_ && coding.recode(from, own, at(after.target, after.target_offset), losses(after)))
-    return void(++encodes_);
+  try {
+    if (!lost_sq_ && coding.recode(from, own, at(after.target, after.target_offset), losses(after)))
+      return void(++encodes_);
+  } catch (const RefusedElement& refused) {
+    refuse(after, refused);
+  }
   if (own != sum) copy_bytes(sum, own, in.bytes);
   coding.decode(from, sum, true);
   encode(after, coding);
@@ -233,10 +237,27 @@ Losses Execution::losses(const Instruction& in) const {
 void Execution::encode(const Instruction& in, const PieceCoding& coding) {
   const Losses told = losses(in);
   CodecError lost;
-  coding.encode(at(in.source, in.source_offset), at(in.target, in.target_offset), lost_sq_ ? &lost : nullptr,
-                told);
+  try {
+    coding.encode(at(in.source, in.source_offset), at(in.target, in.target_offset),
+                  lost_sq_ ? &lost : nullptr, told);
+  } catch (const RefusedElement& refused) {
+    refuse(in, refused);
+  }
   encodes_ += in.bytes > 0;
   if (lost_sq_) *lost_sq_ += lost.sum_sq * told.times * told.times;
+}
+
+// Counted in the caller's array: of what is gathered a rank encodes its own part, which begins there.
+void Execution::refuse(const Instruction& in, const RefusedElement& refused) const {
+  size_t begin = 0;
+  if (gathers(program_->shape.collective)) {
+    begin = in.message_offset;
+    for (const Instruction& other : program_->instructions)
+      if (other.kind == StepKind::encode) begin = std::min(begin, other.message_offset);
+  }
+  const size_t element = (in.message_offset - begin) / size_of(program_->shape.dtype) + refused.element;
+  const RefusedElement told(refused.spec, element, refused.value, refused.reason);
+  fail(told.kind, told.what(), " (rank ", program_->rank, " of ", program_->world, ")");
 }
 
 // As far as all sources are there; they may be cut into different chunks.

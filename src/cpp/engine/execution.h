@@ -47,6 +47,7 @@ class Execution {
   void code(const Instruction& in);
   Losses losses(const Instruction& in) const;
   void encode(const Instruction& in, const PieceCoding& coding);
+  [[noreturn]] void refuse(const Instruction& in, const RefusedElement& refused) const;
   void recode(const Instruction& in, const PieceCoding& coding);
   void add_wide(const Instruction& in, PieceCoding coding);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);

@@ -1,5 +1,7 @@
 #include "engine/message_streams.h"
 
+#include "base/soon.h"
+
 namespace gpucomm {
 
 MessageStreams::~MessageStreams() {
@@ -7,7 +9,7 @@ MessageStreams::~MessageStreams() {
 }
 
 void MessageStreams::wait_for_end() {
-  if (share_ && !std::exchange(waited_, true)) share_->wait_for_end();
+  if (share_ && !std::exchange(waited_, true)) share_->ends(kAtAnEnd);
 }
 
 Stream MessageStreams::stream(const Message& m) {

@@ -181,19 +181,13 @@ void NcclCalls::fault() {
   if (ended_.exchange(true)) return;
   running_.reset(), call_ = {}, phase_ = Phase::done;
   if (communicator_) communicator_->abort("the communicator has ended");
-  if (!share_) return;
-  try {
-    share_->mark_end();
-    soon(kCallsAfterFault, [this] { return share_->ended(); });
-  } catch (const Error&) {  // the device has failed
-  }
+  if (share_) share_->ends(kCallsAfterFault);
 }
 
 // Only after its own part: what a peer has not taken yet is NCCL's to keep until it is closed.
 void NcclCalls::settle() {
   if (!communicator_ || ended_) return;
-  share_->mark_end();
-  if (!soon(kNcclFarewell, [this] { return share_->ended(); })) return fault();
+  if (!share_->ends(kNcclFarewell)) return fault();
   ended_ = closed_ = true;
   try {
     communicator_->close(Deadline(std::chrono::duration<double>(kNcclFarewell).count()));

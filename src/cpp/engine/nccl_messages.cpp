@@ -107,20 +107,14 @@ void NcclMessages::fault() {
   if (std::exchange(ended_, true)) return;
   for (auto& [place, pair] : pairs_)
     if (pair.communicator) pair.communicator->abort("the communicator has ended", {});
-  if (!streams_) return;
-  try {
-    streams_->mark_end();
-    soon(kMessagesAfterFault, [this] { return streams_->ended(); });
-  } catch (const Error&) {  // the device has failed
-  }
+  if (streams_) streams_->ends(kMessagesAfterFault);
 }
 
 // Only after its own part: what a peer has not taken yet is NCCL's to keep until it is closed. All begin
 // before any waits: another rank may close them in another order.
 void NcclMessages::settle() {
   if (ended_ || !watched()) return;
-  streams_->mark_end();
-  if (!soon(kNcclFarewell, [this] { return streams_->ended(); })) return fault();
+  if (!streams_->ends(kNcclFarewell)) return fault();
   ended_ = closed_ = true;
   for (const Deadline deadline :
        {Deadline::none(), Deadline(std::chrono::duration<double>(kNcclFarewell).count())})

@@ -73,8 +73,7 @@ SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transpo
     fail(ErrorKind::unavailable, "device arrays between processes: ", why,
          "; GPUCOMM_DEVICE_TRANSPORT=staged takes them through host memory (rank ", rank_, " of ", world_,
          ")");
-  const size_t bytes = (world - 1) * kSlots * chunk_bytes_;
-  memory_ = {device_, device_->allocate_shared((bytes + kMapGrain - 1) / kMapGrain * kMapGrain)};
+  memory_ = {device_, allocate((world - 1) * kSlots * chunk_bytes_)};
   for (int p = 0; p < world_; ++p) {
     if (p == rank_) continue;
     for (int slot = 0; slot < kSlots; ++slot)
@@ -82,6 +81,13 @@ SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transpo
         events->push_back({device_, device_->make_shared_event()});
     tell(p);
   }
+}
+
+std::byte* SharedArena::allocate(size_t bytes) const try {
+  return device_->allocate_shared((bytes + kMapGrain - 1) / kMapGrain * kMapGrain);
+} catch (const Error& error) {
+  throw Error(error.kind, concat(error.what(), ", for an arena: GPUCOMM_ARENA_MIB=", env().arena_mib,
+                                 " (rank ", rank_, " of ", world_, ")"));
 }
 
 std::byte* SharedArena::slots_to(int peer) const {
@@ -187,8 +193,8 @@ bool SharedArena::all_read() const {
     const Peer& peer = peers_[p];
     if (!peer.sent || !transport_->gone(p).empty()) continue;
     if (to(p).read.load(std::memory_order_acquire) < peer.sent) return false;
-    for (const OwnEvent& event : peer.read_there)
-      if (!device_->done(event.get())) return false;
+    for (size_t slot = 0; slot < std::min<size_t>(peer.sent, kSlots); ++slot)
+      if (!device_->done(peer.read_there[slot].get())) return false;
   }
   return true;
 }

@@ -53,6 +53,7 @@ class SharedArena {
     const std::byte* slots = nullptr;                // ... of chunks to this rank
     uint64_t sent = 0, taken = 0;                    // chunks
   };
+  std::byte* allocate(size_t bytes) const;
   std::byte* slots_to(int peer) const;
   void tell(int peer);
   void open(int peer, const std::string& told);

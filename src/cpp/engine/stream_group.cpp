@@ -163,6 +163,7 @@ void StreamGroup::begin(const Launches& launches) {
     streams_.push_back(held.streams[index].get()), events_.push_back(held.events[index].get());
   }
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    if (streams_alike(rank)) continue;
     device(rank).record(came_[rank].get(), parts_[rank]->arrays.stream);
     device(0).wait(hub_.get(), came_[rank].get());
   }
@@ -192,8 +193,18 @@ void StreamGroup::end(const Launches& launches) {
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
     const StreamCall& part = *parts_[rank];
     device(rank).record(part.finished->get(), ended(rank));
-    if (part.arrays.stream_waits) device(rank).wait(part.arrays.stream, part.finished->get());
+    const bool waits = part.arrays.stream_waits && !streams_alike(rank, true);
+    if (waits) device(rank).wait(part.arrays.stream, part.finished->get());
   }
+}
+
+// Whether an earlier rank has its arrays on this rank's stream (and lets it wait): once is enough.
+bool StreamGroup::streams_alike(size_t rank, bool waiting) const {
+  const Arrays& own = parts_[rank]->arrays;
+  return std::any_of(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(rank), [&](const auto& part) {
+    const Arrays& other = part->arrays;
+    return other.stream == own.stream && other.device == own.device && (!waiting || other.stream_waits);
+  });
 }
 
 // A stream behind the hub that can record an event of the rank's device.

@@ -41,6 +41,7 @@ class StreamGroup {
   void enqueue(const Launch& launch);
   void end(const Launches& launches);
   Stream ended(size_t rank);
+  bool streams_alike(size_t rank, bool waiting = false) const;
   template <class Stage>
   void stage(Stage stage);
   void receive(const Instruction& in, const Launch& launch, const DeviceCall& call);

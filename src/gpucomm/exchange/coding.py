@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpucomm import _core
+from gpucomm.errors import InvalidArgumentError
 
 __all__ = ["LARGEST", "Coding", "magnitude"]
 
@@ -31,6 +32,8 @@ class Coding:
     """
 
     def __init__(self, spec: str | None) -> None:
+        if not isinstance(spec, str | None):
+            raise InvalidArgumentError(f"a codec must be a spec such as 'int8', or None, got {spec!r}")
         self._codec = None if spec in (None, "dense") else _core.Codec(spec)
         self._traits = self._codec.traits if self._codec is not None else {}
         self.spec = self._codec.spec if self._codec is not None else "dense"

@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.errors import CollectiveTimeoutError, UnavailableError
+from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, UnavailableError
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.fabric import Fabric
 
@@ -38,6 +38,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
 
     Raises:
         UnavailableError: torch is missing or has no Gloo.
+        InvalidArgumentError: torchrun's variables are not there.
         CollectiveTimeoutError: some ranks did not come.
     """
     where = f"rank {ranks.rank} of {ranks.world}"
@@ -55,7 +56,11 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             store, _, _ = next(distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience))
             store.set_timeout(patience)
         group = ProcessGroupGloo(PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience)
-    except (RuntimeError, ValueError) as error:
+    except ValueError as error:  # a variable is missing
+        raise InvalidArgumentError(
+            f"{where} cannot meet the other ranks by torch.distributed: {error}"
+        ) from error
+    except RuntimeError as error:
         raise CollectiveTimeoutError(
             f"{where} could not meet the other ranks by torch.distributed within {timeout:g} s: {error}"
         ) from error

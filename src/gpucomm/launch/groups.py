@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,21 +29,29 @@ _lock = threading.Lock()
 
 def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator | None:
     """See `Communicator.split`."""
-    if color is not None and (not isinstance(color, int) or isinstance(color, bool) or color < 0):
-        raise _refused(comm, "split", f"color must be a whole number from 0 up, or None, got {color!r}")
-    if not isinstance(key, int) or isinstance(key, bool):
-        raise _refused(comm, "split", f"key must be a whole number, got {key!r}")
+    if color is not None and not (_fits(color) and color >= 0):
+        raise _refused(
+            comm, "split", f"color must be a whole number from 0 to 2^63 - 1, or None, got {color!r}"
+        )
+    if not _fits(key):
+        raise _refused(comm, "split", f"key must be a whole number of 64 bits, got {key!r}")
     return _divide(comm, color, key, None)
 
 
 def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
     """See `Communicator.subset`."""
-    members = list(ranks)
-    if len(set(members)) != len(members) or not all(0 <= r < comm.world for r in members) or not members:
-        rule = f"ranks must be distinct and in [0, {comm.world}), at least one, got {members}"
+    members = list(ranks) if isinstance(ranks, Iterable) else []
+    known = all(_fits(rank) and 0 <= rank < comm.world for rank in members)
+    if not members or not known or len(set(members)) != len(members):
+        rule = f"ranks must be distinct and in [0, {comm.world}), at least one, got {ranks!r}"
         raise _refused(comm, "subset", rule)
     inside = comm.rank in members
     return _divide(comm, 0 if inside else None, members.index(comm.rank) if inside else 0, members)
+
+
+def _fits(number: Any) -> bool:
+    whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+    return whole and -(2**63) <= number < 2**63
 
 
 def _refused(comm: Communicator, call: str, text: str) -> InvalidArgumentError:

@@ -184,5 +184,7 @@ def _remember(comm: Communicator) -> None:
 
 def _close() -> None:
     if _Process.comm is not None and _Process.pid == os.getpid():
-        with contextlib.suppress(Error):
+        try:
             _Process.comm.close()
+        except Error as error:  # nobody is there any more to catch it
+            _log.error("%s", error)

@@ -59,9 +59,11 @@ def use(
             f"[ddp] the model's process group has {model.process_group.size()} ranks, but the communicator "
             f"{comm.world}: they must be the same (rank {comm.rank} of {comm.world})"
         )
-    hook = BucketHook(
-        model.module, comm, exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
-    )
+    how = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
+    for name, param in model.module.named_parameters():
+        if param.requires_grad:
+            how.require(param.dtype, name)
+    hook = BucketHook(model.module, comm, how)
     model.register_comm_hook(hook, _run)
     return hook
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -12,12 +11,13 @@ import torch
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
-from gpucomm.errors import Error, InvalidArgumentError, UnavailableError, UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, UnavailableError, UnsupportedTypeError
 from gpucomm.optim.process_group.collectives import Collectives
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.meeting import Seat, communicator_of, own_store
 from gpucomm.optim.process_group.options import Options
 from gpucomm.optim.process_group.work import Together, Work
+from gpucomm.probe import measure
 
 __all__ = ["ProcessGroup", "register"]
 
@@ -51,6 +51,7 @@ class ProcessGroup(Collectives):
         store = own_store(store, seat.world)
         self._choices = options.choices
         self._comm = communicator_of(seat, store)
+        self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
         patience = timedelta(seconds=seat.timeout_s)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), seat.rank, seat.world, patience)
@@ -58,6 +59,14 @@ class ProcessGroup(Collectives):
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             self._register_backend(torch.device(device), inner, gloo)
         _open.add(self)
+
+    def _prepare(self) -> None:
+        """All members are here; in a call that is not waited for they need not come together."""
+        if self._comm.world == 1 or self._comm.frozen:
+            return
+        measure(self._comm)
+        for codec in sorted({choice.get("codec") for choice in self._choices.values()} - {None}):
+            self._comm._time_codec(codec)
 
     @property
     def communicator(self) -> Communicator:
@@ -96,10 +105,11 @@ class ProcessGroup(Collectives):
     def shutdown(self) -> None:
         """Closes the communicator; `destroy_process_group` calls it. Calls under way fail on every rank."""
         _open.discard(self)
-        with contextlib.suppress(Error):
+        try:
             self._comm.close()
-        if self._comm._fabric is not None:
-            self._comm._fabric.close()
+        finally:
+            if self._comm._fabric is not None:
+                self._comm._fabric.close()
 
     def abort(self) -> None:
         """Ends the group on every rank, at once."""

@@ -83,7 +83,11 @@ def _check(collective: str, choice: Choice) -> None:
     if unknown := sorted(set(choice) - _KEYS[collective]):
         taken = ", ".join(sorted(_KEYS[collective]))
         raise InvalidArgumentError(f"{collective} has no option {unknown[0]!r}, it takes {taken}")
-    codec = choice.get("codec")
+    codec, segments = choice.get("codec"), choice.get("segments")
+    if not isinstance(codec, str | None):
+        raise InvalidArgumentError(f"{collective}: a codec must be a spec such as 'int8', got {codec!r}")
+    if segments is not None and (not isinstance(segments, int) or segments < 1):
+        raise InvalidArgumentError(f"{collective}: segments must be 1 or more, or None, got {segments!r}")
     if codec is not None:
         _core.Codec(codec)
     known = [

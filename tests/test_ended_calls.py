@@ -1,0 +1,138 @@
+"""Calls that have ended on every rank and were not the same: nothing was left that would have shown it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import outcomes_of, run_ranks
+
+import gpucomm
+from gpucomm import Communicator
+from gpucomm.errors import Error, MismatchError
+
+Call = Callable[[Communicator], Any]
+
+WORLD = 2
+
+
+def own_root(comm: Communicator) -> None:
+    comm.broadcast(np.ones(2), root=comm.rank, algorithm="direct")
+
+
+def own_root_of_a_list(comm: Communicator) -> None:
+    comm.broadcast([np.ones(2), np.ones(3, np.float32)], root=comm.rank, algorithm="direct")
+
+
+def own_root_of_parts(comm: Communicator) -> None:
+    comm.scatter(np.ones((WORLD, 2)), root=comm.rank, algorithm="direct")
+
+
+def own_collective(comm: Communicator) -> None:
+    if comm.rank:
+        comm.scatter(np.ones((WORLD, 2)), root=comm.rank, algorithm="direct")
+    else:
+        comm.broadcast(np.ones(2), root=comm.rank, algorithm="direct")
+
+
+def closing(comm: Communicator, call: Call, made: threading.Barrier | None) -> tuple[str, bool]:
+    """What close() says once all ranks have made the call, and whether it is closed then."""
+    call(comm)
+    if made:
+        made.wait(20)
+    try:
+        comm.close()
+    except MismatchError as error:
+        return str(error), comm.closed
+    return "", comm.closed
+
+
+@pytest.mark.parametrize("call", [own_root, own_root_of_a_list, own_root_of_parts, own_collective])
+def test_close_says_so_on_every_rank(call: Call) -> None:
+    made = threading.Barrier(WORLD)
+    for said, closed in run_ranks(WORLD, lambda comm: closing(comm, call, made)):
+        assert "the ranks do not make the same call" in said and "root 0" in said and "root 1" in said
+        assert closed
+
+
+def test_the_last_to_come_says_so() -> None:
+    """Who had closed before could not know."""
+    first = threading.Event()
+
+    def body(comm: Communicator) -> tuple[str, bool]:
+        if comm.rank:
+            first.wait(20)
+        said = closing(comm, own_root, None)
+        first.set()
+        return said
+
+    (before, _), (after, _) = run_ranks(WORLD, body)
+    assert not before and "root 0" in after and "root 1" in after
+
+
+def test_who_has_only_sent_hears_of_the_others_mismatch() -> None:
+    failed = threading.Event()
+
+    def body(comm: Communicator) -> str:
+        if comm.rank == 0:
+            comm.broadcast(np.ones(2), root=0, algorithm="direct")
+            failed.wait(20)
+            assert comm.closed  # by another rank's fault
+            with pytest.raises(MismatchError, match=r"2 float64.*3 float64|3 float64.*2 float64"):
+                comm.close()
+            return ""
+        with pytest.raises(MismatchError):
+            comm.broadcast(np.ones(3), root=0, algorithm="direct")
+        failed.set()
+        return ""
+
+    run_ranks(WORLD, body)
+
+
+def test_the_error_that_ends_a_with_block_counts() -> None:
+    made = threading.Barrier(WORLD)
+
+    def body(comm: Communicator) -> None:
+        with comm:
+            own_root(comm)
+            made.wait(20)
+            raise KeyError("the program's own")
+
+    assert all(isinstance(outcome, KeyError) for outcome in outcomes_of(WORLD, body))
+
+
+def test_calls_that_were_alike_close_in_silence() -> None:
+    """As many as are remembered and more, of all kinds of ends; groups too."""
+
+    def body(comm: Communicator) -> None:
+        group = comm.split(comm.rank % 2)
+        assert group is not None
+        for call in range(50):
+            comm.broadcast(np.ones(2), root=call % comm.world)
+            group.all_reduce(np.ones(3))
+        comm.all_to_all(np.ones(comm.world), counts=[1] * comm.world, out_counts=[1] * comm.world)
+        comm.broadcast(np.ones(2), root=1)
+        group.close(), comm.close()
+
+    run_ranks(4, body)
+
+
+@pytest.mark.processes
+def test_processes_too() -> None:
+    with gpucomm.local(WORLD) as world:
+        said = world.run(closed_by_processes)
+    assert any("root 0" in text and "root 1" in text for text in said)
+
+
+def closed_by_processes(comm: Communicator) -> str:
+    group = comm.split(0)
+    assert group is not None
+    own_root(group)
+    try:
+        group.close()
+    except Error as error:
+        return str(error)
+    return ""
