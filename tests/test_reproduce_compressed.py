@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import statistics
 import sys
 
 import jobs
@@ -183,26 +182,6 @@ def test_the_links_follow_from_the_share_that_is_wanted(share):
     found = stepped(100, 0.5)
     there = stepped(found.rate_for(share, 100), 0.5)
     assert there.share == pytest.approx(share, abs=0.01)
-
-
-@pytest.mark.processes
-@pytest.mark.timeout(300)  # three times four processes import torch
-def test_fsdp_of_a_small_run(monkeypatch):
-    monkeypatch.setattr(training, "SHARES", [0.72])
-    monkeypatch.setattr(steps, "_TRIALS", 1)
-    run = Run(hurry=8)
-    claims = [claim for claim in find("compressed-collectives").claims if claim.name.startswith("fsdp")]
-    rows = [row.as_json("source") for claim in claims for row in claim.work(run).rows]
-    check(rows)
-    assert list(dict.fromkeys(row["claim"] for row in rows)) == [claim.name for claim in claims]
-    timed = rows[0]["samples"]
-    dense = min(statistics.median(timed[name]) for name in steps._DENSE)
-    share = 1 - statistics.median(timed[steps.COMPUTE]) / dense  # of one turn each: below 0 by chance
-    assert all(row["setting"]["communication_share"] == pytest.approx(share) for row in rows)
-    by_way = rows[-1]["samples"]
-    assert by_way["dense"][0] == pytest.approx(by_way["coded_ring"][0], abs=0.05)  # begun alike
-    assert all(some[-1] < some[0] for some in by_way.values())
-    assert rows[-1]["holds"]
 
 
 def test_the_links_of_a_share_are_tried(monkeypatch):
