@@ -8,9 +8,8 @@ import sys
 
 import jobs
 import pytest
-from reproduced import check
+from reproduced import check, threads  # noqa: F401
 
-import gpucomm
 from gpucomm import _core, cli
 from gpucomm.errors import UnavailableError
 from gpucomm.reproduce import command
@@ -48,16 +47,6 @@ def modelled(collective: str, ranks: int, c: float, *, slower: float = 1.0, alph
     ways = (found.ours, PER_HOP, TWO_SHOT, Way("ring"))
     times = {way: [found.model_s(way) * (slower if way == found.ours else 1)] for way in ways}
     return found._replace(ways=times)
-
-
-@pytest.fixture
-def threads(monkeypatch):
-    """Ranks are threads of this process: quick to start."""
-
-    def local(ranks, *, links, env, timeout):
-        return gpucomm.local(ranks, threads=True, links=links, timeout=timeout)
-
-    monkeypatch.setattr("gpucomm.reproduce.run.local", local)
 
 
 def test_the_claims():
@@ -134,8 +123,9 @@ def test_the_headlines_links_follow_from_what_a_hop_takes(coding_s, power):
     assert headline_rate(lambda rate: 0.0) <= 1000 and headline_rate(lambda rate: 1e6) >= 10
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_a_small_run(collective, threads, tmp_path, monkeypatch):
+def test_a_small_run(collective, tmp_path, monkeypatch):
     """All but the durations, which a run in a hurry gets wrong."""
     monkeypatch.setattr(command, "Run", lambda quick: Run(quick, hurry=128))
     names = [name for name in CLAIMS if name.startswith("ag" if collective == "all_gather" else "rs")]
@@ -204,7 +194,8 @@ def test_the_links_of_a_share_are_tried(monkeypatch):
     assert [row.ours for row in outcome.rows if "auto" in row.unit] == [1.0] * len(steps.SHARES)
 
 
-def test_errors_of_a_small_run(threads, monkeypatch):
+@pytest.mark.usefixtures("threads")
+def test_errors_of_a_small_run(monkeypatch):
     monkeypatch.setattr(errors, "_COUNT", 1 << 12)
     rows = [row.as_json("source") for row in errors.error_bound(Run(quick=True)).rows]
     check(rows)
@@ -212,7 +203,8 @@ def test_errors_of_a_small_run(threads, monkeypatch):
     assert [row["unit"] for row in rows if row["goal"] is None] == ["RMS error of one coding, relative"]
 
 
-def test_a_broken_bound_is_seen(threads, monkeypatch):
+@pytest.mark.usefixtures("threads")
+def test_a_broken_bound_is_seen(monkeypatch):
     monkeypatch.setattr(errors, "_COUNT", 1 << 10)
     real = errors._bound
     monkeypatch.setattr(errors, "_bound", lambda *args: real(*args) / 2)
