@@ -71,6 +71,18 @@ def as_on_the_host(
     return bool(np.array_equal(found, host))
 
 
+def errors_as_on_the_host(comm: Any, codec: str) -> bool:
+    """Whether error= tells what it tells in host memory."""
+    x = np.random.default_rng(comm.rank).standard_normal(60_000, np.float32)
+    how = {"algorithm": "coded_ring", "codec": codec, "segments": 1}
+    host = np.empty_like(x)
+    comm.all_reduce(x.copy(), error=host, **how)
+    with stream_of(own(50)) as stream:
+        array, error = own(50).array(x), own(50).array(np.full_like(x, 7))
+        comm.all_reduce(array, error=error, stream=stream, async_op=True, **how).synchronize()
+        return bool(np.array_equal(own(50).host(error), host) and host.any())
+
+
 def gathered_unevenly(comm: Any, counts: list[int], **options: Any) -> bool:
     """Whether an all_gather of these counts gives the bits that it gives in host memory."""
     gpu, counts = own(50), counts[: comm.world]
@@ -260,6 +272,13 @@ def wrong_blocks(comm: Any) -> None:
     n = [5 if comm.rank == 0 else 6] * comm.world
     x, out = own(50).array(np.ones(sum(n))), own(50).array(np.ones(sum(n)))
     comm.all_to_all(x, counts=n, out_counts=n, out=out)
+
+
+def another_collective(comm: Any) -> None:
+    x = own(50).array(np.ones(60))
+    for _ in range(3):
+        comm.all_reduce(x)
+    comm.broadcast(x) if comm.rank else comm.all_reduce(x)
 
 
 def absent(comm: Any) -> None:

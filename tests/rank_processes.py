@@ -57,8 +57,8 @@ def kill_one(processes: Sequence[subprocess.Popen[str]]) -> None:
     killed = time.monotonic()
     for process in (processes[0], *processes[2:]):
         kind, text, closed = told_at_the_end(process)
-        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
-    assert time.monotonic() - killed < 5
+        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed, (kind, text, closed)
+    assert time.monotonic() - killed < 5, "it took as long as a timeout"
 
 
 def litter() -> set[str]:

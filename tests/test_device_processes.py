@@ -163,8 +163,8 @@ def test_an_arena_that_is_too_small_is_refused():
             assert name == "UnavailableError" and "an arena of 0 MiB on host device" in text
 
 
-def test_emulated_links_are_refused():
-    with gpucomm.local(2, env={"PYTHONPATH": PATH}, links="switch:100Mbit") as world:
+def test_emulated_links_are_refused(told):
+    with gpucomm.local(2, env=told, links="switch:100Mbit") as world:
         for name, text, _ in world.run(ranks_do.in_a_group, ranks_do.one_call):
             assert name == "UnavailableError" and "no emulated links" in text
 

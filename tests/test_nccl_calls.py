@@ -12,6 +12,14 @@ import pytest
 import rank_processes
 from conftest import pairs
 from rank_processes import kill_one, told_at_the_end
+from test_device_processes import (  # noqa: F401
+    test_blocks_of_sizes_that_only_two_ranks_know,
+    test_emulated_links_are_refused,
+    test_lists_of_arrays,
+    test_many_calls_that_nobody_waits_for,
+    test_premultiplied_sums,
+    test_work_waits_by_the_stream_and_synchronizes_by_the_host,
+)
 
 import gpucomm
 
@@ -51,24 +59,14 @@ def test_the_largest_magnitude_of_all_ranks(world):
     assert all(world.run(device_ranks.as_on_the_host, "all_reduce", "float32", 60_000, 50, **how))
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
-def test_premultiplied_sums(world, collective):
-    how = {"op": "premul_sum", "scale": 0.3, "algorithm": "direct", "segments": 1}
-    assert all(world.run(device_ranks.as_on_the_host, collective, "float32", 60_000, 50, **how))
-
-
 def test_premultiplied_sums_by_nccl_itself(world):
     """Of whole numbers, which its own order of sums does not round."""
     expected = sum(2 * (rank + 1) for rank in range(world.ranks))
     assert world.run(nccl_ranks.premultiplied) == [[expected] * 5] * world.ranks
 
 
-def test_lists_of_arrays(world):
-    assert world.run(device_ranks.lists, 50) == [[True] * 12] * world.ranks
-
-
 def test_what_a_codec_loses(world):
-    assert world.run(nccl_ranks.lost) == [True] * world.ranks
+    assert world.run(device_ranks.errors_as_on_the_host, "int8") == [True] * world.ranks
 
 
 @pytest.mark.parametrize(("most", "coded"), [(0.5, True), (0.02, True), (1e-9, False)])
@@ -86,23 +84,10 @@ def test_the_call_is_nccls(world):
         assert rounds and calls.count("ncclSend") == calls.count("ncclRecv") == 2 * (world.ranks - 1)
 
 
-def test_many_calls_that_nobody_waits_for(world):
-    assert world.run(device_ranks.many, 50) == [[]] * world.ranks
-
-
 def test_the_host_does_not_wait_for_the_device(told):
     with gpucomm.local(2, env=told) as world:
         world.run(nccl_ranks.connect)
         assert world.run(device_ranks.early, 60_000) == [(True, [8.0] * 10)] * 2
-
-
-def test_work_waits_by_the_stream_and_synchronizes_by_the_host(world):
-    ones = [float(world.ranks)] * 5
-    assert world.run(device_ranks.works) == [(ones, [3 * x for x in ones], True)] * world.ranks
-
-
-def test_blocks_of_sizes_that_only_two_ranks_know(world):
-    assert world.run(device_ranks.uneven) == [True] * world.ranks
 
 
 def test_groups(world):
@@ -120,7 +105,7 @@ def test_a_world_of_one_needs_no_nccl(told):
         (device_ranks.wrong_count, "MismatchError", " float64, on a device over NCCL"),
         (device_ranks.host_and_device, "MismatchError", "on a device over NCCL"),
         (device_ranks.wrong_blocks, "MismatchError", "counts and out_counts do not fit"),
-        (nccl_ranks.another_collective, "MismatchError", "all_reduce #4 (sum of 60 float64"),
+        (device_ranks.another_collective, "MismatchError", "all_reduce #4 (sum of 60 float64"),
         (nccl_ranks.native_and_ring, "MismatchError", "algorithm native, 1 segment"),
         (device_ranks.absent, "CollectiveTimeoutError", "missing: 0"),
         (device_ranks.closed, "PeerLostError", "rank 0 has closed its communicator"),
@@ -173,12 +158,6 @@ def test_another_wish_than_those_is_refused(told):
                 f"GPUCOMM_DEVICE_TRANSPORT must be auto, arena, nccl or staged, got 'mpi' (rank {rank} of 2)"
                 in text
             )
-
-
-def test_emulated_links_are_refused(told):
-    with gpucomm.local(2, env=told, links="switch:100Mbit") as world:
-        for name, text, _ in world.run(device_ranks.in_a_group, device_ranks.one_call):
-            assert name == "UnavailableError" and "no emulated links" in text
 
 
 START = """

@@ -16,6 +16,7 @@ import nccl_ranks
 import pytest
 import rank_processes
 from rank_processes import kill_one, told_at_the_end
+from test_device_processes import test_messages, test_messages_of_both_kinds_that_cross  # noqa: F401
 
 import gpucomm
 
@@ -56,14 +57,6 @@ def test_all_that_holds_of_threads_by_themselves(told):
     )
     assert ended.returncode == 0, ended.stdout
     assert " skipped" not in ended.stdout
-
-
-def test_around_a_ring(world):
-    assert world.run(device_ranks.messages, 50) == [[True] * 10] * world.ranks
-
-
-def test_messages_of_both_kinds_that_cross(world):
-    assert world.run(device_ranks.crossed)[:2] == [[2.0] * 5, [1.0] * 5]
 
 
 def test_both_ways_at_once(world):
