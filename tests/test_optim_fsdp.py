@@ -655,7 +655,7 @@ def test_the_example_compares(world, monkeypatch, capsys):
 
 def test_steps_of_a_small_run(world, monkeypatch):
     """Of `gpucomm reproduce`, all but the durations: no links are emulated here."""
-    kept = contextlib.nullcontext()  # a run ends the worlds that it starts
+    kept = contextlib.nullcontext()  # a run ends the world that it gets, but this one stays
     kept.run = world.run
     monkeypatch.setattr("gpucomm.reproduce.run.local", lambda ranks, **how: kept)
     monkeypatch.setattr(training, "SHARES", [0.72])
