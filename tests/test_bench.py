@@ -21,9 +21,10 @@ from gpucomm.bench import command, mpi_job, pattern, suite, worker
 from gpucomm.bench import mpi as mpi_module
 from gpucomm.bench.metrics import Result, busbw_factor, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome, Variant
-from gpucomm.bench.peers import aligned_zeros, known_peers, peer
+from gpucomm.bench.peers import aligned_zeros, known_peers, peer, ways
 from gpucomm.bench.table import cells, header
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, RankFailedError, UnavailableError
+from gpucomm.launch import local
 from gpucomm.units import format_seconds, format_size, parse_seconds, parse_size, parse_sizes
 
 KEYS = "collective library algorithm codec transport ranks bytes dtype time_us algbw_GBps busbw_GBps correct"
@@ -185,6 +186,7 @@ def test_wrong_arguments_are_sentences(capsys, monkeypatch, tmp_path):
     assert "--ranks 0 must be at least 1" in says("--ranks", "0")
     assert "--repeats 0 must be at least 1" in says("--repeats", "0")
     assert "--memory 'heap' must name one or more of private, huge_pages, shared" in says("--memory", "heap")
+    assert "limit takes float32 only, got float64" in says("--against", "limit", "--dtype", "float64")
     assert "must be NAME=PATH, NAME one of --against" in says("--peer-python", "mpich=/bin/sh")
     refused = says("--against", "mpich", "--peer-python", "mpich=/nowhere/python")
     assert "'/nowhere/python' cannot be executed" in refused
@@ -304,32 +306,47 @@ def test_a_run_on_shared_arrays_beside_jobs_of_their_own(tmp_path, monkeypatch, 
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
-def test_a_real_run(tmp_path: Path, monkeypatch, capsys, collective):
+def test_a_real_run(tmp_path: Path, monkeypatch, capsys):
     pytest.importorskip("cloudpickle")
-    peers = ["gloo"] if importlib.util.find_spec("torch") else []
+    theirs = [("limit", way, "shm") for way in ways("limit")]
+    if importlib.util.find_spec("torch"):
+        theirs.append(("gloo", "default", "tcp"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     file = tmp_path / "rows.json"
     arguments = f"--ranks 2 --sizes 1K --algorithms auto,ring --quick --repeats 2 --json {file}".split()
-    against = ["--against", ",".join(peers)] if peers else []
-    assert cli.main(["bench", collective, *arguments, *against]) == 0
+    peers = ",".join(dict.fromkeys(name for name, *_ in theirs))
+    assert cli.main(["bench", "reduce_scatter", *arguments, "--against", peers]) == 0
     rows = json.loads(file.read_text())
-    expected = [
-        ("gpucomm", "auto", "shm"),
-        ("gpucomm", "ring", "shm"),
-        *(("gloo", "default", "tcp") for _ in peers),
-    ]
+    expected = [("gpucomm", "auto", "shm"), ("gpucomm", "ring", "shm"), *theirs]
     assert [(row["library"], row["algorithm"], row["transport"]) for row in rows] == expected
     for row in rows:
         assert list(row) == KEYS.split()
-        assert (row["collective"], row["ranks"], row["bytes"], row["dtype"]) == (
-            collective,
-            2,
-            1024,
-            "float32",
-        )
+        about = (row["collective"], row["ranks"], row["bytes"], row["dtype"])
+        assert about == ("reduce_scatter", 2, 1024, "float32")
         assert row["correct"] is True and row["time_us"] > 0
         assert row["algbw_GBps"] == pytest.approx(1024 / row["time_us"] / 1e3)
     assert capsys.readouterr().out.count(" yes\n") == len(rows)
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+# Few bytes, one chunk, and more chunks of 256 KiB than the limit has slots for, the last one uneven.
+SIZES = (8, 40 << 10, (3 << 20) + 4)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_limit_computes_what_libraries_do(tmp_path, ranks):
+    pytest.importorskip("cloudpickle")
+    contenders, wrong = [("limit", way) for way in ways("limit")], []
+    with local(ranks, timeout=30) as world:
+        world.run(worker.begin, [], ["limit"], str(tmp_path))
+        for collective in command.COLLECTIVES:
+            for nbytes in SIZES:
+                count = elements_of(collective, nbytes, 4, ranks)
+                world.run(worker.prepare, collective, contenders, count, "float32")
+                for index, (_, way) in enumerate(contenders):
+                    if not all(world.run(worker.verify, collective, index)):
+                        wrong.append((collective, nbytes, way))
+        world.run(worker.end)
+    assert wrong == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,14 +14,6 @@ import gpucomm
 from gpucomm import _core, errors
 
 TAKEN = [(spec, dtype) for spec in CODECS for dtype in FLOATS if _core.Codec(spec).takes(dtype)]
-
-
-@pytest.fixture(params=_core.simd_levels())
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _core.simd_level()
-    _core.set_simd_level(request.param)
-    yield request.param
-    _core.set_simd_level(before)
 
 
 def counts(codec: _core.Codec) -> list[int]:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import training
 from torch.nn.parallel import DistributedDataParallel
-from training import MLP, SGD, assert_same, here, loss_of, on_ranks, train, weights
+from training import MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, train, weights
 
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Dense
@@ -84,17 +84,11 @@ def test_residuals_follow_their_parameters_and_resume_to_the_bit():
             model = wrap(module, comm, dist.PrefixStore(name, store), **options)
             return model, ddp.use(model, comm, exchange="int4", algorithm=CODED), SGD(model.parameters())
 
-        def go_on(model, hook, opt, steps):
-            for step in steps:
-                opt.zero_grad()
-                loss_of(model, comm, step).backward()
-                opt.step()
-
         model, hook, opt = begin("first", here(MLP))
-        go_on(model, hook, opt, range(3))
+        go_on(model, opt, comm, range(3))
         saved = copy.deepcopy([model.module.state_dict(), opt.state_dict(), hook.state_dict()])
         assert saved[2]["residuals"].keys() == dict(MLP.named_parameters()).keys()
-        go_on(model, hook, opt, range(3, 6))
+        go_on(model, opt, comm, range(3, 6))
         results = []
         for keep in (True, False):
             again = here(MLP)
@@ -103,7 +97,7 @@ def test_residuals_follow_their_parameters_and_resume_to_the_bit():
             opt.load_state_dict(copy.deepcopy(saved[1]))
             if keep:
                 hook.load_state_dict(saved[2])
-            go_on(other, hook, opt, range(3, 6))
+            go_on(other, opt, comm, range(3, 6))
             results.append(torch.equal(weights(other.module), weights(model.module)))
         return results
 

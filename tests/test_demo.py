@@ -103,7 +103,7 @@ def test_a_rank_that_goes_astray_is_seen_at_its_step(demo, short, monkeypatch):
 
 @pytest.mark.processes
 def test_the_whole_comparison(demo, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "ALGORITHMS", ("ring", "linear_pipeline"))
+    monkeypatch.setattr(demo, "ALGORITHMS", ("linear_pipeline",))
     picture, figures = tmp_path / "made" / "picture.png", tmp_path / "figures.json"
     status = demo.main(["--epochs", "1", "--ranks", "2", "--picture", str(picture), "--json", str(figures)])
     shown = capsys.readouterr()
@@ -112,7 +112,6 @@ def test_the_whole_comparison(demo, tmp_path, capsys, monkeypatch):
     rows = json.loads(figures.read_text())
     assert [(row["algorithm"], row["ranks"]) for row in rows] == [
         ("one process", 1),
-        ("ring", 2),
         ("linear_pipeline", 2),
     ]
     for row in rows:

@@ -18,6 +18,7 @@ from training import (
     SGD,
     Fault,
     assert_same,
+    go_on,
     here,
     loss_of,
     on_ranks,
@@ -345,13 +346,6 @@ def test_residuals_stay_with_their_parameters_when_buckets_change():
         assert not torch.equal(after["0.weight"], before["0.weight"])
 
     on_ranks(2, body)
-
-
-def go_on(model, opt, comm, steps):
-    for step in steps:
-        opt.zero_grad()
-        loss_of(model, comm, step).backward()
-        opt.step()
 
 
 @pytest.mark.parametrize("merge", ["one", "200B"])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jobs
 import pytest
 
 import gpucomm
@@ -22,7 +23,6 @@ from gpucomm.launch.cores import cgroup_quota, threads_per_rank, usable_cores
 from gpucomm.launch.environment import Ranks, detect, parse_nodes
 from gpucomm.launch.lines import Lines
 
-LAUNCHERS = ("GPUCOMM_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "LOCAL_")
 RUN = [sys.executable, "-m", "gpucomm", "run"]
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OPENMPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "1"), ("SIZE", "2"))}
@@ -39,7 +39,7 @@ SLURM = {
 
 def environment(**extra: str) -> dict[str, str]:
     """This process's environment without what a launcher set."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(jobs.FOREIGN)}
     kept["GPUCOMM_CACHE"] = os.environ["GPUCOMM_CACHE"]
     return {k: v for k, v in kept.items() if k not in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")} | extra
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import device_ranks
 import jobs
@@ -12,7 +11,15 @@ import nccl_ranks
 import pytest
 import rank_processes
 from conftest import pairs
-from rank_processes import told_at_the_end
+from rank_processes import kill_one, told_at_the_end
+from test_device_processes import (  # noqa: F401
+    test_blocks_of_sizes_that_only_two_ranks_know,
+    test_emulated_links_are_refused,
+    test_lists_of_arrays,
+    test_many_calls_that_nobody_waits_for,
+    test_premultiplied_sums,
+    test_work_waits_by_the_stream_and_synchronizes_by_the_host,
+)
 
 import gpucomm
 
@@ -52,24 +59,14 @@ def test_the_largest_magnitude_of_all_ranks(world):
     assert all(world.run(device_ranks.as_on_the_host, "all_reduce", "float32", 60_000, 50, **how))
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
-def test_premultiplied_sums(world, collective):
-    how = {"op": "premul_sum", "scale": 0.3, "algorithm": "direct", "segments": 1}
-    assert all(world.run(device_ranks.as_on_the_host, collective, "float32", 60_000, 50, **how))
-
-
 def test_premultiplied_sums_by_nccl_itself(world):
     """Of whole numbers, which its own order of sums does not round."""
     expected = sum(2 * (rank + 1) for rank in range(world.ranks))
     assert world.run(nccl_ranks.premultiplied) == [[expected] * 5] * world.ranks
 
 
-def test_lists_of_arrays(world):
-    assert world.run(device_ranks.lists, 50) == [[True] * 12] * world.ranks
-
-
 def test_what_a_codec_loses(world):
-    assert world.run(nccl_ranks.lost) == [True] * world.ranks
+    assert world.run(device_ranks.errors_as_on_the_host, "int8") == [True] * world.ranks
 
 
 @pytest.mark.parametrize(("most", "coded"), [(0.5, True), (0.02, True), (1e-9, False)])
@@ -87,23 +84,10 @@ def test_the_call_is_nccls(world):
         assert rounds and calls.count("ncclSend") == calls.count("ncclRecv") == 2 * (world.ranks - 1)
 
 
-def test_many_calls_that_nobody_waits_for(world):
-    assert world.run(device_ranks.many, 50) == [[]] * world.ranks
-
-
 def test_the_host_does_not_wait_for_the_device(told):
     with gpucomm.local(2, env=told) as world:
         world.run(nccl_ranks.connect)
         assert world.run(device_ranks.early, 60_000) == [(True, [8.0] * 10)] * 2
-
-
-def test_work_waits_by_the_stream_and_synchronizes_by_the_host(world):
-    ones = [float(world.ranks)] * 5
-    assert world.run(device_ranks.works) == [(ones, [3 * x for x in ones], True)] * world.ranks
-
-
-def test_blocks_of_sizes_that_only_two_ranks_know(world):
-    assert world.run(device_ranks.uneven) == [True] * world.ranks
 
 
 def test_groups(world):
@@ -121,7 +105,7 @@ def test_a_world_of_one_needs_no_nccl(told):
         (device_ranks.wrong_count, "MismatchError", " float64, on a device over NCCL"),
         (device_ranks.host_and_device, "MismatchError", "on a device over NCCL"),
         (device_ranks.wrong_blocks, "MismatchError", "counts and out_counts do not fit"),
-        (nccl_ranks.another_collective, "MismatchError", "all_reduce #4 (sum of 60 float64"),
+        (device_ranks.another_collective, "MismatchError", "all_reduce #4 (sum of 60 float64"),
         (nccl_ranks.native_and_ring, "MismatchError", "algorithm native, 1 segment"),
         (device_ranks.absent, "CollectiveTimeoutError", "missing: 0"),
         (device_ranks.closed, "PeerLostError", "rank 0 has closed its communicator"),
@@ -176,12 +160,6 @@ def test_another_wish_than_those_is_refused(told):
             )
 
 
-def test_emulated_links_are_refused(told):
-    with gpucomm.local(2, env=told, links="switch:100Mbit") as world:
-        for name, text, _ in world.run(device_ranks.in_a_group, device_ranks.one_call):
-            assert name == "UnavailableError" and "no emulated links" in text
-
-
 START = """
 import sys
 import numpy as np
@@ -211,18 +189,10 @@ except gpucomm.errors.Error as error:
 )
 
 
-@pytest.mark.parametrize("wait", [True, False])
-@pytest.mark.parametrize(("algorithm", "count"), [("ring", 1 << 20), ("native", 3)])
+@pytest.mark.parametrize(("algorithm", "count", "wait"), [("ring", 1 << 20, False), ("native", 3, True)])
 def test_a_killed_rank_is_named(ranks, told, algorithm, count, wait):
     ranks += rank_processes.start(ENDLESS.format(algorithm=algorithm, count=count, wait=wait), [told] * 3)
-    for process in ranks:
-        assert process.stdout.readline() == "started\n"
-    ranks[1].send_signal(signal.SIGKILL)
-    killed = time.monotonic()
-    for process in (ranks[0], ranks[2]):
-        kind, text, closed = told_at_the_end(process)
-        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
-    assert time.monotonic() - killed < 5
+    kill_one(ranks)
 
 
 ENQUEUED = (

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import device_ranks
@@ -16,7 +15,8 @@ import nccl_message_ranks as ranks_do
 import nccl_ranks
 import pytest
 import rank_processes
-from rank_processes import told_at_the_end
+from rank_processes import kill_one, told_at_the_end
+from test_device_processes import test_messages, test_messages_of_both_kinds_that_cross  # noqa: F401
 
 import gpucomm
 
@@ -57,14 +57,6 @@ def test_all_that_holds_of_threads_by_themselves(told):
     )
     assert ended.returncode == 0, ended.stdout
     assert " skipped" not in ended.stdout
-
-
-def test_around_a_ring(world):
-    assert world.run(device_ranks.messages, 50) == [[True] * 10] * world.ranks
-
-
-def test_messages_of_both_kinds_that_cross(world):
-    assert world.run(device_ranks.crossed)[:2] == [[2.0] * 5, [1.0] * 5]
 
 
 def test_both_ways_at_once(world):
@@ -169,18 +161,10 @@ except gpucomm.errors.Error as error:
 )
 
 
-@pytest.mark.parametrize("wait", [True, False])
-@pytest.mark.parametrize("count", [3, 1 << 20])
+@pytest.mark.parametrize(("count", "wait"), [(3, True), (1 << 20, False)])
 def test_a_killed_rank_is_named(ranks, told, count, wait):
     ranks += rank_processes.start(ENDLESS.format(count=count, wait=wait), [told] * 3)
-    for process in ranks:
-        assert process.stdout.readline() == "started\n"
-    ranks[1].send_signal(signal.SIGKILL)
-    killed = time.monotonic()
-    for process in (ranks[0], ranks[2]):
-        kind, text, closed = told_at_the_end(process)
-        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
-    assert time.monotonic() - killed < 5
+    kill_one(ranks)
 
 
 ENQUEUED = (

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,7 +21,6 @@ from training import (
     wrap,
 )
 
-import gpucomm
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim import DistributedOptimizer
 
@@ -33,19 +31,6 @@ from gpucomm.optim import DistributedOptimizer
 def test_trains_as_one_process_does(world, merge, make):
     results = on_ranks(world, partial(train, make=make, merge=merge))
     assert_same(results, train(None, make=make), atol=1e-5)
-
-
-@pytest.mark.processes
-def test_trains_as_one_process_does_over_processes():
-    with gpucomm.local(2, timeout=60) as ranks:
-        results = ranks.run(train_in_process)
-    assert results[0] == results[1]
-    np.testing.assert_allclose(results[0], train(None).numpy(), rtol=0, atol=1e-6)
-
-
-def train_in_process(comm):
-    torch.set_num_threads(1)
-    return train(comm, merge="200B").tolist()
 
 
 def test_rank_0_gives_its_parameters_and_buffers():

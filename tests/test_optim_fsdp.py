@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from reproduced import check
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -29,7 +31,10 @@ from gpucomm.optim import DistributedOptimizer, fsdp
 from gpucomm.optim.fsdp.collectives import _Pending
 from gpucomm.optim.fsdp.groups import _inner_groups as inner_groups
 from gpucomm.optim.fsdp.meter import Meter
+from gpucomm.reproduce.compressed_collectives import steps, training
 from gpucomm.reproduce.compressed_collectives.transformer import Settings, Training, join_torch
+from gpucomm.reproduce.papers import find
+from gpucomm.reproduce.run import Run
 
 pytestmark = pytest.mark.processes
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -646,6 +651,28 @@ def test_the_example_compares(world, monkeypatch, capsys):
     assert fsdp_transformer.main(["--steps", "2", "--all-gather", "int8"]) == 0
     losses = losses_in(capsys.readouterr().out)
     assert len(losses) == 2 and all(3 < loss < 5 for loss in losses.values())
+
+
+def test_steps_of_a_small_run(world, monkeypatch):
+    """Of `gpucomm reproduce`, all but the durations: no links are emulated here."""
+    kept = contextlib.nullcontext()  # a run ends the world that it gets, but this one stays
+    kept.run = world.run
+    monkeypatch.setattr("gpucomm.reproduce.run.local", lambda ranks, **how: kept)
+    monkeypatch.setattr(training, "SHARES", [0.72])
+    monkeypatch.setattr(steps, "_TRIALS", 1)
+    run = Run(hurry=8)
+    claims = [claim for claim in find("compressed-collectives").claims if claim.name.startswith("fsdp")]
+    rows = [row.as_json("source") for claim in claims for row in claim.work(run).rows]
+    check(rows)
+    assert list(dict.fromkeys(row["claim"] for row in rows)) == [claim.name for claim in claims]
+    timed = rows[0]["samples"]
+    dense = min(statistics.median(timed[name]) for name in steps._DENSE)
+    share = 1 - statistics.median(timed[steps.COMPUTE]) / dense  # of one turn each: below 0 by chance
+    assert all(row["setting"]["communication_share"] == pytest.approx(share) for row in rows)
+    by_way = rows[-1]["samples"]
+    assert by_way["dense"][0] == pytest.approx(by_way["coded_ring"][0], abs=0.05)  # begun alike
+    assert all(some[-1] < some[0] for some in by_way.values())
+    assert rows[-1]["holds"]
 
 
 def test_the_example_is_a_rank():

@@ -16,6 +16,7 @@ from training import (
     SGD,
     TARGETS,
     assert_same,
+    go_on,
     here,
     loss_of,
     on_ranks,
@@ -132,16 +133,10 @@ def test_clipping_sees_the_global_gradient():
 
 
 def test_checkpoints_are_exchangeable_with_a_plain_optimizer():
-    def go_on(comm, model, opt, steps):
-        for step in steps:
-            opt.zero_grad()
-            loss_of(model, comm, step).backward()
-            opt.step()
-
     def body(comm):
         model = here(MLP)
         opt = wrap(ADAMW(model.parameters()), model, comm)
-        go_on(comm, model, opt, range(2))
+        go_on(model, opt, comm, range(2))
         saved = copy.deepcopy([model.state_dict(), opt.state_dict()])
         assert comm is None or saved[1]["gpucomm"] == {"merge": "25MB", "exchange": "dense", "state": {}}
         results = []
@@ -149,7 +144,7 @@ def test_checkpoints_are_exchangeable_with_a_plain_optimizer():
             model.load_state_dict(saved[0])
             opt = wrap(ADAMW(model.parameters()), model, comm)
             opt.load_state_dict(copy.deepcopy(state))  # torch keeps the tensors that it is given
-            go_on(comm, model, opt, range(2, 4))
+            go_on(model, opt, comm, range(2, 4))
             results.append(weights(model))
         assert torch.equal(*results)
         plain = ADAMW(here(MLP).parameters())

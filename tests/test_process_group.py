@@ -97,15 +97,9 @@ net = nn.parallel.DistributedDataParallel(nn.Linear(64, 64), bucket_cap_mb=0.001
 for step in range(3):
     net(torch.randn(8, 64)).sum().backward()
 if rank == world - 1:
-    how = os.environ["HOW"]
     print("fault", flush=True)
     sys.stdin.readline()
-    if how == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif how == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    else:
-        sys.exit()
+    os.kill(os.getpid(), signal.SIGKILL)
 begin = time.monotonic()
 for attempt in ("backward", "again", "all_reduce", "future"):
     try:
@@ -122,9 +116,8 @@ print(f"{time.monotonic() - begin:.2f} s", flush=True)
 """
 
 
-@pytest.mark.parametrize("how", ["kill", "exit"])
-def test_a_rank_that_ends_is_named_in_backward(how, ranks, tmp_path):
-    env = {"STORE": str(tmp_path / "store"), "HOW": how, "GLOO_SOCKET_IFNAME": "lo"}
+def test_a_killed_rank_is_named_in_backward(ranks, tmp_path):
+    env = {"STORE": str(tmp_path / "store"), "GLOO_SOCKET_IFNAME": "lo"}
     ranks += rank_processes.start(FAULT, [env] * 3)
     assert ranks[2].stdout.readline() == "fault\n"
     ranks[2].stdin.close()
@@ -132,7 +125,7 @@ def test_a_rank_that_ends_is_named_in_backward(how, ranks, tmp_path):
         output, errors = process.communicate(timeout=40)
         lines = output.splitlines()
         assert process.returncode == 0, errors
-        assert lines[0].startswith("backward RuntimeError") and "rank 2" in lines[0], lines
+        assert lines[0].startswith("backward RuntimeError") and "rank 2 is gone" in lines[0], lines
         assert lines[1].startswith("again") and "closed" in lines[1]
         assert lines[2].startswith("all_reduce ClosedError")
         assert float(lines[-1].split()[0]) < 15

@@ -4,7 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from gpucomm import _core
+
+pytestmark = pytest.mark.usefixtures("level")
 
 Array = NDArray[Any]
 
@@ -23,14 +25,6 @@ OPS = ["sum", "mean", "min", "max", "prod"]
 BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 CASES = [case for case in itertools.product(DTYPES, OPS) if case != ("bool", "mean")]
 CASES += itertools.product([*INTEGERS, "bool"], BITWISE)
-
-
-@pytest.fixture(params=_core.simd_levels(), autouse=True)
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _core.simd_level()
-    _core.set_simd_level(request.param)
-    yield request.param
-    _core.set_simd_level(before)
 
 
 def storage(dtype: str) -> np.dtype:

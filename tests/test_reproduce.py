@@ -10,9 +10,8 @@ import time
 
 import jobs
 import pytest
-from reproduced import SETTING, check
+from reproduced import SETTING, check, threads  # noqa: F401
 
-import gpucomm
 from gpucomm import _core, cli, cost
 from gpucomm.errors import UnavailableError
 from gpucomm.reproduce import command
@@ -119,17 +118,8 @@ def test_segments_around_the_best_stay_within_their_factor():
             assert all(max(m / best, best / m) <= 2 for m in near)
 
 
-@pytest.fixture
-def threads(monkeypatch):
-    """Ranks are threads of this process: quick to start."""
-
-    def local(ranks, *, links, env, timeout):
-        return gpucomm.local(ranks, threads=True, links=links, timeout=timeout)
-
-    monkeypatch.setattr("gpucomm.reproduce.run.local", local)
-
-
-def test_a_small_run(threads, tmp_path, monkeypatch, capsys):
+@pytest.mark.usefixtures("threads")
+def test_a_small_run(tmp_path, monkeypatch, capsys):
     """All but the durations, which a run in a hurry gets wrong."""
     monkeypatch.setattr(command, "Run", lambda quick: Run(quick, hurry=20))
     names = "mst_log_p,switch_auto_not_fused,segment_optimum"
@@ -154,7 +144,8 @@ def test_times_are_from_the_first_start_to_the_last_end():
     assert min(times) > 0.99 * call.model_s(cell, 3)  # emulated links are never faster
 
 
-def test_layerwise_training_has_equal_losses_every_way(threads, tmp_path):
+@pytest.mark.usefixtures("threads")
+def test_layerwise_training_has_equal_losses_every_way(tmp_path):
     (claim,) = [claim for claim in find("linear-pipelining").claims if claim.name == "bsp_sgd_step"]
     outcome = claim.work(Run(quick=True, hurry=12))
     rows = [row.as_json("source") for row in outcome.rows]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import statistics
 import sys
 
 import jobs
 import pytest
-from reproduced import check
+from reproduced import check, threads  # noqa: F401
 
-import gpucomm
 from gpucomm import _core, cli
 from gpucomm.errors import UnavailableError
 from gpucomm.reproduce import command
@@ -49,16 +47,6 @@ def modelled(collective: str, ranks: int, c: float, *, slower: float = 1.0, alph
     ways = (found.ours, PER_HOP, TWO_SHOT, Way("ring"))
     times = {way: [found.model_s(way) * (slower if way == found.ours else 1)] for way in ways}
     return found._replace(ways=times)
-
-
-@pytest.fixture
-def threads(monkeypatch):
-    """Ranks are threads of this process: quick to start."""
-
-    def local(ranks, *, links, env, timeout):
-        return gpucomm.local(ranks, threads=True, links=links, timeout=timeout)
-
-    monkeypatch.setattr("gpucomm.reproduce.run.local", local)
 
 
 def test_the_claims():
@@ -135,8 +123,9 @@ def test_the_headlines_links_follow_from_what_a_hop_takes(coding_s, power):
     assert headline_rate(lambda rate: 0.0) <= 1000 and headline_rate(lambda rate: 1e6) >= 10
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_a_small_run(collective, threads, tmp_path, monkeypatch):
+def test_a_small_run(collective, tmp_path, monkeypatch):
     """All but the durations, which a run in a hurry gets wrong."""
     monkeypatch.setattr(command, "Run", lambda quick: Run(quick, hurry=128))
     names = [name for name in CLAIMS if name.startswith("ag" if collective == "all_gather" else "rs")]
@@ -185,26 +174,6 @@ def test_the_links_follow_from_the_share_that_is_wanted(share):
     assert there.share == pytest.approx(share, abs=0.01)
 
 
-@pytest.mark.processes
-@pytest.mark.timeout(300)  # three times four processes import torch
-def test_fsdp_of_a_small_run(monkeypatch):
-    monkeypatch.setattr(training, "SHARES", [0.72])
-    monkeypatch.setattr(steps, "_TRIALS", 1)
-    run = Run(hurry=8)
-    claims = [claim for claim in find("compressed-collectives").claims if claim.name.startswith("fsdp")]
-    rows = [row.as_json("source") for claim in claims for row in claim.work(run).rows]
-    check(rows)
-    assert list(dict.fromkeys(row["claim"] for row in rows)) == [claim.name for claim in claims]
-    timed = rows[0]["samples"]
-    dense = min(statistics.median(timed[name]) for name in steps._DENSE)
-    share = 1 - statistics.median(timed[steps.COMPUTE]) / dense  # of one turn each: below 0 by chance
-    assert all(row["setting"]["communication_share"] == pytest.approx(share) for row in rows)
-    by_way = rows[-1]["samples"]
-    assert by_way["dense"][0] == pytest.approx(by_way["coded_ring"][0], abs=0.05)  # begun alike
-    assert all(some[-1] < some[0] for some in by_way.values())
-    assert rows[-1]["holds"]
-
-
 def test_the_links_of_a_share_are_tried(monkeypatch):
     """Steps that compute for 1 s and of whose communication nothing is hidden, 100 MB a dense one."""
     tried = []
@@ -225,7 +194,8 @@ def test_the_links_of_a_share_are_tried(monkeypatch):
     assert [row.ours for row in outcome.rows if "auto" in row.unit] == [1.0] * len(steps.SHARES)
 
 
-def test_errors_of_a_small_run(threads, monkeypatch):
+@pytest.mark.usefixtures("threads")
+def test_errors_of_a_small_run(monkeypatch):
     monkeypatch.setattr(errors, "_COUNT", 1 << 12)
     rows = [row.as_json("source") for row in errors.error_bound(Run(quick=True)).rows]
     check(rows)
@@ -233,7 +203,8 @@ def test_errors_of_a_small_run(threads, monkeypatch):
     assert [row["unit"] for row in rows if row["goal"] is None] == ["RMS error of one coding, relative"]
 
 
-def test_a_broken_bound_is_seen(threads, monkeypatch):
+@pytest.mark.usefixtures("threads")
+def test_a_broken_bound_is_seen(monkeypatch):
     monkeypatch.setattr(errors, "_COUNT", 1 << 10)
     real = errors._bound
     monkeypatch.setattr(errors, "_bound", lambda *args: real(*args) / 2)

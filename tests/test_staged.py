@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import device_ranks as ranks_do
@@ -15,7 +13,19 @@ import pytest
 import rank_processes
 import staged_ranks
 from conftest import pairs
-from rank_processes import told_at_the_end
+from rank_processes import kill_one, told_at_the_end
+from test_device_processes import (  # noqa: F401
+    test_blocks_of_sizes_that_only_two_ranks_know,
+    test_emulated_links_are_refused,
+    test_every_algorithm,
+    test_lists_of_arrays,
+    test_many_calls_that_nobody_waits_for,
+    test_messages,
+    test_messages_of_both_kinds_that_cross,
+    test_no_graph_takes_them,
+    test_premultiplied_sums,
+    test_work_waits_by_the_stream_and_synchronizes_by_the_host,
+)
 
 import gpucomm
 
@@ -26,15 +36,16 @@ TOLD = {"PYTHONPATH": PATH, "GPUCOMM_DEVICE_TRANSPORT": "staged"}
 UNSHARED = {"PYTHONPATH": PATH, "UNSHARED_DEVICE": "1"}
 
 
+@pytest.fixture(scope="module")
+def told():
+    """What the ranks' environment says."""
+    return TOLD
+
+
 @pytest.fixture(scope="module", params=[2, 3])
-def world(request):
-    with gpucomm.local(request.param, env=TOLD) as world:
+def world(request, told):
+    with gpucomm.local(request.param, env=told) as world:
         yield world
-
-
-@pytest.mark.parametrize(("collective", "algorithm"), pairs())
-def test_every_algorithm(world, collective, algorithm):
-    assert world.run(ranks_do.every_case, collective, algorithm, 50) == [[]] * world.ranks
 
 
 @pytest.mark.parametrize("codec", ["int8", "fp8_e4m3", "bf16", "mpc", "zfp:8", "fixed:1e-2"])
@@ -60,51 +71,13 @@ def test_coded_messages_larger_than_the_slots(world, codec):
     assert all(world.run(ranks_do.as_on_the_host, "all_reduce", "float32", count, 50, **how))
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
-def test_premultiplied_sums(world, collective):
-    how = {"op": "premul_sum", "scale": 0.3, "algorithm": "direct", "segments": 1}
-    assert all(world.run(ranks_do.as_on_the_host, collective, "float32", 60_000, 50, **how))
-
-
 @pytest.mark.parametrize("codec", ["int4", "fixed:1e-2"])
 def test_what_a_codec_loses(world, codec):
-    assert world.run(staged_ranks.errors_as_on_the_host, codec) == [True] * world.ranks
-
-
-def test_lists_of_arrays(world):
-    assert world.run(ranks_do.lists, 50) == [[True] * 12] * world.ranks
-
-
-def test_no_graph_takes_them(world):
-    """The host waits for other processes."""
-    assert all(
-        "only calls of ranks that are threads" in said for said in world.run(ranks_do.refused_in_a_capture)
-    )
-
-
-def test_messages(world):
-    assert world.run(ranks_do.messages, 50) == [[True] * 10] * world.ranks
-
-
-def test_messages_of_both_kinds_that_cross(world):
-    assert world.run(ranks_do.crossed)[:2] == [[2.0] * 5, [1.0] * 5]
+    assert world.run(ranks_do.errors_as_on_the_host, codec) == [True] * world.ranks
 
 
 def test_messages_are_counted_once(world):
     assert world.run(staged_ranks.sent) == [(4_000_004, 4_000_004)] * world.ranks
-
-
-def test_many_calls_that_nobody_waits_for(world):
-    assert world.run(ranks_do.many, 50) == [[]] * world.ranks
-
-
-def test_work_waits_by_the_stream_and_synchronizes_by_the_host(world):
-    ones = [float(world.ranks)] * 5
-    assert world.run(ranks_do.works) == [(ones, [3 * x for x in ones], True)] * world.ranks
-
-
-def test_blocks_of_sizes_that_only_two_ranks_know(world):
-    assert world.run(ranks_do.uneven) == [True] * world.ranks
 
 
 def test_parts_of_uneven_sizes(world):
@@ -142,7 +115,7 @@ def test_who_waits_for_a_device_looks_often():
         (ranks_do.wrong_count, "MismatchError", "float64, on a device through host memory"),
         (ranks_do.host_and_device, "MismatchError", "on a device through host memory"),
         (ranks_do.wrong_blocks, "MismatchError", "counts and out_counts do not fit"),
-        (staged_ranks.another_collective, "MismatchError", "all_reduce #4 (sum of 60 float64"),
+        (ranks_do.another_collective, "MismatchError", "all_reduce #4 (sum of 60 float64"),
         (ranks_do.absent, "CollectiveTimeoutError", "missing: 0"),
         (ranks_do.closed, "PeerLostError", "rank 0 has closed its communicator"),
         (ranks_do.another_device, "UnavailableError", "all calls of a communicator are on one device"),
@@ -161,12 +134,6 @@ def test_faults(world, fault, kind, text):
 def test_an_element_that_the_codec_cannot_carry_is_told_by_the_work(world):
     found = world.run(ranks_do.in_a_group, staged_ranks.a_codec_that_refuses)
     assert found[0][0] == "UnavailableError" and "NaN" in found[0][1]
-
-
-def test_emulated_links_are_refused():
-    with gpucomm.local(2, env=TOLD, links="switch:100Mbit") as world:
-        for name, text, _ in world.run(ranks_do.in_a_group, ranks_do.one_call):
-            assert name == "UnavailableError" and "no emulated links" in text
 
 
 THREADS = """
@@ -226,19 +193,11 @@ except gpucomm.errors.Error as error:
 """
 
 
-@pytest.mark.parametrize("wait", [True, False])
-@pytest.mark.parametrize(("algorithm", "count"), [("ring", 1 << 20), ("direct", 3)])
+@pytest.mark.parametrize(("algorithm", "count", "wait"), [("ring", 1 << 20, False), ("direct", 3, True)])
 def test_a_killed_rank_is_named(ranks, algorithm, count, wait):
     script = SCRIPT.format(algorithm=algorithm, count=count, wait=wait, most=-1)
     ranks += rank_processes.start(script, [TOLD] * 3)
-    for process in ranks:
-        assert process.stdout.readline() == "started\n"
-    ranks[1].send_signal(signal.SIGKILL)
-    killed = time.monotonic()
-    for process in (ranks[0], ranks[2]):
-        kind, text, closed = told_at_the_end(process)
-        assert kind == "PeerLostError" and "rank 1 is gone" in text and closed
-    assert time.monotonic() - killed < 5
+    kill_one(ranks)
 
 
 def test_messages_that_would_need_shared_memory_say_what_helps():

@@ -64,11 +64,15 @@ def train(comm, template=MLP, make=SGD, steps=4, loss=loss_of, **options):
     """Trains a copy of the template; comm None is the single process, with the whole batch."""
     model = here(template)
     opt = wrap(make(model.parameters()), model, comm, **options)
-    for step in range(steps):
+    go_on(model, opt, comm, range(steps), loss)
+    return weights(model)
+
+
+def go_on(model, opt, comm, steps, loss=loss_of):
+    for step in steps:
         opt.zero_grad()
         loss(model, comm, step).backward()
         opt.step()
-    return weights(model)
 
 
 def assert_same(results, expected, atol=1e-6):
