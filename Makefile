@@ -51,7 +51,7 @@ docs: $(VENV)/.installed
 
 # On a machine with a GPU, without network: with the packages that are there (torch, pytest, scikit-build-core, ...).
 gpu:
-	GPUCOMM_CUDA=ON GPUCOMM_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' tools/gpu.sh $(PYTHON)
+	GPUCOMM_CUDA=ON GPUCOMM_CUDA_ARCHITECTURES='$(GPU_ARCHITECTURES)' tools/gpu.sh $(PYTHON) $(PARTS)
 
 bench: $(VENV)/.installed
 	$(BIN)/gpucomm bench all_reduce --ranks 2 --sizes 8,1K,64K,1M,16M,64M --algorithms auto,ring,linear_pipeline,direct --against gloo

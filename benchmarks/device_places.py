@@ -137,9 +137,11 @@ class Cuda:
 
     def versions(self) -> dict[str, str]:
         """Of what the figures depend on."""
-        from gpucomm import _cuda
+        from gpucomm import _cuda, nccl
 
         return {
+            "architectures": _cuda.architectures,
+            "nccl": nccl.why_not() or nccl.load().version,
             "machine": platform.platform(),
             "gpu": self.name,
             "driver": str(_cuda.driver_version()),

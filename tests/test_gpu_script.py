@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,12 @@ case "$*" in {fails}) exit 1;; esac
 """
 
 
-def run(folder: Path, fails: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def run(folder: Path, fails: str, *parts: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """How it ends where what matches `fails` does, and the commands."""
     stub, log = folder / "python", folder / "asked"
     stub.write_text(STUB.format(log=log, fails=fails))
     stub.chmod(0o755)
-    command = [str(ROOT / "tools" / "gpu.sh"), str(stub)]
+    command = [str(ROOT / "tools" / "gpu.sh"), str(stub), *parts]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OUT": str(folder)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     return done, log.read_text().splitlines()
@@ -41,9 +42,17 @@ def test_what_fails_does_not_stop_the_rest(tmp_path: Path) -> None:
     assert "test_gpu_kernels.py" in commands[0]
     assert "benchmarks/device.py" in commands[-2] and "sanitizer" in commands[-1]
     assert all(line.startswith(f"{ROOT}/build/gpu -") for line in commands)
+    with tarfile.open(tmp_path / "logs.tar.gz") as logs:
+        logs.extractall(tmp_path, filter="data")
     parts = {"build", "benchmark", *(Path(file).stem for file in files)}
     assert {path.stem for path in tmp_path.glob("*.log")} == parts
     assert "asked for -u benchmarks/device.py" in (tmp_path / "benchmark.log").read_text()
+
+
+def test_parts_that_are_named_run_alone(tmp_path: Path) -> None:
+    done, (build, kernels, benchmark) = run(tmp_path, "nothing", "benchmark", "kernels")
+    assert done.returncode == 0 and "pip install" in build
+    assert "test_gpu_kernels.py" in kernels and "benchmarks/device.py" in benchmark
 
 
 def test_it_passes_where_nothing_fails_and_ends_where_nothing_is_built(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Builds into build/gpu, tests and measures there, on a machine with a GPU: tools/gpu.sh PYTHON. Ends within
-# eight minutes; what fails does not stop the rest.
-# OUT: a folder that gets the logs and the results, if set; else it is build/gpu-results.
+# Builds into build/gpu, tests and measures there, on a machine with a GPU: tools/gpu.sh PYTHON [PART...]. Ends
+# within eight minutes; what fails does not stop the rest. A part is a file of tests/gpu ("kernels") or
+# "benchmark"; without any all run.
+# OUT: a folder that gets logs.tar.gz and the results, if set; else it is build/gpu-results.
 set -u
 cd "$(dirname "$0")/.."
-python=$1 out=${OUT:-build/gpu-results}
+python=$1 out=${OUT:-build/gpu-results} parts=" ${*:2} "
 mkdir -p "$out"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 # What a torch never seen here warns of is no failure; a test that hangs tells where.
 export PYTEST_ADDOPTS="-rfEs --tb=short -W default -o faulthandler_timeout=60 --maxfail=25"
 export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1  # what is killed has told what it knew
@@ -15,7 +18,8 @@ failed=() logs=()
 # part NAME MOST END COMMAND...: its output becomes a log. What takes more than MOST seconds, or is there at
 # second END of all, is interrupted, at which pytest tells what it has, and has failed.
 part() {
-  local log=$out/$1.log code=0 left=$(($3 - SECONDS))
+  local log=$scratch/$1.log code=0 left=$(($3 - SECONDS))
+  [[ $1 == build || $parts == "  " || $parts == *" ${1#test_gpu_} "* ]] || return 0
   logs+=("$log")
   ((left < $2)) || left=$2
   if ((left < 5)); then
@@ -26,6 +30,7 @@ part() {
     ((code != 124 && code != 137)) || echo "not ended after $left s" >>"$log"
   fi
   ((code == 0)) || failed+=("$1")
+  tar -czf "$out/logs.tar.gz" -C "$scratch" .  # who ends us leaves what there is
   printf '%4d s  %s: %s\n' "$SECONDS" "$1" "$(tail -n 1 "$log" | cut -c 1-200)"
 }
 
@@ -36,7 +41,7 @@ end() {
   ((${#failed[@]})) || exit 0
   for name in "${failed[@]}"; do
     printf '\n== %s, at its end:\n' "$name"
-    tail -c $((8000 / ${#failed[@]})) "$out/$name.log"
+    tail -c $((8000 / ${#failed[@]})) "$scratch/$name.log"
   done
   printf '\nfailed:'
   printf ' %s' "${failed[@]}"

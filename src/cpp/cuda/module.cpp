@@ -32,6 +32,7 @@ PYBIND11_MODULE(_cuda, m) {
   using namespace gpucomm::cuda;
   m.doc() = "CUDA devices for gpucomm; private: gpucomm.cuda is the public part.";
   m.attr("version") = GPUCOMM_VERSION;
+  m.attr("architectures") = GPUCOMM_ARCHITECTURES;
   gpucomm::bind_errors(m);
   m.def("runtime_version", &runtime_version, "Of the CUDA runtime in this module; 13.0 is 13000.");
   m.def("driver_version", &driver_version, "The newest CUDA that the driver knows; 0: there is no driver.");

@@ -15,20 +15,22 @@ import numpy.typing as npt
 __all__ = ["fill", "holds", "numbers", "stored"]
 
 Array = npt.NDArray[Any]
-_BLOCK = 1 << 20  # elements at a time, so that the check takes little memory
+_BLOCK = 1 << 16  # elements at a time, which the caches hold
 
 
 def numbers(first: int, count: int, ranks: list[int]) -> Array:
     """Whole numbers from 0 to 3 that look random, so that no two places are alike; their sum over ranks.
 
-    Small, so that the sum is exact in every dtype (int8 up to 42 ranks).
+    Small, so that the sum is exact in every dtype (int8 up to 42 ranks, of at most 64).
     """
-    total = np.zeros(count, np.int64)
+    total = np.zeros(count, np.uint8)
+    places = np.arange(count, dtype=np.uint32)
     for rank in ranks:
-        start = first + 104729 * rank
-        mixed = np.arange(start, start + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        total += (mixed >> np.uint64(62)).astype(np.int64)
+        mixed = places + np.uint32((first + 104729 * rank) % (1 << 32))
+        mixed *= np.uint32(0x9E3779B1)
+        mixed ^= mixed >> np.uint32(15)
+        mixed *= np.uint32(0x85EBCA77)
+        total += (mixed >> np.uint32(30)).astype(np.uint8)
     return total
 
 

@@ -65,7 +65,7 @@ class ProcessGroup(Collectives):
         if self._comm.world == 1 or self._comm.frozen:
             return
         measure(self._comm)
-        for codec in sorted({choice.get("codec") for choice in self._choices.values()} - {None}):
+        for codec in sorted({choice["codec"] for choice in self._choices.values() if choice.get("codec")}):
             self._comm._time_codec(codec)
 
     @property
