@@ -171,8 +171,8 @@ def test_small_pages_are_read_where_that_is_told_or_quick():
 
 
 @pytest.mark.skipif(not have_huge_pages(), reason="this kernel gives no huge pages")
-def test_auto_tries_the_way_that_the_rule_would_not_take():
-    """By logs in which the one or the other way is the quicker: the rule reads arrays on huge pages."""
+def test_auto_tries_both_ways_of_private_arrays():
+    """By logs in which the one or the other is the quicker."""
     script = """
         import sys
         sys.path.insert(0, {tests!r})
@@ -192,21 +192,20 @@ def test_auto_tries_the_way_that_the_rule_would_not_take():
             return row, comm.stats()["messages_sent"] - before
 
         row, _ = learnt()
-        names = [(c["algorithm"], c["segments"], c["otherwise"]) for c in row["candidates"]]
-        half = len(names) // 2
-        assert names[half:] == [(*name[:2], True) for name in names[:half]]
-        rivals = [len(agreed) for agreed in row["agreements"]]
-        joined = next(i for i, n in enumerate(rivals) if n > ((rivals[i - 1] + 1) // 2 if i else half))
+        assert row["both_ways"] and row["private_arrays"] in ("staged", "attached")
+        first, rivals = row["candidates"][0], [len(agreed) for agreed in row["agreements"]]
+        last = len(row["candidates"])
+        parted = next(i for i, n in enumerate(rivals) if n > ((rivals[i - 1] + 1) // 2 if i else last))
         sent = []
-        for other in (False, True):
+        for way in ("attached", "staged"):
             times = [[1.0] * len(agreed) for agreed in row["agreements"]]
-            k = rivals[joined] // 2
-            times[joined] = [1.0 + (i < k if other else i >= k) for i in range(2 * k)]
+            k = rivals[parted] // 2
+            times[parted] = [1.0 + ((i < k) == (way == "attached")) for i in range(2 * k)]
             row["agreements"] = times
             comm.replay([row])
             taken, messages = learnt()
-            assert taken["agreements"][: len(times)] == times and taken["otherwise"] == other
-            assert (taken["algorithm"], taken["segments"]) == names[0][:2]
+            assert taken["agreements"][: len(times)] == times and taken["private_arrays"] == way
+            assert (taken["algorithm"], taken["segments"]) == (first["algorithm"], first["segments"])
             sent.append(messages)
         print(sent, comm.readers) if comm.rank == 0 else None
     """

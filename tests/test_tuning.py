@@ -126,6 +126,23 @@ def test_a_damaged_log_is_refused(change: dict[str, Any], sentence: str) -> None
     run_ranks(2, again)
 
 
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_a_log_of_one_candidate(both_ways: bool) -> None:
+    """Which may be tried in two ways, or has nothing to be tried against."""
+
+    def again(comm: Communicator) -> Any:
+        comm.set_links(MODEL)
+        reduce_often(comm, 1)
+        (row,) = comm.tuning()
+        comm.replay([{**row, "candidates": row["candidates"][:1], "both_ways": both_ways, "agreements": []}])
+        reduce_often(comm)
+        (row,) = comm.tuning()
+        return [len(times) for times in row["agreements"]], row["private_arrays"]
+
+    for times, way in run_ranks(WORLD, again):
+        assert (times, way) == ([], "rule") if not both_ways else times[0] == 2 and way != "rule"
+
+
 def test_a_frozen_communicator_learns_and_measures_nothing() -> None:
     def frozen(comm: Communicator) -> Any:
         comm.freeze()

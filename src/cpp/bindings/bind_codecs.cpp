@@ -116,6 +116,7 @@ void bind_codecs(py::module_& m) {
   py::class_<PyCodec>(m, "Codec", "Elements to bytes and back.")
       .def(py::init([](const std::string& spec) { return PyCodec{parse_codec(spec)}; }), "spec"_a)
       .def_property_readonly("spec", [](const PyCodec& c) { return c.codec->spec(); })
+      .def_property_readonly("kind", [](const PyCodec& c) { return c.codec->kind(); })
       .def_property_readonly("traits", &traits)
       .def(
           "takes",

@@ -17,14 +17,15 @@ py::list rows_of(const std::map<Kind, Programs::Learnt>& learnt) {
     const auto& [collective, width, algorithm, segments, root, codec, tells_error] = kind;
     py::list candidates;
     for (const Choice& c : what.candidates)
-      candidates.append(py::dict("algorithm"_a = c.algorithm, "segments"_a = c.segments,
-                                 "predicted_s"_a = c.cost_s, "otherwise"_a = c.otherwise));
+      candidates.append(
+          py::dict("algorithm"_a = c.algorithm, "segments"_a = c.segments, "predicted_s"_a = c.cost_s));
     rows.append(py::dict("collective"_a = name_of(static_cast<Collective>(collective)),
                          "most_bytes"_a = most_bytes(kind), "width"_a = width, "segments_asked"_a = segments,
                          "root"_a = root, "codec"_a = codec, "tells_error"_a = tells_error,
-                         "candidates"_a = candidates, "agreements"_a = what.agreements,
-                         "algorithm"_a = what.taken.algorithm, "segments"_a = what.taken.segments,
-                         "otherwise"_a = what.taken.otherwise));
+                         "candidates"_a = candidates, "both_ways"_a = what.both_ways,
+                         "agreements"_a = what.agreements, "algorithm"_a = what.taken.algorithm,
+                         "segments"_a = what.taken.segments,
+                         "private_arrays"_a = kPrivateWayNames[static_cast<int>(what.taken.way)]));
   }
   return rows;
 }
@@ -34,11 +35,12 @@ std::pair<Kind, Programs::Learnt> learnt_of(const py::handle& row) {
   const auto collective =
       parse<Collective>("collective", row["collective"].cast<std::string>(), kCollectiveNames);
   for (const py::handle c : row["candidates"]) {
-    what.candidates.push_back({c["algorithm"].cast<std::string>(), c["segments"].cast<int>(),
-                               c["predicted_s"].cast<double>(), c["otherwise"].cast<bool>()});
+    what.candidates.push_back(
+        {c["algorithm"].cast<std::string>(), c["segments"].cast<int>(), c["predicted_s"].cast<double>()});
     build_plan(what.candidates.back().algorithm, PlanRequest{collective});  // throws what is wrong with it
   }
   if (what.candidates.empty()) fail(ErrorKind::invalid_argument, "a row of the log has no candidates");
+  what.both_ways = row["both_ways"].cast<bool>();
   what.agreements = row["agreements"].cast<Tuning::Agreements>();
   return {
       Kind{static_cast<int>(collective), row["width"].cast<int>(), "auto", row["segments_asked"].cast<int>(),
@@ -76,8 +78,9 @@ Returns:
     A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none, codec,
     whether it has an `error`): the candidates with their predicted times, the times that the ranks have agreed
     on (seconds, a list for each agreement, in the order of the candidates at that time), and the algorithm and
-    segments taken now. `otherwise`: private arrays that a rule of thumb stages are read where they lie, and
-    the other way round.)")
+    segments taken now. `both_ways`: those that are left when they are few are tried with private arrays staged,
+    then with these read where they lie; `private_arrays`: how they go now ("rule": as a rule of thumb says,
+    "staged", "attached").)")
       .def(
           "replay", [](PyCommunicator& c, const py::list& rows) { c.core().replay(learnt_of(rows)); },
           "rows"_a,

@@ -10,6 +10,7 @@
 #include "codecs/codec.h"
 #include "devices/device.h"
 #include "plans/plan.h"
+#include "transports/transport.h"
 
 namespace gpucomm {
 
@@ -39,7 +40,7 @@ struct Shape {
   bool tells_error = false;            // arrays have an `error`
   bool on_device = false;              // arrays are in a device's memory: the call is enqueued on streams
   DeviceWay way = DeviceWay::threads;  // ... and travel so
-  bool otherwise = false;              // as SendProgress::otherwise
+  PrivateWay private_way = PrivateWay::rule;
   uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
   std::shared_ptr<const Shape> before;  // of a preparation: the application's call
   bool operator==(const Shape&) const = default;

@@ -93,11 +93,6 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
 
 bool codes(const Choice& choice) { return Registry<Algorithm>::find(choice.algorithm).coded; }
 
-Choice twin_of(Choice choice) {
-  choice.otherwise = !choice.otherwise;
-  return choice;
-}
-
 size_t bytes_known(const Shape& shape) {
   return shape.out_counts.empty() ? shape.count * size_of(shape.dtype) : 0;
 }

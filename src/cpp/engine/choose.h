@@ -13,12 +13,10 @@ namespace gpucomm {
 struct Choice {
   std::string algorithm;
   int segments = 1;
-  double cost_s = 0;       // predicted
-  bool otherwise = false;  // as SendProgress::otherwise, of which the model knows nothing
+  double cost_s = 0;                  // predicted
+  PrivateWay way = PrivateWay::rule;  // of which the model knows nothing
 };
 bool codes(const Choice& choice);
-// The same but for the way of private memory.
-Choice twin_of(Choice choice);
 
 // Calls that are chosen for alike, the same on every rank: collective, size in powers of two (of all_to_all
 // with uneven counts, which the ranks do not know of each other, none), algorithm, segments, root and codec

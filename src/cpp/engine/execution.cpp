@@ -118,7 +118,7 @@ Execution::Outcome Execution::send(const Instruction& in, LaneState& lane) {
   SendProgress& progress = lane.progress;
   const size_t before = progress.moved;
   progress.number = in.number, progress.receiver = in.receiver;
-  progress.otherwise = program_->shape.otherwise, progress.footprint = footprint_;
+  progress.way = program_->shape.private_way, progress.footprint = footprint_;
   if ((progress.answer = in.answer)) {
     const Instruction& back = program_->instructions[in.answered_by];
     progress.answer_to = at(back.target, back.target_offset);

@@ -30,7 +30,7 @@ std::string key_of(const Shape& s) {
   return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
                 ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
                 ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.asked ? s.asked->spec() : "",
-                ' ', s.tells_error, ' ', s.otherwise, ' ', place_of(s), key_of_counts(s),
+                ' ', s.tells_error, ' ', static_cast<int>(s.private_way), ' ', place_of(s), key_of_counts(s),
                 s.before ? key_of(*s.before) : "");
 }
 
@@ -55,8 +55,9 @@ const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
     const auto replayed = replayed_.find(kind);
     const bool known = replayed != replayed_.end();
     const bool lossy = wish.codec && wish.codec->traits().lossy;
-    tuning = std::make_shared<Tuning>(known ? replayed->second.candidates : tried(wish), most_bytes(kind),
-                                      lossy ? kLossGains : 1);
+    tuning = std::make_shared<Tuning>(known ? replayed->second.candidates : candidates(wish),
+                                      known ? replayed->second.both_ways : goes_both_ways(wish),
+                                      most_bytes(kind), lossy ? kLossGains : 1);
     if (known) tuning->replay(replayed->second.agreements);
   }
   return last_tuning_ = tuning;
@@ -69,7 +70,7 @@ std::shared_ptr<const Program> Programs::get(const Shape& wish, const Tuning* tu
   Shape shape = wish;
   if (tuning) {
     const Choice& choice = tuning->at(place);
-    shape.algorithm = choice.algorithm, shape.segments = choice.segments, shape.otherwise = choice.otherwise;
+    shape.algorithm = choice.algorithm, shape.segments = choice.segments, shape.private_way = choice.way;
   } else if (shape.algorithm == "auto" && nodes_.size() == 1) {
     shape.algorithm = "direct", shape.codec.reset();
   }
@@ -90,16 +91,10 @@ const std::vector<Choice>& Programs::candidates(const Shape& shape) {
   return choices_.find(shape, nodes_, links_, coding);
 }
 
-// Of messages that may be read where they lie in private memory each candidate has a twin that goes the other
-// way: what is quicker depends on the processor, the kernel and the arrays.
-std::vector<Choice> Programs::tried(const Shape& wish) {
+// Whether its messages may be read where they lie in private memory.
+bool Programs::goes_both_ways(const Shape& wish) const {
   constexpr size_t kLeast = 64 << 10;
-  std::vector<Choice> all = candidates(wish);
-  if (attaches_ && !wish.on_device && most_bytes(kind_of(wish)) >= kLeast) {
-    const size_t n = all.size();
-    for (size_t i = 0; i < n; ++i) all.push_back(twin_of(all[i]));
-  }
-  return all;
+  return attaches_ && !wish.on_device && most_bytes(kind_of(wish)) >= kLeast;
 }
 
 // What a log says of such a call, with its codec agreed on or without one.
@@ -177,7 +172,7 @@ void Programs::freeze(bool typical) {
 std::map<Kind, Programs::Learnt> Programs::learnt() const {
   std::map<Kind, Learnt> all;
   for (const auto& [kind, tuning] : tunings_)
-    all[kind] = {tuning->candidates(), tuning->agreements(), tuning->at(0)};
+    all[kind] = {tuning->candidates(), tuning->both_ways(), tuning->agreements(), tuning->at(0)};
   return all;
 }
 

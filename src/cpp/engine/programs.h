@@ -45,6 +45,7 @@ class Programs {
 
   struct Learnt {
     std::vector<Choice> candidates;
+    bool both_ways = false;
     Tuning::Agreements agreements;
     Choice taken;
   };
@@ -54,7 +55,7 @@ class Programs {
 
  private:
   void forget();
-  std::vector<Choice> tried(const Shape& wish);
+  bool goes_both_ways(const Shape& wish) const;
   std::shared_ptr<const Program> compiled(Shape shape);
   double agreement_time();
   std::optional<bool> replayed_refusal(const Shape& wish) const;

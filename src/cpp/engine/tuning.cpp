@@ -25,8 +25,8 @@ Timing timing_for(double seconds) {
 // The calls of a round are followed by so many times as many that try nothing.
 constexpr int kRest = 64;
 constexpr int kRivalsAgain = 4;
-// Twins join the candidates that are left once these are so many or fewer.
-constexpr int kTwins = 4;
+// The candidates that are left part into two ways once they are so many or fewer.
+constexpr int kPartWays = 4;
 // Above this size the time of a message is taken as proportional to its bytes.
 constexpr size_t kProportional = 64 << 10;
 
@@ -42,28 +42,32 @@ double median(std::vector<double> samples) {
 
 }  // namespace
 
-Tuning::Tuning(std::vector<Choice> candidates, size_t most_bytes, double coded_counts)
-    : candidates_(std::move(candidates)), most_bytes_(most_bytes), coded_counts_(coded_counts) {
+Tuning::Tuning(std::vector<Choice> candidates, bool both_ways, size_t most_bytes, double coded_counts)
+    : candidates_(std::move(candidates)),
+      most_bytes_(most_bytes),
+      coded_counts_(coded_counts),
+      both_ways_(both_ways),
+      by_rule_(both_ways) {
   const Timing timing = timing_for(candidates_[0].cost_s);
   burst_ = timing.burst, bursts_ = timing.bursts;
-  for (const Choice& choice : candidates_)
-    if (!choice.otherwise) trials_.push_back({choice});
-  rivals_ = singles_ = static_cast<int>(trials_.size());
-  alone_ = trials_.size() < candidates_.size();
-  if (alone_ && rivals_ <= kTwins) join(rivals_), alone_ = false, rivals_ *= 2;
+  for (const Choice& choice : candidates_) trials_.push_back({choice});
+  rivals_ = static_cast<int>(trials_.size());
+  if (by_rule_ && rivals_ <= kPartWays) part_ways(rivals_), by_rule_ = false, rivals_ *= 2;
 }
 
-// Behind those that are left.
-void Tuning::join(int left) {
-  std::vector<Trial> twins;
-  for (int i = 0; i < left; ++i) twins.push_back({twin_of(trials_[i].choice)});
-  trials_.insert(trials_.begin() + left, twins.begin(), twins.end());
+// Those that are left, staged, then attached to.
+void Tuning::part_ways(int left) {
+  std::vector<Trial> both;
+  for (const PrivateWay way : {PrivateWay::staged, PrivateWay::attached})
+    for (int i = 0; i < left; ++i) both.push_back({trials_[i].choice}), both.back().choice.way = way;
+  trials_.erase(trials_.begin(), trials_.begin() + left);
+  trials_.insert(trials_.begin(), both.begin(), both.end());
 }
 
 Tuning::Turn Tuning::issue() {
-  if (candidates_.size() == 1) return {};
+  if (single()) return {};
   if (resting_ > 0 && --resting_ == 0) {
-    rivals_ = std::min<int>(candidates_.size(), kRivalsAgain);
+    rivals_ = std::min<int>(candidates_.size() * (both_ways_ ? 2 : 1), kRivalsAgain);
     issued_ = 0, spent_ = 0, ++round_;
     return {};
   }
@@ -72,7 +76,7 @@ Tuning::Turn Tuning::issue() {
   if (issued_ == rivals_ * burst_ * bursts_) {
     turn.settles = rivals_;
     rivals_ = halved(rivals_), issued_ = 0;
-    if (alone_ && rivals_ <= kTwins) alone_ = false, rivals_ *= 2;
+    if (by_rule_ && rivals_ <= kPartWays) by_rule_ = false, rivals_ *= 2;
     if (rivals_ == 1) {
       resting_ = kRest * spent_;
       return turn;
@@ -127,8 +131,8 @@ void Tuning::settle(std::vector<double> agreed) {
   std::vector<Trial> sorted;
   for (const int place : order) sorted.push_back(std::move(trials_[place]));
   std::move(sorted.begin(), sorted.end(), trials_.begin());
-  const bool alone = trials_.size() == singles_ && candidates_.size() > singles_;
-  if (const int left = halved(sorted.size()); alone && left <= kTwins) join(left);
+  const bool by_rule = both_ways_ && trials_.size() == candidates_.size();
+  if (const int left = halved(sorted.size()); by_rule && left <= kPartWays) part_ways(left);
   // One is left: of those that dropped out first another one is the last to meet the best again.
   if (sorted.size() == 2 && trials_.size() > kRivalsAgain)
     std::rotate(trials_.begin() + kRivalsAgain - 1, trials_.begin() + kRivalsAgain, trials_.end());

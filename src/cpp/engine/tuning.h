@@ -15,9 +15,10 @@ namespace gpucomm {
 
 class Tuning {
  public:
-  // The `candidates` of a kind, the model's choice first; behind them the twin of each, if they have any,
-  // which join when few are left. Times of what codes count `coded_counts` times.
-  Tuning(std::vector<Choice> candidates, size_t most_bytes, double coded_counts);
+  // The `candidates` of a kind, the model's choice first. `both_ways`: when few are left, each is tried with
+  // private arrays staged, and attached to, in place of the rule of thumb: what is quicker depends on the
+  // processor, the kernel and the arrays. Times of what codes count `coded_counts` times.
+  Tuning(std::vector<Choice> candidates, bool both_ways, size_t most_bytes, double coded_counts);
 
   struct Turn {
     int place = 0;       // in the order of candidates as it is when the call starts
@@ -27,7 +28,7 @@ class Tuning {
   // At the issue of a call, which may be long before its start.
   Turn issue();
   // Whether the next call tries nothing, but takes the first candidate.
-  bool rests() const { return candidates_.size() == 1 || resting_ > 1; }
+  bool rests() const { return single() || resting_ > 1; }
 
   // From here on in the order of the calls' starts.
   const Choice& at(int place) const { return trials_[place].choice; }
@@ -42,6 +43,7 @@ class Tuning {
   using Agreements = std::vector<std::vector<double>>;
   // The candidates as they were at first, and all times agreed on since: what replay() needs.
   const std::vector<Choice>& candidates() const { return candidates_; }
+  bool both_ways() const { return both_ways_; }
   const Agreements& agreements() const { return agreements_; }
   // Decides by these instead of by what is measured, as long as there are any.
   void replay(const Agreements& agreements) { replayed_.assign(agreements.begin(), agreements.end()); }
@@ -54,20 +56,21 @@ class Tuning {
     double sum = 0;             // of the burst under way, and how many of its calls
     int calls = 0;
   };
+  bool single() const { return candidates_.size() == 1 && !both_ways_; }
   int shuffled(int burst) const;
-  void join(int left);
+  void part_ways(int left);
 
   std::vector<Choice> candidates_;
   size_t most_bytes_;
   double coded_counts_;
-  size_t singles_;  // candidates without their twins
+  bool both_ways_;
   int burst_, bursts_;
   // As calls are issued.
   int rivals_, issued_ = 0;
-  bool alone_;  // the twins have not joined yet
+  bool by_rule_;  // the ways have not parted yet
   uint32_t round_ = 1;
   int64_t resting_ = 0, spent_ = 0;
-  // As they start; those of twins only once they have joined.
+  // As they start.
   std::vector<Trial> trials_;
   Agreements agreements_;
   std::deque<std::vector<double>> replayed_;

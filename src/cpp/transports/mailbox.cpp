@@ -91,12 +91,12 @@ bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes, const Sen
   const bool folds = progress.receiver == Receiver::folds;
   if (progress.receiver == Receiver::any || bytes < (folds ? kLeastFolded : kLeastRemote)) return false;
   if (!(area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1)) return false;
-  if (!copyable_.is(data, bytes)) return false;
-  if (env().cma == 2) return true;
-  return quicker_fetched(data, bytes, progress) != progress.otherwise;
+  const bool told = env().cma == 2 || progress.way == PrivateWay::attached;
+  const bool wanted = told || (progress.way == PrivateWay::rule && quicker_fetched(data, bytes, progress));
+  return wanted && copyable_.is(data, bytes);
 }
 
-// A rule of thumb.
+// The rule of thumb.
 bool Mailbox::quicker_fetched(const std::byte* data, size_t bytes, const SendProgress& progress) {
   const bool folds = progress.receiver == Receiver::folds;
   // The sender waits for its reader, which costs more where ranks outnumber cores.
@@ -160,8 +160,8 @@ bool Mailbox::send(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
   Box& box = boxes_[peer];
   if (progress.lent) return returned(peer, progress);
   if (progress.answered) return notify(peer, tag, bytes);
-  if (!progress.begun && !progress.there) progress.lending = lending(peer, data, bytes, progress);
-  if (progress.lending) return lend(peer, tag, data, bytes, progress);
+  if (!progress.lending) progress.lending = progress.there ? 0 : lending(peer, data, bytes, progress);
+  if (*progress.lending) return lend(peer, tag, data, bytes, progress);
   // Beyond the caches slots take turns with those that come, so that memory is read and written at once.
   const bool alternates = progress.receiver == Receiver::stores && progress.footprint >= last_level_cache();
   while (!progress.begun || progress.moved < bytes) {

@@ -34,7 +34,7 @@ bool Mailbox::lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, 
 }
 
 void Mailbox::lend_part(Entry& e, const std::byte* data, size_t bytes, const SendProgress& progress) {
-  e.slot = progress.lending, e.bytes = 0, e.stamp = 0;
+  e.slot = *progress.lending, e.bytes = 0, e.stamp = 0;
   const uint64_t offset = is_private(e.slot) ? reinterpret_cast<uint64_t>(data) : data - region_->base;
   std::byte* const answer_to = progress.answer ? progress.answer_to + progress.moved : nullptr;
   const bool there = e.slot == kInPlace && region_->detachable && answer_to == data;

@@ -37,7 +37,7 @@ class Copyable {
   bool is(const void* data, size_t bytes);
 
  private:
-  static constexpr size_t kRemembered = 64;
+  static constexpr size_t kRemembered = 1024;
   std::unordered_set<const void*> seen_;  // ends of arrays that are
 };
 

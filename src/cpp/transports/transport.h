@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,15 +78,20 @@ struct Kept {
   size_t offset = 0;
 };
 
+// How long messages in private memory go: as a rule of thumb says, or through shared memory, or read where
+// they lie (cross-memory attach), where a transport does that.
+enum class PrivateWay : uint8_t { rule, staged, attached };
+inline constexpr const char* kPrivateWayNames[] = {"rule", "staged", "attached"};
+
 // What the receiver does with a message that this rank has not just computed.
 enum class Receiver : uint8_t { any, stores, folds };  // any: or it has
 
 struct SendProgress {
   size_t moved = 0;
   bool begun = false;
-  bool lent = false;    // in place: all is announced, the peer has not read it yet
-  int32_t lending = 0;  // ... by entries of this kind
-  uint32_t entry = 0;   // ... the last of which is this one of the ring
+  bool lent = false;               // in place: all is announced, the peer has not read it yet
+  std::optional<int32_t> lending;  // ... by entries of this kind; 0: not so
+  uint32_t entry = 0;              // ... the last of which is this one of the ring
   // Set by the caller: `answer` where the peer may write its message of that number to `answer_to` at once;
   // `answered` where this message has been written to where the peer wants it, so that only a notice is sent.
   uint32_t answer = 0;
@@ -93,10 +99,8 @@ struct SendProgress {
   bool answered = false;
   uint32_t number = 0;  // set by the caller: of the message among ours to that peer in this call
   Receiver receiver = Receiver::any;  // set by the caller
-  // Set by the caller: private memory goes the way, read where it lies or staged, that the transport would
-  // not take by itself.
-  bool otherwise = false;
-  size_t footprint = 0;  // set by the caller: bytes of the arrays of this node's ranks
+  PrivateWay way = PrivateWay::rule;  // set by the caller
+  size_t footprint = 0;               // set by the caller: bytes of the arrays of this node's ranks
   // On emulated links, in ns of the steady clock: when the message comes to the next port on its way, which
   // is `port` (to the first one when it is ready), when it has passed the last one, and when its last byte is
   // there; 0: not known yet.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpucomm import Communicator
+from gpucomm import Communicator, _core
 from gpucomm.bench.peers import Call
 
 __all__ = ["learn", "learnt"]
@@ -16,9 +16,10 @@ def learnt(comm: Communicator, collective: str, nbytes: int, codec: str | None =
     """The row of `Communicator.tuning` for calls of so many bytes that were made before, with this codec."""
     rows = [row for row in comm.tuning() if row["collective"] == collective]
     kinds = [row for row in rows if row["most_bytes"] // 2 < nbytes <= row["most_bytes"]]
-    # A spec that the ranks had to agree on begins with the one that was asked for; there is none where the
-    # model alone has refused the codec.
-    coded = [row for row in kinds if codec and row["codec"].startswith(codec)]
+    # The kind of one that the ranks had to agree on says more than that which was asked for; there is none
+    # where the model alone has refused the codec.
+    asked = _core.Codec(codec).kind if codec else ""
+    coded = [row for row in kinds if codec and row["codec"].partition(",")[0] == asked]
     row: dict[str, Any] = (coded or [row for row in kinds if not row["codec"]])[0]
     return row
 
@@ -28,6 +29,7 @@ def learn(comm: Communicator, collective: str, nbytes: int, call: Call, codec: s
     for calls in range(1, _MOST_CALLS):
         call()
         row = learnt(comm, collective, nbytes, codec)
-        if len(row["candidates"]) == 1 or (row["agreements"] and len(row["agreements"][-1]) == 2):
+        alone = len(row["candidates"]) == 1 and not row["both_ways"]
+        if alone or (row["agreements"] and len(row["agreements"][-1]) == 2):
             return calls
     raise AssertionError(f"{collective} of {nbytes} bytes has learnt nothing in {_MOST_CALLS} calls")
