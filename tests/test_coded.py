@@ -463,10 +463,7 @@ def test_what_a_codec_cannot_carry_is_an_error_on_every_rank(spec: str) -> None:
         assert not isinstance(outcome, CollectiveTimeoutError)
 
 
-@pytest.mark.parametrize(
-    ("collective", "algorithm"),
-    [pair for pair in CODED if pair[0] != "all_gather"] + [("all_gather", "coded_ring")],
-)
+@pytest.mark.parametrize(("collective", "algorithm"), CODED)
 @pytest.mark.parametrize("at", [4321, 9_003])
 def test_the_element_that_cannot_be_carried_is_counted_in_the_array(
     collective: str, algorithm: str, at: int

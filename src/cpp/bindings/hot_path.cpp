@@ -176,12 +176,20 @@ PyObject* run(const Method& method, PyObject* self, PyObject* const* args, Py_ss
   return nullptr;
 }
 
-// "ndarray, root=str"
-std::string types_of(PyObject* const* args, Py_ssize_t count, PyObject* names) {
+// A number or a word itself, which may be one that no signature has room for; of all else the type.
+std::string shown(PyObject* value) {
+  constexpr size_t kEnough = 40;
+  const bool plain =
+      PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value) || value == Py_None;
+  return plain ? std::string(py::repr(value)).substr(0, kEnough) : Py_TYPE(value)->tp_name;
+}
+
+// "ndarray, root='a'"
+std::string arguments_of(PyObject* const* args, Py_ssize_t count, PyObject* names) {
   std::string text;
   for (Py_ssize_t i = 0; i < count + (names ? PyTuple_GET_SIZE(names) : 0); ++i) {
     const std::string name = i < count ? "" : concat(py::str(PyTuple_GET_ITEM(names, i - count)), "=");
-    text += concat(i ? ", " : "", name, Py_TYPE(args[i])->tp_name);
+    text += concat(i ? ", " : "", name, shown(args[i]));
   }
   return text;
 }
@@ -193,7 +201,7 @@ void say_types(const Method& method, PyObject* self, PyObject* const* args, Py_s
   if (!error.matches(PyExc_TypeError) || said.rfind(concat(method.name, "(): incompatible"), 0) != 0) return;
   const auto& c = py::cast<PyCommunicator&>(py::handle(self));
   raise(Error(ErrorKind::unsupported_type,
-              concat(method.name, " does not take (", types_of(args, count, names), "); it is ",
+              concat(method.name, " does not take (", arguments_of(args, count, names), "); it is ",
                      method.doc.substr(0, method.doc.find('\n')), c.where())));
   error = py::error_already_set();
 }

@@ -53,8 +53,7 @@ class Communicator : public Drivable {
   // Waits for the end of what attempt() has begun; throws its error.
   void await(std::shared_ptr<Work> work);
   void close();
-  // Before an explicit close(): throws where a call that has ended here was another one elsewhere, or another
-  // rank has found such a thing.
+  // Before an explicit close(): throws where a call that has ended here was another one elsewhere.
   void check_ended_calls();
   // Tells the other ranks that this one does not make the next call, "all_reduce" say.
   void refuse(const std::string& call, const std::string& why);

@@ -128,7 +128,6 @@ void Communicator::check_ended_calls() {
   std::lock_guard lock(mutex_);
   if (fate_.closed()) return;
   try {
-    if (transport_->poisoned() && transport_->poison().kind == ErrorKind::mismatch) fate_.check_poison();
     const uint64_t first = sequence_ > kRememberedCalls ? sequence_ - kRememberedCalls : 0;
     for (uint64_t sequence = first + 1; queue_.empty() && sequence <= sequence_; ++sequence) {
       const CallRecord mine = transport_->call(rank_, sequence);

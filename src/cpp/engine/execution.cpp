@@ -247,14 +247,12 @@ void Execution::encode(const Instruction& in, const PieceCoding& coding) {
   if (lost_sq_) *lost_sq_ += lost.sum_sq * told.times * told.times;
 }
 
-// Counted in the caller's array: of what is gathered a rank encodes its own part, which begins there.
+// Counted in the caller's array: of what is gathered that is the part which a rank encodes first.
 void Execution::refuse(const Instruction& in, const RefusedElement& refused) const {
-  size_t begin = 0;
-  if (gathers(program_->shape.collective)) {
-    begin = in.message_offset;
-    for (const Instruction& other : program_->instructions)
-      if (other.kind == StepKind::encode) begin = std::min(begin, other.message_offset);
-  }
+  const auto& all = program_->instructions;
+  const auto first =
+      std::find_if(all.begin(), all.end(), [](auto& step) { return step.kind == StepKind::encode; });
+  const size_t begin = gathers(program_->shape.collective) ? first->message_offset : 0;
   const size_t element = (in.message_offset - begin) / size_of(program_->shape.dtype) + refused.element;
   const RefusedElement told(refused.spec, element, refused.value, refused.reason);
   fail(told.kind, told.what(), " (rank ", program_->rank, " of ", program_->world, ")");
