@@ -140,7 +140,7 @@ class Cuda:
         from gpucomm import _cuda, nccl
 
         return {
-            "architectures": _cuda.architectures,
+            "architectures": _cuda.architectures(),
             "nccl": nccl.why_not() or nccl.load().version,
             "machine": platform.platform(),
             "gpu": self.name,

@@ -18,6 +18,11 @@ __all__: list[str] = [
     "version",
 ]
 
+def architectures() -> str:
+    """
+    Those that its kernels were compiled for.
+    """
+
 def device_count() -> int:
     """
     The GPUs that this process sees; raises where CUDA cannot be used.
@@ -50,5 +55,4 @@ def unavailable() -> str:
     Why CUDA cannot be used, a sentence; empty: it can.
     """
 
-architectures: str = "90-real 75-virtual"
 version: str

@@ -32,8 +32,8 @@ PYBIND11_MODULE(_cuda, m) {
   using namespace gpucomm::cuda;
   m.doc() = "CUDA devices for gpucomm; private: gpucomm.cuda is the public part.";
   m.attr("version") = GPUCOMM_VERSION;
-  m.attr("architectures") = GPUCOMM_ARCHITECTURES;
   gpucomm::bind_errors(m);
+  m.def("architectures", [] { return GPUCOMM_ARCHITECTURES; }, "Those that its kernels were compiled for.");
   m.def("runtime_version", &runtime_version, "Of the CUDA runtime in this module; 13.0 is 13000.");
   m.def("driver_version", &driver_version, "The newest CUDA that the driver knows; 0: there is no driver.");
   m.def("device_count", &device_count, "The GPUs that this process sees; raises where CUDA cannot be used.");
