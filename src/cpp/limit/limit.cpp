@@ -1,8 +1,6 @@
 #include "limit/limit.h"
 
 #include <algorithm>
-#include <atomic>
-#include <map>
 
 #include "base/copy.h"
 #include "base/cpus.h"
@@ -19,9 +17,8 @@
 namespace gpucomm {
 namespace {
 
-// As bench/shm_limit of the measurements that this follows: chunks stay in a core's cache, and a slot has
-// left it before it is written again.
-constexpr size_t kChunk = (256 << 10) / sizeof(float), kDepth = 8, kSmall = (16 << 10) / sizeof(float);
+// A slot has left the core's cache before it is written again.
+constexpr size_t kDepth = 8, kSmall = (16 << 10) / sizeof(float);
 constexpr size_t kLine = 64 / sizeof(float);
 
 void look_again(bool yields) {
@@ -32,11 +29,6 @@ void look_again(bool yields) {
 }
 
 }  // namespace
-
-struct alignas(128) Limit::Peer {
-  std::atomic<uint64_t> steps, array;
-  std::atomic<int64_t> pid;
-};
 
 size_t Limit::region_bytes(int world) {
   return static_cast<size_t>(world) * (sizeof(Peer) + kDepth * kChunk * sizeof(float));
@@ -85,12 +77,6 @@ template <class Chunk>
 void Limit::by_chunks(size_t count, Chunk&& chunk) {
   for (size_t begin = 0; begin < count; begin += kChunk, ++chunks_)
     chunk(Run{begin, std::min(kChunk, count - begin)});
-}
-
-template <class Other>
-void Limit::for_others(Other&& other) const {
-  for (int rank = 0; rank < world_; ++rank)
-    if (rank != rank_) other(rank);
 }
 
 // The others' slots from `at` on into `own`, in the order of the ranks; the sum goes back into them.
@@ -190,64 +176,6 @@ std::function<void()> Limit::staged(const std::string& collective, float* x, siz
   if (collective == "all_gather") return [=, this] { from_each(x, count / world_); };
   if (collective == "broadcast") return [=, this] { from_root(x, count); };
   return [=, this] { to_root(x, count); };
-}
-
-// Piece by piece, so that what is read, summed and written back stays in the cache.
-void Limit::fold_pieces(float* x, Run run, const std::vector<float*>& arrays, bool answer) const {
-  auto* const piece = reinterpret_cast<float*>(piece_.get());
-  for (size_t begin = run.begin; begin < run.begin + run.count; begin += kChunk) {
-    const size_t n = std::min(kChunk, run.begin + run.count - begin);
-    const auto at = [&](int rank) { return reinterpret_cast<uint64_t>(arrays[rank] + begin); };
-    for_others([&](int rank) {
-      const std::string refusal = read_process(peer(rank).pid, at(rank), piece, n * sizeof(float));
-      if (!refusal.empty())
-        fail(ErrorKind::unavailable, "rank ", rank_, " cannot read rank ", rank, ": ", refusal);
-      const void* sources[] = {x + begin, piece};
-      reduce(Dtype::float32, Op::sum, x + begin, sources, 2, n, 1);
-    });
-    if (!answer) continue;
-    for_others([&](int rank) {
-      const iovec target{reinterpret_cast<void*>(at(rank)), n * sizeof(float)};
-      write_process(peer(rank).pid, reinterpret_cast<uint64_t>(x + begin), target.iov_len, target);
-    });
-  }
-}
-
-std::function<void()> Limit::attached(const std::string& collective, float* x, size_t count) {
-  peer(rank_).array.store(reinterpret_cast<uint64_t>(x));
-  barrier();
-  std::vector<float*> arrays;
-  for (int rank = 0; rank < world_; ++rank)
-    arrays.push_back(reinterpret_cast<float*>(peer(rank).array.load()));
-  barrier();
-  const auto fetch = [=, this](int rank, Run run) {
-    const auto from = reinterpret_cast<uint64_t>(arrays[rank] + run.begin);
-    const std::string refusal = read_process(peer(rank).pid, from, x + run.begin, run.count * sizeof(float));
-    if (!refusal.empty())
-      fail(ErrorKind::unavailable, "rank ", rank_, " cannot read rank ", rank, ": ", refusal);
-  };
-  const size_t each = count / world_;
-  std::map<std::string, std::function<void()>> calls{
-      {"all_reduce", [=, this] { fold_pieces(x, share(count, rank_), arrays, true); }},
-      {"reduce_scatter", [=, this] { fold_pieces(x, {rank_ * each, each}, arrays, false); }},
-      {"all_gather", [=, this] { for_others([&](int rank) { fetch(rank, {rank * each, each}); }); }},
-      // Where there are two, each copies a half.
-      {"broadcast",
-       [=, this] {
-         const size_t half = world_ == 2 ? count / 2 : count;
-         if (rank_) return fetch(0, {0, half});
-         if (world_ != 2) return;
-         const iovec target{arrays[1] + half, (count - half) * sizeof(float)};
-         write_process(peer(1).pid, reinterpret_cast<uint64_t>(x + half), target.iov_len, target);
-       }},
-      {"reduce", [=, this] {
-         if (!rank_) fold_pieces(x, {0, count}, arrays, false);
-       }}};
-  return [this, call = calls.at(collective)] {
-    barrier();
-    call();
-    barrier();
-  };
 }
 
 std::function<void()> Limit::call(const std::string& collective, LimitWay way, float* x, size_t count) {

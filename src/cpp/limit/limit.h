@@ -2,6 +2,7 @@
 // library needs (choices, matching, other ranks' faults). The yardstick of `gpucomm bench`.
 // float32, sum, in place, root 0.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +30,11 @@ class Limit {
   std::function<void()> call(const std::string& collective, LimitWay way, float* x, size_t count);
 
  private:
-  struct Peer;
+  static constexpr size_t kChunk = (256 << 10) / sizeof(float);  // stays in a core's cache
+  struct alignas(128) Peer {
+    std::atomic<uint64_t> steps, array;
+    std::atomic<int64_t> pid;
+  };
   struct Run {  // of the elements of an array
     size_t begin, count;
   };
@@ -40,7 +45,10 @@ class Limit {
   template <class Chunk>
   void by_chunks(size_t count, Chunk&& chunk);
   template <class Other>
-  void for_others(Other&& other) const;
+  void for_others(Other&& other) const {
+    for (int rank = 0; rank < world_; ++rank)
+      if (rank != rank_) other(rank);
+  }
   void fold_slots(float* own, size_t at, size_t count, bool answer) const;
 
   std::function<void()> staged(const std::string& collective, float* x, size_t count);
