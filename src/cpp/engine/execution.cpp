@@ -172,7 +172,7 @@ Execution::Outcome Execution::receive_coded(const Instruction& in, LaneState& la
   return Outcome::finished;
 }
 
-void Execution::code(const Instruction& in) {
+void Execution::code(const Instruction& in) try {
   if (!in.bytes && in.kind != StepKind::encode) return;  // an empty piece does not travel
   const Shape& shape = program_->shape;
   const PieceCoding coding{*shape.codec, shape.dtype, in.bytes / size_of(shape.dtype),
@@ -189,6 +189,8 @@ void Execution::code(const Instruction& in) {
   if (!in.final || shape.op != Op::mean || target == nullptr) return;
   const void* sums[] = {target};
   reduce(shape.dtype, Op::sum, target, sums, 1, coding.count, program_->world);
+} catch (const RefusedElement& refused) {
+  refuse(in.encodes >= 0 ? program_->instructions[in.encodes] : in, refused);
 }
 
 // To the sum of a row, which the last one divides, if it is a mean, and rounds.
@@ -217,12 +219,8 @@ void Execution::recode(const Instruction& in, const PieceCoding& coding) {
     own = at(copy.source, copy.source_offset);
   }
   ++decodes_;
-  try {
-    if (!lost_sq_ && coding.recode(from, own, at(after.target, after.target_offset), losses(after)))
-      return void(++encodes_);
-  } catch (const RefusedElement& refused) {
-    refuse(after, refused);
-  }
+  if (!lost_sq_ && coding.recode(from, own, at(after.target, after.target_offset), losses(after)))
+    return void(++encodes_);
   if (own != sum) copy_bytes(sum, own, in.bytes);
   coding.decode(from, sum, true);
   encode(after, coding);
@@ -237,12 +235,8 @@ Losses Execution::losses(const Instruction& in) const {
 void Execution::encode(const Instruction& in, const PieceCoding& coding) {
   const Losses told = losses(in);
   CodecError lost;
-  try {
-    coding.encode(at(in.source, in.source_offset), at(in.target, in.target_offset),
-                  lost_sq_ ? &lost : nullptr, told);
-  } catch (const RefusedElement& refused) {
-    refuse(in, refused);
-  }
+  coding.encode(at(in.source, in.source_offset), at(in.target, in.target_offset), lost_sq_ ? &lost : nullptr,
+                told);
   encodes_ += in.bytes > 0;
   if (lost_sq_) *lost_sq_ += lost.sum_sq * told.times * told.times;
 }

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
@@ -21,7 +21,16 @@ from gpucomm.launch.rendezvous import meet
 if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
 
-__all__ = ["adopt", "bound", "checked_timeout", "emulation", "frozen_if_asked", "init", "replace"]
+__all__ = [
+    "adopt",
+    "bound",
+    "checked_timeout",
+    "close_at_exit",
+    "emulation",
+    "frozen_if_asked",
+    "init",
+    "replace",
+]
 
 
 _log = logging.getLogger("gpucomm")
@@ -184,7 +193,12 @@ def _remember(comm: Communicator) -> None:
 
 def _close() -> None:
     if _Process.comm is not None and _Process.pid == os.getpid():
-        try:
-            _Process.comm.close()
-        except Error as error:  # nobody is there any more to catch it
-            _log.error("%s", error)
+        close_at_exit(_Process.comm.close)
+
+
+def close_at_exit(close: Callable[[], None]) -> None:
+    """Calls this at the end of the process, where an error is logged: nobody could catch it any more."""
+    try:
+        close()
+    except Error as error:
+        _log.error("%s", error)

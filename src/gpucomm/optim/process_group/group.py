@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError, UnavailableError, UnsupportedTypeError
+from gpucomm.launch.start import close_at_exit
 from gpucomm.optim.process_group.collectives import Collectives
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.meeting import Seat, communicator_of, own_store
@@ -160,5 +161,5 @@ def _create(given: Any, options: Any) -> ProcessGroup:
 def _leave() -> None:
     """Closes what is open at the end of the process, before the threads that wait there lose Python."""
     for group in list(_open):
-        group.shutdown()
+        close_at_exit(group.shutdown)
     pool.drain(_LAST_FUTURES_S)
