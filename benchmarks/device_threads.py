@@ -48,7 +48,7 @@ def _all_reduce(arrays: list[Any], algorithm: str, how: dict[str, int]) -> Call:
 
 
 def _all_gather(turns: Turns, world: int, codec: str) -> Iterator[Row]:
-    """Each rank encodes its part and decodes all of them; what is forwarded in between is not counted."""
+    """Each rank encodes its part and decodes all of them; nothing is forwarded."""
     part = turns.count // world
     parts = [turns.place.floats(part) for _ in range(world)]
     arrays = [turns.place.floats(part * world) for _ in range(world)]

@@ -75,14 +75,18 @@ def test_every_algorithm(collective, algorithm, world, make_kit):
     assert run_ranks(world, body) == [[]] * world
 
 
-@pytest.mark.parametrize("codec", ["int8", "fp8_e4m3", "bf16", "mpc", "zfp:8", "fixed:1e-2"])
+@pytest.mark.parametrize(
+    ("codec", "segments"),
+    [(codec, 2) for codec in ("int8", "fp8_e4m3", "bf16", "mpc", "zfp:8", "fixed:1e-2")]
+    + [("int8", 20), ("fixed:1e-2", 20)],  # slots are used more than once
+)
 @pytest.mark.parametrize(("collective", "algorithm"), pairs(coded=True))
-def test_the_same_bits_as_in_host_memory(collective, algorithm, codec, make_kit):
+def test_the_same_bits_as_in_host_memory(collective, algorithm, codec, segments, make_kit):
     world, kit = 3, make_kit(50)
 
     def body(comm):
-        arrays = inputs(collective, "float32", world, 3000)
-        options = {"algorithm": algorithm, "codec": codec, "segments": 2}
+        arrays = inputs(collective, "float32", world, 1500 * segments)
+        options = {"algorithm": algorithm, "codec": codec, "segments": segments}
         host = getattr(comm, collective)(arrays[comm.rank].copy(), **options)
         with stream_of(kit) as stream:
             racing = Racing(kit, stream)
@@ -333,6 +337,7 @@ def test_a_direct_all_reduce_is_one_fold_a_rank_and_no_copy(make_kit, elsewhere)
 
     assert run_ranks(world, body) == [({1.0} if elsewhere else {4.0}, {4.0})] * world
     assert kit.enqueued("reduce") in (world, None) and kit.enqueued("copy") in (0, None)
+    assert (kit.enqueued("wait") or 0) <= world + 1  # none between the folds: they are on one stream
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
@@ -353,6 +358,22 @@ def test_partial_sums_are_coded_again_in_one_pass(make_kit, collective, tells):
     hops = world - 1
     at_once = 0 if tells else world * segments * (hops - 1)  # all but the last, whose sum is wanted
     assert kit.enqueued("decode_add_encode") in (at_once, None)
+
+
+def test_coded_pieces_are_read_where_they_were_encoded(make_kit):
+    world, segments, kit = 4, 16, make_kit()
+
+    def body(comm):
+        part = kit.array(np.full(4096, comm.rank, np.float32))
+        out = kit.array(np.zeros(4096 * world, np.float32))
+        how = {"codec": "int8", "algorithm": "coded_ring", "segments": segments, "async_op": True}
+        comm.all_gather(part, out=out, **how).synchronize()
+        return kit.host(out)[::4096].tolist()
+
+    assert run_ranks(world, body) == [pytest.approx([0, 1, 2, 3], rel=0.01)] * world
+    assert kit.enqueued("copy") in (0, None)
+    assert kit.enqueued("encode") in (world * segments, None)
+    assert kit.enqueued("decode") in (world * world * segments, None)
 
 
 def test_the_host_does_not_wait_for_the_device(make_kit):

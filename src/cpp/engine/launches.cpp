@@ -2,22 +2,22 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "engine/loans.h"
 
 namespace gpucomm {
 namespace {
 
-constexpr int kStart = -1;  // what was there before the first launch
-
 class Arranger {
  public:
   explicit Arranger(const std::vector<const Program*>& programs)
-      : programs_(programs), done_(programs.size()), lanes_(programs.size()) {
+      : programs_(programs), ends_(programs.size()), lanes_(programs.size()) {
     for (size_t r = 0; r < programs.size(); ++r) {
-      done_[r].assign(programs[r]->instructions.size(), kUndone);
+      ends_[r].resize(programs[r]->instructions.size());
       for (int l = 0; l < programs[r]->lanes; ++l) lanes_[r].push_back({l});
     }
     match();
@@ -27,20 +27,19 @@ class Arranger {
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t r = 0; r < lanes_.size(); ++r)
-        for (size_t l = 0; l < lanes_[r].size(); ++l) moved |= advance(static_cast<int>(r), lanes_[r][l]);
+        for (Lane& lane : lanes_[r]) moved |= advance(static_cast<int>(r), lane);
     }
     for (size_t r = 0; r < lanes_.size(); ++r)
-      for (size_t l = 0; l < lanes_[r].size(); ++l) GPUCOMM_CHECK(head(r, lanes_[r][l]) < 0);
+      for (const Lane& lane : lanes_[r]) GPUCOMM_CHECK(head(r, lane) < 0);
     order();
     return std::move(result_);
   }
 
  private:
-  static constexpr int kUndone = -2;
   struct Lane {
     int index = 0;
     size_t next = 0;
-    int last = kStart;  // the launch that ended its last step
+    Ends last;  // of its last step
   };
 
   const Instruction& at(int rank, int step) const { return programs_[rank]->instructions[step]; }
@@ -75,20 +74,22 @@ class Arranger {
 
   int world() const { return static_cast<int>(programs_.size()); }
 
+  Lane& lane_of(int rank, int step) { return lanes_[rank][at(rank, step).lane]; }
   bool ready(int rank, int step) const {
-    for (int before : at(rank, step).after)
-      if (done_[rank][before] == kUndone) return false;
-    return true;
+    const Instruction& in = at(rank, step);
+    return std::all_of(in.after.begin(), in.after.end(),
+                       [&](int before) { return ends_[rank][before].has_value(); });
   }
   // What must be done before a step that its lane is at.
-  void needs(int rank, int step, std::vector<int>& launches) {
-    launches.push_back(lanes_[rank][at(rank, step).lane].last);
-    for (int before : at(rank, step).after) launches.push_back(done_[rank][before]);
+  Ends needs(int rank, int step) {
+    Ends ends = lane_of(rank, step).last;
+    for (int before : at(rank, step).after) add_ends(ends, *ends_[rank][before]);
+    return ends;
   }
-  void finish(int rank, int step, int launch) {
-    Lane& lane = lanes_[rank][at(rank, step).lane];
-    done_[rank][step] = launch;
-    ++lane.next, lane.last = launch;
+  void finish(int rank, int step, const Ends& ends) {
+    Lane& lane = lane_of(rank, step);
+    ends_[rank][step] = lane.last = ends;
+    ++lane.next;
   }
 
   bool advance(int rank, Lane& lane) {
@@ -98,10 +99,20 @@ class Arranger {
     if (in.spared) return finish(rank, step, lane.last), true;
     if (in.kind == StepKind::send) return send(rank, step, lane);
     if (receives(in.kind)) return receive(rank, step, lane);
-    std::vector<int> before;
-    needs(rank, step, before);
-    finish(rank, step, add(rank, step, std::move(before), {}));
+    if (!loans_.returned(written(rank, step))) return false;
+    std::vector<Launch::Source> sources;
+    if (const auto* piece = loans_.lent_to(rank, step)) sources.push_back(piece->sent);
+    const Ends launch = add(rank, step, needs(rank, step), std::move(sources));
+    loans_.give_back(rank, step, launch);
+    finish(rank, step, launch);
     return true;
+  }
+
+  // The slot that a step writes a coded piece to.
+  Loans::Slot written(int rank, int step) const {
+    const Instruction& in = at(rank, step);
+    const Place& target = in.encodes < 0 ? in.target : at(rank, in.encodes).target;
+    return {rank, target.space == Space::coded ? target.slot : -1};
   }
 
   // Most end with their receive.
@@ -125,19 +136,47 @@ class Arranger {
       if (in.kind == StepKind::recv)
         if (const auto spared = spared_.find({peer, sent}); spared != spared_.end())
           return finish(rank, step, spared->second), true;  // the fold has written it here
-      if (head(peer, lanes_[peer][at(peer, sent).lane]) != sent || !ready(peer, sent)) return false;
+      if (head(peer, lane_of(peer, sent)) != sent || !ready(peer, sent)) return false;
       sources.push_back({peer, sent, answered(rank, in, k, peer, sent)});
     }
-    std::vector<int> before;
-    needs(rank, step, before);
-    for (const auto& source : sources) needs(source.rank, source.step, before);
-    const int launch = add(rank, step, std::move(before), sources);
+    if (in.used_by >= 0) return borrow(rank, step, sources[0]), true;
+    return take(rank, step, sources);
+  }
+
+  bool take(int rank, int step, const std::vector<Launch::Source>& sources) {
+    if (!loans_.returned(written(rank, step))) return false;
+    const Instruction& in = at(rank, step);
+    Ends before = needs(rank, step);
+    std::vector<Launch::Source> lie;
+    for (const auto& source : sources) {
+      add_ends(before, needs(source.rank, source.step));
+      lie.push_back(piece(source).sent);
+    }
+    const Ends launch = add(rank, step, std::move(before), std::move(lie));
     for (size_t k = 0; k < sources.size(); ++k) {
       finish(sources[k].rank, sources[k].step, launch);
+      loans_.give_back(sources[k].rank, sources[k].step, launch);
       if (sources[k].answered) spared_[{rank, in.answers[k]}] = launch;
     }
     finish(rank, step, launch);
     return true;
+  }
+
+  // Who uses the piece here reads it where it was encoded.
+  void borrow(int rank, int step, const Launch::Source& sent) {
+    const Loans::Piece lent = piece(sent);
+    for (const int user : {at(rank, step).used_by, at(rank, step).sent_by})
+      if (user >= 0) loans_.lend(lent, rank, user);
+    Ends ends = needs(sent.rank, sent.step);
+    loans_.give_back(sent.rank, sent.step, {});
+    finish(sent.rank, sent.step, ends);
+    add_ends(ends, lane_of(rank, step).last);
+    finish(rank, step, ends);
+  }
+  // Where it lies that a send sends.
+  Loans::Piece piece(const Launch::Source& sent) const {
+    const auto* lent = loans_.lent_to(sent.rank, sent.step);
+    return lent ? *lent : Loans::Piece{sent, {sent.rank, at(sent.rank, sent.step).source.slot}};
   }
 
   // Whether the result goes back to this source's rank, by a message that is then spared.
@@ -146,43 +185,40 @@ class Arranger {
     return at(peer, sent).answer == at(rank, in.answers[k]).number;
   }
 
-  int add(int rank, int step, std::vector<int> before, std::vector<Launch::Source> sources) {
+  Ends add(int rank, int step, Ends before, std::vector<Launch::Source> sources) {
     const auto [found, added] = track_of_.try_emplace({rank, at(rank, step).lane}, result_.tracks.size());
     if (added) result_.tracks.push_back(rank);
-    result_.list.push_back({.track = static_cast<int>(found->second),
-                            .rank = rank,
-                            .step = step,
-                            .after = {},
-                            .sources = std::move(sources)});
+    const int track = static_cast<int>(found->second), launch = static_cast<int>(result_.list.size());
+    result_.list.push_back(
+        {.track = track, .rank = rank, .step = step, .after = {}, .sources = std::move(sources)});
+    add_ends(before, loans_.end(written(rank, step)));
     before_.push_back(std::move(before));
-    return static_cast<int>(result_.list.size()) - 1;
+    return {{track, launch}};
   }
 
   // Waits only for what its track has not waited for before.
   void order() {
     const size_t tracks = result_.tracks.size();
-    std::vector<std::vector<int>> seen(tracks, std::vector<int>(tracks, kStart));
+    std::vector<std::vector<int>> seen(tracks, std::vector<int>(tracks, -1));
     for (size_t a = 0; a < result_.list.size(); ++a) {
       Launch& launch = result_.list[a];
-      std::sort(before_[a].rbegin(), before_[a].rend());  // later ones first: they cover the earlier ones
-      for (int earlier : before_[a]) {
-        if (earlier == kStart) continue;
-        Launch& other = result_.list[earlier];
-        int& known = seen[launch.track][other.track];
-        if (other.track == launch.track || known >= earlier) continue;
-        known = earlier, other.record = true;
-        launch.after.push_back(other.track);
+      for (const auto& [track, earlier] : before_[a]) {
+        int& known = seen[launch.track][track];
+        if (track == launch.track || known >= earlier) continue;
+        known = earlier, result_.list[earlier].record = true;
+        launch.after.push_back(track);
       }
     }
   }
 
   const std::vector<const Program*>& programs_;
-  std::vector<std::vector<int>> done_;  // by rank and step: the launch that ended it
+  std::vector<std::vector<std::optional<Ends>>> ends_;  // by rank and step; none: not yet done
   std::vector<std::vector<Lane>> lanes_;
   std::map<std::tuple<int, int, size_t>, int> comes_;  // the send, of a rank's receive and place
-  std::map<std::pair<int, int>, int> spared_;          // sends: the fold that did their work
-  std::map<std::pair<int, int>, size_t> track_of_;     // of a rank's lane
-  std::vector<std::vector<int>> before_;               // by launch
+  std::map<std::pair<int, int>, Ends> spared_;         // sends: the fold that did their work
+  Loans loans_;
+  std::map<std::pair<int, int>, size_t> track_of_;  // of a rank's lane
+  std::vector<Ends> before_;                        // by launch
   Launches result_;
 };
 

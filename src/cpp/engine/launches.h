@@ -7,17 +7,19 @@
 
 namespace gpucomm {
 
-// A step of a rank: what receives reads out of the senders' memory; sends are no work of their own.
+// A step of a rank: what receives reads out of the senders' memory; sends are no work of their own. A coded
+// piece is not received where all its users can read it in the slot that it was encoded into, of whichever
+// rank.
 struct Launch {
   struct Source {
     int rank, step;         // the send
     bool answered = false;  // the fold writes its result to where that rank wants it, too
   };
-  int track;               // where it runs, in order
-  int rank, step;          // the instruction
-  std::vector<int> after;  // tracks: what they have recorded last is done before
-  bool record = false;     // other tracks wait for it
-  std::vector<Source> sources;
+  int track;                    // where it runs, in order
+  int rank, step;               // the instruction
+  std::vector<int> after;       // tracks: what they have recorded last is done before
+  bool record = false;          // other tracks wait for it
+  std::vector<Source> sources;  // of what receives; of another step where its coded piece lies, if elsewhere
 };
 
 struct Launches {
@@ -26,7 +28,8 @@ struct Launches {
 };
 
 // Messages meet as in the verifier, which has shown that the plans come to an end: a send waits for its
-// receive, and what it sent may be overwritten after that.
+// receive, and what it sent may be overwritten after that; a coded piece, after all have read it. A coded
+// plan must have slots enough for that, as its tests on devices show.
 Launches arrange(const std::vector<const Program*>& programs);
 
 }  // namespace gpucomm

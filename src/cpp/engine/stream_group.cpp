@@ -156,7 +156,12 @@ const Launches& StreamGroup::launches_of() {
 void StreamGroup::begin(const Launches& launches) {
   std::vector<size_t> used(parts_.size());
   streams_.clear(), events_.clear();
+  const bool together = in_turn(launches);
   for (const int rank : launches.tracks) {
+    if (together) {
+      streams_.push_back(hub_.get()), events_.push_back(hub_event_.get());
+      continue;
+    }
     Held& held = ranks_[rank];
     const size_t index = used[rank]++;
     held.grow_streams(index + 1);
@@ -168,23 +173,37 @@ void StreamGroup::begin(const Launches& launches) {
     device(0).wait(hub_.get(), came_[rank].get());
   }
   stage(stage_in);
+  if (together) return;
   device(0).record(hub_event_.get(), hub_.get());
   for (size_t t = 0; t < streams_.size(); ++t) device(launches.tracks[t]).wait(streams_[t], hub_event_.get());
 }
 
+// A piece of work a rank, as of `direct`, on one device: each fills it, and one after the other on the hub's
+// own stream takes the host less than to order streams. A graph's launch does not, so there they are apart.
+bool StreamGroup::in_turn(const Launches& launches) const {
+  const bool one_device = std::all_of(ranks_.begin(), ranks_.end(),
+                                      [&](const Held& held) { return held.device == ranks_[0].device; });
+  return one_device && !parts_[0]->arrays.capture && launches.list.size() <= parts_.size();
+}
+
 void StreamGroup::enqueue(const Launch& launch) {
   const Instruction& in = step(launch.rank, launch.step);
-  const DeviceCall call = call_of(launch.rank, streams_[launch.track]);
-  for (const int track : launch.after) call.device.wait(call.stream, events_[track]);
-  if (receives(in.kind))
+  DeviceCall call = call_of(launch.rank, streams_[launch.track]);
+  for (const int track : launch.after)
+    if (streams_[track] != call.stream) call.device.wait(call.stream, events_[track]);
+  if (receives(in.kind)) {
     receive(in, launch, call);
-  else
+  } else {
+    for (const Launch::Source& lies : launch.sources)
+      call.arrived = call_of(lies.rank, nullptr).source(step(lies.rank, lies.step));
     enqueue_local(call, in);
-  if (launch.record) call.device.record(events_[launch.track], call.stream);
+  }
+  if (launch.record && call.stream != hub_.get()) call.device.record(events_[launch.track], call.stream);
 }
 
 void StreamGroup::end(const Launches& launches) {
   for (size_t t = 0; t < streams_.size(); ++t) {
+    if (streams_[t] == hub_.get()) continue;
     device(launches.tracks[t]).record(events_[t], streams_[t]);
     device(0).wait(hub_.get(), events_[t]);
   }

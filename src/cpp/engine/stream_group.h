@@ -38,6 +38,7 @@ class StreamGroup {
   void prepare();
   const Launches& launches_of();
   void begin(const Launches& launches);
+  bool in_turn(const Launches& launches) const;
   void enqueue(const Launch& launch);
   void end(const Launches& launches);
   Stream ended(size_t rank);

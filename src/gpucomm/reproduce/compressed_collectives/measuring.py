@@ -35,6 +35,7 @@ __all__ = [
 
 _HOPELESS, _MOST_DENSE = 1.3, 3  # times the fastest's time; how many dense choices are measured in earnest
 _SUSPECT = 1.1
+_WARM = 2  # rounds before those that count: a first one has fresh memory, and takes up to twice as long
 
 
 class Way(NamedTuple):
@@ -202,13 +203,13 @@ def measure(
         ways += _dense(comm, collective, nbytes, call_of)
     works = [_coding(collective, codec, x, comm.world), *map(call_of, ways)]
     spans: list[list[Span]] = [[] for _ in works]
-    for _ in range(repeats):
+    for _ in range(_WARM + repeats):
         for work, mine in zip(works, spans, strict=True):
             start_together(comm)
             begin = time.monotonic()
             work()
             mine.append((begin, time.monotonic()))
-    return [list(way) for way in ways], spans
+    return [list(way) for way in ways], [mine[_WARM:] for mine in spans]
 
 
 def _coding(collective: str, codec: str, x: Any, parts: int) -> Callable[[], None]:
