@@ -28,7 +28,7 @@ def run(folder: Path, fails: str, *parts: str) -> tuple[subprocess.CompletedProc
     command = [str(ROOT / "tools" / "gpu.sh"), str(stub), *parts]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OUT": str(folder)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    return done, log.read_text().splitlines()
+    return done, log.read_text().splitlines() if log.exists() else []
 
 
 def test_what_fails_does_not_stop_the_rest(tmp_path: Path) -> None:
@@ -53,6 +53,12 @@ def test_parts_that_are_named_run_alone(tmp_path: Path) -> None:
     done, (build, kernels, benchmark) = run(tmp_path, "nothing", "benchmark", "kernels")
     assert done.returncode == 0 and "pip install" in build
     assert "test_gpu_kernels.py" in kernels and "benchmarks/device.py" in benchmark
+
+
+def test_a_part_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    done, commands = run(tmp_path, "nothing", "benchmark", "kernel")
+    assert done.returncode == 2 and not commands
+    assert "no part kernel: the parts are benchmark bounded" in done.stderr
 
 
 def test_it_passes_where_nothing_fails_and_ends_where_nothing_is_built(tmp_path: Path) -> None:

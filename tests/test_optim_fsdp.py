@@ -560,6 +560,12 @@ def swapped(comm):
     fsdp.use(comm, sharded(groups_of(comm, 4)[0]))
 
 
+def twice(comm):
+    model = sharded(groups_of(comm, 4)[0])
+    fsdp.use(model, comm)
+    fsdp.use(model, comm, "int8")
+
+
 def by_an_optimizer(comm):
     model = sharded(groups_of(comm, 4)[0])
     DistributedOptimizer(sgd(model), model, comm)
@@ -570,6 +576,11 @@ def by_an_optimizer(comm):
     [
         (swapped, InvalidArgumentError, r"model must be a torch.nn.Module, got Communicator"),
         (by_an_optimizer, UnsupportedTypeError, r"'0.weight' is a DTensor, .* gpucomm.optim.fsdp.use"),
+        (
+            twice,
+            InvalidArgumentError,
+            r"through gpucomm already: use\(\) is called once for a model \(rank 0 of 4",
+        ),
         (unsharded, InvalidArgumentError, r"no module of Sequential is sharded: call fully_shard"),
         (unknown_codec, InvalidArgumentError, r"unknown codec 'zip'; known: bf16, .*int8"),
         (unknown_algorithm, InvalidArgumentError, r"algorithm 'star'"),

@@ -6,6 +6,10 @@
 set -u
 cd "$(dirname "$0")/.."
 python=$1 out=${OUT:-build/gpu-results} parts=" ${*:2} "
+known=(benchmark $(basename -s .py tests/gpu/test_gpu_*.py | sed 's/test_gpu_//'))
+for name in "${@:2}"; do
+  [[ " ${known[*]} " == *" $name "* ]] || { echo "no part $name: the parts are ${known[*]}" >&2; exit 2; }
+done
 mkdir -p "$out"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

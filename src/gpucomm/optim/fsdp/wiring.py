@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch.distributed as dist
@@ -19,6 +20,8 @@ from gpucomm.optim.fsdp.rounds import Round
 from gpucomm.optim.fsdp.route import Route
 
 __all__ = ["use"]
+
+_set_once: WeakSet[Any] = WeakSet()  # modules: a second time their residuals would be added twice
 
 
 def use(
@@ -55,7 +58,8 @@ def use(
         A handle.
 
     Raises:
-        InvalidArgumentError: the model is not sharded, or over other ranks; a codec or algorithm is unknown.
+        InvalidArgumentError: the model is not sharded, or over other ranks, or has been given to `use` before;
+            a codec or algorithm is unknown.
         UnsupportedTypeError: a codec does not take the parameters' dtype.
         MismatchError: the ranks do not say the same.
     """
@@ -83,6 +87,7 @@ def use(
 
 
 def _set(group: Group, lanes: Sequence[Lane], backward: Round | None) -> Residual | None:
+    _set_once.add(group.module)
     residual = Residual(group.world, group.device) if backward is not None else None
     if backward is not None:
         group.watch()
@@ -104,6 +109,11 @@ def _require_ranks(groups: Sequence[Group], comm: Communicator, replicate: Commu
             "use DistributedOptimizer over the replicas instead"
         )
     for group in groups:
+        if group.module in _set_once:
+            raise InvalidArgumentError(
+                f"[fsdp] {group} communicates through gpucomm already: use() is called once for a model "
+                f"(rank {comm.rank} of {comm.world})"
+            )
         group.require_plain()
         ranks = dist.get_process_group_ranks(group.process_group)
         if ranks != there:
