@@ -2,7 +2,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
-#include <vector>
+#include <span>
 
 #include "base/dlpack.h"
 #include "base/dtype.h"
@@ -34,7 +34,8 @@ class Array {
   // The stream that its library works on now; null where that does not tell: the device's default stream.
   // Throws invalid_argument for torch's before 2.10, which work on another one and do not tell.
   void* current_stream() const;
-  std::vector<int64_t> shape() const { return {extents_, extents_ + dimensions_}; }
+  // As long as the array is as it was.
+  std::span<const int64_t> shape() const { return {extents_, static_cast<size_t>(dimensions_)}; }
   bool overlaps(const Array& other) const {
     return bytes() && other.bytes() && data_ < other.data_ + other.bytes() && other.data_ < data_ + bytes();
   }

@@ -14,7 +14,7 @@ namespace gpucomm {
 // given.
 py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t rows,
                                     std::optional<uintptr_t> stream) const {
-  std::vector<int64_t> extents = like.shape();
+  std::vector<int64_t> extents(like.shape().begin(), like.shape().end());
   if (extents.empty()) extents.resize(1);
   extents[0] = rows;
   // The way through Python takes longer than a short message does.

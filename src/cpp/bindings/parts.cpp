@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <string>
 
 #include "base/error.h"
@@ -21,9 +22,8 @@ std::vector<size_t> Parts::elements() const {
 }
 
 std::vector<size_t> Parts::uneven() const {
-  const std::vector<size_t> all = elements();
-  const bool even = std::all_of(all.begin(), all.end(), [&](size_t n) { return n == all[0]; });
-  return even ? std::vector<size_t>() : all;
+  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t n) { return n == rows[0]; });
+  return even || !row ? std::vector<size_t>() : elements();
 }
 
 int64_t rows_of(const Array& x) { return x.shape().empty() ? 1 : x.shape()[0]; }
@@ -59,7 +59,7 @@ Parts joined(const Array& x, const Counts& counts, int world, int rank) {
   return parts;
 }
 
-static std::string text(const std::vector<int64_t>& shape) {
+static std::string text(std::span<const int64_t> shape) {
   std::string out = "(";
   for (int64_t n : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(n);
   return out + ")";

@@ -58,8 +58,8 @@ def use(
         A handle.
 
     Raises:
-        InvalidArgumentError: the model is not sharded, or over other ranks, or has been given to `use` before;
-            a codec or algorithm is unknown.
+        InvalidArgumentError: the model is not sharded, or over other ranks, or was given to `use` before; a
+            codec or algorithm is unknown.
         UnsupportedTypeError: a codec does not take the parameters' dtype.
         MismatchError: the ranks do not say the same.
     """
