@@ -138,21 +138,23 @@ def test_a_small_run(collective, tmp_path, monkeypatch):
     assert all("<svg" in (tmp_path / f"{name}.svg").read_text() for name in names)
 
 
-def stepped(rate: float, c: float, *, faster: float = 1.0) -> steps.Steps:
-    """Steps whose times are the model's: 0.1 s to compute, 0.04 to code, nothing hidden; ours by `faster`."""
+def stepped(rate: float, c: float, *, faster: float = 1.0, coding: float = 0.04) -> steps.Steps:
+    """Steps whose times are the model's: 0.1 s to compute, so many to code, nothing hidden; ours by `faster`."""
     point = steps._point(Run(), rate, 256)
     wires = {name: point._replace(codec=codec).wire_s for name, codec in steps.CODECS.items()}
     per_hop = {name: [(steps.RANKS - 1) * (1 + c) * wire] for name, wire in wires.items()}
     found = steps.Steps(point, {}, per_hop, [1 << 20] + [point.cell.nbytes] * 4)
     times = {name: [0.1 + found._links_s(name)] for name in ("ring", "direct")}
-    coded = [(0.14 + found._links_s(steps.CODED)) / faster]
-    times |= {steps.COMPUTE: [0.1], steps.CODING: [0.14], steps.CODED: coded, steps.AUTO: coded}
+    cores, links = 0.1 + coding, 0.1 + found._links_s(steps.CODED)
+    coded = [max(cores, links) / faster]
+    times |= {steps.COMPUTE: [0.1], steps.CODING: [cores], steps.CODED: coded, steps.AUTO: coded}
     return found._replace(times=times)
 
 
+@pytest.mark.parametrize("coding", [0.04, 0.3])  # seconds: the links take longer, or the cores
 @pytest.mark.parametrize(("faster", "holds"), [(1.0, True), (1.3, False), (0.8, False)])
-def test_steps_are_held_to_the_model(faster, holds):
-    found = stepped(100, 0.5, faster=faster)
+def test_steps_are_held_to_the_model(faster, holds, coding):
+    found = stepped(100, 0.5, faster=faster, coding=coding)
     assert found.c == pytest.approx(0.5)
     assert training._model_row(Run(), found).holds is holds
     row = training._model_row(Run(), found)

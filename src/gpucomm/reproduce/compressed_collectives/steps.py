@@ -90,15 +90,16 @@ class Steps(NamedTuple):
         return 100 * (1 - median(self.times[name]) / median(self.times[over]))
 
     def model_saved(self) -> float:
-        """What the cost model of the links says that the coded ring saves of a dense step, in percent.
+        """What the cost model says that the coded ring saves of a dense step, in percent.
 
-        It takes as long as on links that take no time, where the ranks share the cores between computing and
-        coding, and what the links take besides. As much of that is hidden as of the dense communication.
+        The step takes as long as the cores want, to compute and code, as on links that take no time, or the
+        links, where that is longer: computing, and what the coded ring takes on them with such a c. As much of
+        that is hidden as of the dense communication.
         """
-        coding, dense_s = median(self.times[CODING]), median(self.times[self.dense])
+        compute, dense_s = median(self.times[COMPUTE]), median(self.times[self.dense])
         dense, coded = self._links_s(self.dense), self._links_s(CODED)
-        hidden = max(0.0, dense - (dense_s - median(self.times[COMPUTE])))
-        return 100 * (1 - (coding + max(0.0, coded - hidden)) / dense_s)
+        hidden = max(0.0, dense - (dense_s - compute))
+        return 100 * (1 - max(median(self.times[CODING]), compute + max(0.0, coded - hidden)) / dense_s)
 
     def _links_s(self, algorithm: str) -> float:
         """Of a step: all is gathered, the blocks once more in the backward pass, and all is reduced."""
@@ -109,7 +110,8 @@ class Steps(NamedTuple):
     def _call_s(self, collective: str, algorithm: str, size: int) -> float:
         part, coding = self.point.part_bytes, None
         if algorithm == CODED:
-            coding = cost.Coding(self._coded_bytes(collective) / part, 0.0, 0.0)
+            half = self._coding_s(collective) / 2 / part
+            coding = cost.Coding(self._coded_bytes(collective) / part, half, half)
         return cost.cost(
             collective, algorithm, world=RANKS, nbytes=size, links=self.point.cell.model, coding=coding
         )
