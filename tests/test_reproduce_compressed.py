@@ -139,7 +139,7 @@ def test_a_small_run(collective, tmp_path, monkeypatch):
 
 
 def stepped(rate: float, c: float, *, faster: float = 1.0, coding: float = 0.04) -> steps.Steps:
-    """Steps whose times are the model's: 0.1 s to compute, so many to code, nothing hidden; ours by `faster`."""
+    """Steps whose times are the model's: 0.1 s to compute, `coding` more, none hidden; ours by `faster`."""
     point = steps._point(Run(), rate, 256)
     wires = {name: point._replace(codec=codec).wire_s for name, codec in steps.CODECS.items()}
     per_hop = {name: [(steps.RANKS - 1) * (1 + c) * wire] for name, wire in wires.items()}

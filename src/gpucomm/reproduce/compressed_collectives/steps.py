@@ -92,9 +92,9 @@ class Steps(NamedTuple):
     def model_saved(self) -> float:
         """What the cost model says that the coded ring saves of a dense step, in percent.
 
-        The step takes as long as the cores want, to compute and code, as on links that take no time, or the
-        links, where that is longer: computing, and what the coded ring takes on them with such a c. As much of
-        that is hidden as of the dense communication.
+        The step takes as long as the cores want, to compute and code, as on links that take no time, or as
+        the links do, where that is longer: computing, and what the coded ring takes on them with such a c. As
+        much of that is hidden as of the dense communication.
         """
         compute, dense_s = median(self.times[COMPUTE]), median(self.times[self.dense])
         dense, coded = self._links_s(self.dense), self._links_s(CODED)
