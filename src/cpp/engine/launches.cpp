@@ -14,8 +14,8 @@ namespace {
 
 class Arranger {
  public:
-  explicit Arranger(const std::vector<const Program*>& programs)
-      : programs_(programs), ends_(programs.size()), lanes_(programs.size()) {
+  Arranger(const std::vector<const Program*>& programs, bool in_turn)
+      : programs_(programs), in_turn_(in_turn), ends_(programs.size()), lanes_(programs.size()) {
     for (size_t r = 0; r < programs.size(); ++r) {
       ends_[r].resize(programs[r]->instructions.size());
       for (int l = 0; l < programs[r]->lanes; ++l) lanes_[r].push_back({l});
@@ -31,7 +31,10 @@ class Arranger {
     }
     for (size_t r = 0; r < lanes_.size(); ++r)
       for (const Lane& lane : lanes_[r]) GPUCOMM_CHECK(head(r, lane) < 0);
-    order();
+    if (in_turn_ && result_.list.size() <= lanes_.size())
+      line_up();
+    else
+      order();
     return std::move(result_);
   }
 
@@ -196,6 +199,12 @@ class Arranger {
     return {{track, launch}};
   }
 
+  // On one track, where the list's order is enough.
+  void line_up() {
+    for (Launch& launch : result_.list) launch.track = 0;
+    result_.tracks.resize(std::min<size_t>(result_.tracks.size(), 1));
+  }
+
   // Waits only for what its track has not waited for before.
   void order() {
     const size_t tracks = result_.tracks.size();
@@ -212,6 +221,7 @@ class Arranger {
   }
 
   const std::vector<const Program*>& programs_;
+  const bool in_turn_;
   std::vector<std::vector<std::optional<Ends>>> ends_;  // by rank and step; none: not yet done
   std::vector<std::vector<Lane>> lanes_;
   std::map<std::tuple<int, int, size_t>, int> comes_;  // the send, of a rank's receive and place
@@ -224,6 +234,8 @@ class Arranger {
 
 }  // namespace
 
-Launches arrange(const std::vector<const Program*>& programs) { return Arranger(programs).run(); }
+Launches arrange(const std::vector<const Program*>& programs, bool in_turn) {
+  return Arranger(programs, in_turn).run();
+}
 
 }  // namespace gpucomm

@@ -30,6 +30,7 @@ struct Launches {
 // Messages meet as in the verifier, which has shown that the plans come to an end: a send waits for its
 // receive, and what it sent may be overwritten after that; a coded piece, after all have read it. A coded
 // plan must have slots enough for that, as its tests on devices show.
-Launches arrange(const std::vector<const Program*>& programs);
+// `in_turn`: where each rank has one step at most, as of `direct`, all are on one track.
+Launches arrange(const std::vector<const Program*>& programs, bool in_turn);
 
 }  // namespace gpucomm

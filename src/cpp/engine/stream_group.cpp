@@ -143,54 +143,55 @@ void StreamGroup::prepare() {
 
 const Launches& StreamGroup::launches_of() {
   constexpr size_t kMost = 256;
-  Key key;
-  for (const auto& part : parts_) key.push_back(part->program);
+  Key key(in_turn(), {});
+  for (const auto& part : parts_) key.second.push_back(part->program);
   if (const auto found = launches_.find(key); found != launches_.end()) return found->second;
   std::vector<const Program*> programs;
-  for (const auto& program : key) programs.push_back(program.get());
+  for (const auto& program : key.second) programs.push_back(program.get());
   if (launches_.size() >= kMost) launches_.clear();
-  return launches_.emplace(std::move(key), arrange(programs)).first->second;
+  Launches launches = arrange(programs, key.first);
+  return launches_.emplace(std::move(key), std::move(launches)).first->second;
+}
+
+// On one device a step of each rank fills it, and the host takes less for them one after the other than to
+// order streams. A graph's launch does not, so there they are apart.
+bool StreamGroup::in_turn() const {
+  return !parts_[0]->arrays.capture && std::all_of(ranks_.begin(), ranks_.end(), [&](const Held& held) {
+    return held.device == ranks_[0].device;
+  });
 }
 
 // All of the group comes after what all ranks' streams hold, and after its former call.
 void StreamGroup::begin(const Launches& launches) {
-  std::vector<size_t> used(parts_.size());
-  streams_.clear(), events_.clear();
-  const bool together = in_turn(launches);
-  for (const int rank : launches.tracks) {
-    if (together) {
-      streams_.push_back(hub_.get()), events_.push_back(hub_event_.get());
-      continue;
-    }
-    Held& held = ranks_[rank];
-    const size_t index = used[rank]++;
-    held.grow_streams(index + 1);
-    streams_.push_back(held.streams[index].get()), events_.push_back(held.events[index].get());
-  }
+  give_streams(launches.tracks);
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
     if (streams_alike(rank)) continue;
     device(rank).record(came_[rank].get(), parts_[rank]->arrays.stream);
     device(0).wait(hub_.get(), came_[rank].get());
   }
   stage(stage_in);
-  if (together) return;
+  if (events_.empty()) return;
   device(0).record(hub_event_.get(), hub_.get());
   for (size_t t = 0; t < streams_.size(); ++t) device(launches.tracks[t]).wait(streams_[t], hub_event_.get());
 }
 
-// A piece of work a rank, as of `direct`, on one device: each fills it, and one after the other on the hub's
-// own stream takes the host less than to order streams. A graph's launch does not, so there they are apart.
-bool StreamGroup::in_turn(const Launches& launches) const {
-  const bool one_device = std::all_of(ranks_.begin(), ranks_.end(),
-                                      [&](const Held& held) { return held.device == ranks_[0].device; });
-  return one_device && !parts_[0]->arrays.capture && launches.list.size() <= parts_.size();
+// To each track; a single one needs none beside the hub's.
+void StreamGroup::give_streams(const std::vector<int>& tracks) {
+  streams_.clear(), events_.clear();
+  if (tracks.size() == 1 && ranks_[tracks[0]].device == hub_.device()) return streams_.push_back(hub_.get());
+  std::vector<size_t> used(parts_.size());
+  for (const int rank : tracks) {
+    Held& held = ranks_[rank];
+    const size_t index = used[rank]++;
+    held.grow_streams(index + 1);
+    streams_.push_back(held.streams[index].get()), events_.push_back(held.events[index].get());
+  }
 }
 
 void StreamGroup::enqueue(const Launch& launch) {
   const Instruction& in = step(launch.rank, launch.step);
   DeviceCall call = call_of(launch.rank, streams_[launch.track]);
-  for (const int track : launch.after)
-    if (streams_[track] != call.stream) call.device.wait(call.stream, events_[track]);
+  for (const int track : launch.after) call.device.wait(call.stream, events_[track]);
   if (receives(in.kind)) {
     receive(in, launch, call);
   } else {
@@ -198,12 +199,11 @@ void StreamGroup::enqueue(const Launch& launch) {
       call.arrived = call_of(lies.rank, nullptr).source(step(lies.rank, lies.step));
     enqueue_local(call, in);
   }
-  if (launch.record && call.stream != hub_.get()) call.device.record(events_[launch.track], call.stream);
+  if (launch.record) call.device.record(events_[launch.track], call.stream);
 }
 
 void StreamGroup::end(const Launches& launches) {
-  for (size_t t = 0; t < streams_.size(); ++t) {
-    if (streams_[t] == hub_.get()) continue;
+  for (size_t t = 0; t < events_.size(); ++t) {
     device(launches.tracks[t]).record(events_[t], streams_[t]);
     device(0).wait(hub_.get(), events_[t]);
   }

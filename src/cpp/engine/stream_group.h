@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/device_calls.h"
@@ -38,7 +39,8 @@ class StreamGroup {
   void prepare();
   const Launches& launches_of();
   void begin(const Launches& launches);
-  bool in_turn(const Launches& launches) const;
+  bool in_turn() const;
+  void give_streams(const std::vector<int>& tracks);
   void enqueue(const Launch& launch);
   void end(const Launches& launches);
   Stream ended(size_t rank);
@@ -60,8 +62,8 @@ class StreamGroup {
   std::vector<OwnEvent> came_;   // by rank: what its stream held
   std::vector<Spaces> spaces_;   // by rank, of the call at hand
   std::vector<Stream> streams_;  // by track
-  std::vector<Event> events_;
-  using Key = std::vector<std::shared_ptr<const Program>>;
+  std::vector<Event> events_;    // the same; none where the hub is the only one
+  using Key = std::pair<bool, std::vector<std::shared_ptr<const Program>>>;  // whether in turn, by rank
   std::map<Key, Launches> launches_;
   int present_ = 0;
   bool left_ = false;    // no rank calls any more ...

@@ -100,9 +100,8 @@ class Measured(NamedTuple):
 
     def model_s(self, way: Way) -> float:
         """What the cost model says, with a codec whose time on a hop is c."""
-        point, half = self.point, max(0.0, self.c) * self.point.wire_s / 2
-        size = point.part_bytes
-        coding = cost.Coding(point.coded_bytes / size, half / size, half / size)
+        point = self.point
+        coding = point.coding(max(0.0, self.c) * point.wire_s)
         return cost.cost(
             self.collective,
             way.algorithm,

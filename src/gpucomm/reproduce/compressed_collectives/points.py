@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from math import log
 from typing import NamedTuple
 
-from gpucomm import _core
+from gpucomm import _core, cost
 from gpucomm.reproduce.run import Cell, Run
 
 __all__ = [
@@ -64,6 +64,11 @@ class Point(NamedTuple):
         """Seconds of one hop of a coded part."""
         links = self.cell.model
         return float(links.alpha + self.coded_bytes * links.beta)
+
+    def coding(self, hop_s: float) -> cost.Coding:
+        """The codec as the cost model takes it, where coding a part takes a hop so many seconds."""
+        half = hop_s / 2 / self.part_bytes
+        return cost.Coding(self.coded_bytes / self.part_bytes, half, half)
 
 
 # ranks, MiB, MB/s, codec

@@ -108,10 +108,9 @@ class Steps(NamedTuple):
         return sum(self._call_s(collective, algorithm, size) for collective, size in calls)
 
     def _call_s(self, collective: str, algorithm: str, size: int) -> float:
-        part, coding = self.point.part_bytes, None
+        coding = None
         if algorithm == CODED:
-            half = self._coding_s(collective) / 2 / part
-            coding = cost.Coding(self._coded_bytes(collective) / part, half, half)
+            coding = self._point(collective).coding(self._coding_s(collective))
         return cost.cost(
             collective, algorithm, world=RANKS, nbytes=size, links=self.point.cell.model, coding=coding
         )
@@ -121,10 +120,10 @@ class Steps(NamedTuple):
         return max(0.0, median(self.per_hop[collective]) / (RANKS - 1) - self._wire_s(collective))
 
     def _wire_s(self, collective: str) -> float:
-        return self.point._replace(codec=CODECS[collective]).wire_s
+        return self._point(collective).wire_s
 
-    def _coded_bytes(self, collective: str) -> int:
-        return self.point._replace(codec=CODECS[collective]).coded_bytes
+    def _point(self, collective: str) -> Point:
+        return self.point._replace(codec=CODECS[collective])
 
 
 def steps(run: Run, share: float) -> Steps:
