@@ -33,10 +33,7 @@ bool is_tensor(py::handle type) {
   return false;
 }
 
-const TypeFacts& facts_of(PyTypeObject* type) {
-  static auto* known =
-      new std::unordered_map<PyTypeObject*, TypeFacts>;  // types are kept alive: few, and for good
-  if (auto found = known->find(type); found != known->end()) return found->second;
+TypeFacts facts_about(PyTypeObject* type) {
   TypeFacts facts;
   py::handle object(reinterpret_cast<PyObject*>(type));
   if (py::object api = py::getattr(object, "__dlpack_c_exchange_api__", py::none());
@@ -49,51 +46,80 @@ const TypeFacts& facts_of(PyTypeObject* type) {
   facts.numpy = module == "numpy" && std::strcmp(type->tp_name, "numpy.ndarray") == 0;
   facts.tensor = is_tensor(object);
   facts.lazy = py::hasattr(object, "is_neg");
-  Py_INCREF(type);
-  return (*known)[type] = facts;
+  return facts;
 }
 
-Dtype dtype_of(dlpack::DataType t, const char* what) {
-  static const std::unordered_map<int, Dtype> table = {
-      {2 << 8 | 64, Dtype::float64},     {2 << 8 | 32, Dtype::float32},
-      {2 << 8 | 16, Dtype::float16},     {4 << 8 | 16, Dtype::bfloat16},
-      {0 << 8 | 8, Dtype::int8},         {0 << 8 | 16, Dtype::int16},
-      {0 << 8 | 32, Dtype::int32},       {0 << 8 | 64, Dtype::int64},
-      {1 << 8 | 8, Dtype::uint8},        {1 << 8 | 16, Dtype::uint16},
-      {1 << 8 | 32, Dtype::uint32},      {1 << 8 | 64, Dtype::uint64},
-      {6 << 8 | 8, Dtype::boolean},      {5 << 8 | 64, Dtype::complex64},
-      {5 << 8 | 128, Dtype::complex128}, {10 << 8 | 8, Dtype::float8_e4m3fn},
-      {12 << 8 | 8, Dtype::float8_e5m2}};
-  auto found = table.find(t.code << 8 | t.bits);
-  if (found == table.end() || t.lanes != 1)
-    fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ",
-         int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
+const TypeFacts& facts_of(PyTypeObject* type) {
+  static auto* known =
+      new std::unordered_map<PyTypeObject*, TypeFacts>;  // types are kept alive: few, and for good
+  static std::pair<PyTypeObject*, const TypeFacts*> last;  // mostly the same again
+  if (type == last.first) return *last.second;
+  auto found = known->find(type);
+  if (found == known->end()) {
+    found = known->emplace(type, facts_about(type)).first;
+    Py_INCREF(type);
+  }
+  last = {type, &found->second};
   return found->second;
 }
 
+std::optional<Dtype> known(dlpack::DataType t) {
+  switch (t.code << 8 | t.bits) {
+    case 2 << 8 | 64: return Dtype::float64;
+    case 2 << 8 | 32: return Dtype::float32;
+    case 2 << 8 | 16: return Dtype::float16;
+    case 4 << 8 | 16: return Dtype::bfloat16;
+    case 0 << 8 | 8: return Dtype::int8;
+    case 0 << 8 | 16: return Dtype::int16;
+    case 0 << 8 | 32: return Dtype::int32;
+    case 0 << 8 | 64: return Dtype::int64;
+    case 1 << 8 | 8: return Dtype::uint8;
+    case 1 << 8 | 16: return Dtype::uint16;
+    case 1 << 8 | 32: return Dtype::uint32;
+    case 1 << 8 | 64: return Dtype::uint64;
+    case 6 << 8 | 8: return Dtype::boolean;
+    case 5 << 8 | 64: return Dtype::complex64;
+    case 5 << 8 | 128: return Dtype::complex128;
+    case 10 << 8 | 8: return Dtype::float8_e4m3fn;
+    case 12 << 8 | 8: return Dtype::float8_e5m2;
+    default: return {};
+  }
+}
+
+Dtype dtype_of(dlpack::DataType t, const char* what) {
+  const auto found = known(t);
+  if (!found || t.lanes != 1)
+    fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ",
+         int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
+  return *found;
+}
+
 // By NumPy's number of a type.
-const std::unordered_map<int, dlpack::DataType>& numpy_types() {
+std::optional<dlpack::DataType> numpy_type(int number) {
   using Api = py::detail::npy_api;
   constexpr int kHalf = 23;
-  constexpr auto bits = [](size_t bytes) { return static_cast<uint8_t>(8 * bytes); };
-  static const std::unordered_map<int, dlpack::DataType> table = {
-      {Api::NPY_BOOL_, {6, 8, 1}},
-      {Api::NPY_BYTE_, {0, 8, 1}},
-      {Api::NPY_UBYTE_, {1, 8, 1}},
-      {Api::NPY_SHORT_, {0, bits(sizeof(short)), 1}},
-      {Api::NPY_USHORT_, {1, bits(sizeof(short)), 1}},
-      {Api::NPY_INT_, {0, bits(sizeof(int)), 1}},
-      {Api::NPY_UINT_, {1, bits(sizeof(int)), 1}},
-      {Api::NPY_LONG_, {0, bits(sizeof(long)), 1}},
-      {Api::NPY_ULONG_, {1, bits(sizeof(long)), 1}},
-      {Api::NPY_LONGLONG_, {0, bits(sizeof(long long)), 1}},
-      {Api::NPY_ULONGLONG_, {1, bits(sizeof(long long)), 1}},
-      {kHalf, {2, 16, 1}},
-      {Api::NPY_FLOAT_, {2, 32, 1}},
-      {Api::NPY_DOUBLE_, {2, 64, 1}},
-      {Api::NPY_CFLOAT_, {5, 64, 1}},
-      {Api::NPY_CDOUBLE_, {5, 128, 1}}};
-  return table;
+  constexpr auto type = [](int code, size_t bytes) {
+    return dlpack::DataType{static_cast<uint8_t>(code), static_cast<uint8_t>(8 * bytes), 1};
+  };
+  switch (number) {
+    case Api::NPY_BOOL_: return type(6, 1);
+    case Api::NPY_BYTE_: return type(0, 1);
+    case Api::NPY_UBYTE_: return type(1, 1);
+    case Api::NPY_SHORT_: return type(0, sizeof(short));
+    case Api::NPY_USHORT_: return type(1, sizeof(short));
+    case Api::NPY_INT_: return type(0, sizeof(int));
+    case Api::NPY_UINT_: return type(1, sizeof(int));
+    case Api::NPY_LONG_: return type(0, sizeof(long));
+    case Api::NPY_ULONG_: return type(1, sizeof(long));
+    case Api::NPY_LONGLONG_: return type(0, sizeof(long long));
+    case Api::NPY_ULONGLONG_: return type(1, sizeof(long long));
+    case kHalf: return type(2, 2);
+    case Api::NPY_FLOAT_: return type(2, 4);
+    case Api::NPY_DOUBLE_: return type(2, 8);
+    case Api::NPY_CFLOAT_: return type(5, 8);
+    case Api::NPY_CDOUBLE_: return type(5, 16);
+    default: return {};
+  }
 }
 
 // What is usual in NumPy, read where it stands: its DLPack takes longer than a short message does. False:
@@ -101,14 +127,12 @@ const std::unordered_map<int, dlpack::DataType>& numpy_types() {
 bool read_numpy(py::handle object, dlpack::Tensor& tensor, bool& read_only) {
   using Api = py::detail::npy_api;
   const auto* array = py::detail::array_proxy(object.ptr());
-  const auto* type = py::detail::array_descriptor_proxy(array->descr);
-  const auto found = numpy_types().find(type->type_num);
-  if (found == numpy_types().end() || !(array->flags & Api::NPY_ARRAY_C_CONTIGUOUS_) ||
-      type->byteorder == '>')
-    return false;
+  const auto* descriptor = py::detail::array_descriptor_proxy(array->descr);
+  const auto type = numpy_type(descriptor->type_num);
+  if (!type || !(array->flags & Api::NPY_ARRAY_C_CONTIGUOUS_) || descriptor->byteorder == '>') return false;
   static_assert(sizeof(ssize_t) == sizeof(int64_t));
   auto* extents = reinterpret_cast<int64_t*>(array->dimensions);
-  tensor = {array->data, {dlpack::kCpu, 0}, array->nd, found->second, extents, nullptr, 0};
+  tensor = {array->data, {dlpack::kCpu, 0}, array->nd, *type, extents, nullptr, 0};
   read_only = !(array->flags & Api::NPY_ARRAY_WRITEABLE_);
   return true;
 }

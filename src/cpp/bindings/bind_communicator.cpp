@@ -174,7 +174,7 @@ void bind_communicator(py::module_& m) {
           "x"_a, "op"_a, "out"_a, "scale"_a, "algorithm"_a, "segments"_a, "timeout"_a, "codec"_a,
           "stream"_a = py::none(),
           "all_reduce that returns the sum of squares of what this rank's encodings lost.");
-  type.def(py::init([](Text transport, int rank, int world, int fd,
+  type.def(py::init([](const std::string& transport, int rank, int world, int fd,
                        std::optional<std::shared_ptr<Region>> region, double timeout,
                        const std::optional<Links>& links, bool half_duplex, double jitter, uint64_t seed,
                        std::optional<std::shared_ptr<Wire>> wire, std::vector<int> wire_ranks, int context,
@@ -268,7 +268,8 @@ void bind_communicator(py::module_& m) {
       .def("_time_codec", &PyCommunicator::time_codec, "codec"_a,
            "What \"auto\" needs to know of a codec; every rank must call it at the same point of its calls.")
       .def(
-          "_refuse", [](PyCommunicator& c, Text call, Text why) { c.core().refuse(call, why); }, "call"_a,
+          "_refuse",
+          [](PyCommunicator& c, const std::string& call, const std::string& why) { c.core().refuse(call, why); }, "call"_a,
           "why"_a, "Tells the other ranks that this one does not make the next call, \"split\" say.")
       .def("close", &PyCommunicator::end,
            R"(Ends this rank's part; calls under way fail on every rank. Again: nothing.

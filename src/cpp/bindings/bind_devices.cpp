@@ -17,7 +17,6 @@ namespace gpucomm {
 namespace {
 
 using Address = uintptr_t;
-using Text = const std::string&;
 
 // Those of the host, by the number that their arrays carry.
 std::map<int32_t, std::weak_ptr<Device>>& host_devices() {

@@ -20,7 +20,6 @@ using namespace py::literals;
 namespace gpucomm {
 namespace {
 
-using Text = const std::string&;
 using Library = std::shared_ptr<const NcclLibrary>;
 
 // A communicator with a stream and scratch of its own; calls wait for their end.
@@ -150,7 +149,9 @@ void idle(PyNccl& self) {
 void bind_library(py::module_& m) {
   // pybind11 holds no pointers to const.
   py::class_<NcclLibrary, std::shared_ptr<NcclLibrary>>(m, "NcclLibrary", "NCCL, loaded at run time.")
-      .def(py::init([](Text path) { return std::const_pointer_cast<NcclLibrary>(NcclLibrary::load(path)); }),
+      .def(py::init([](const std::string& path) {
+             return std::const_pointer_cast<NcclLibrary>(NcclLibrary::load(path));
+           }),
            "path"_a, "A file, or the soname for the dynamic linker to find.")
       .def_property_readonly("version", &NcclLibrary::version_text)
       .def_property_readonly("file", &NcclLibrary::file)
@@ -198,7 +199,7 @@ void bind_nccl(py::module_& m) {
           "check", [](PyNccl& c) { c.communicator->check(); }, "Raises what NCCL has found since.")
       .def("idle", &idle, Released(), "Waits until the stream has done all it holds.")
       .def(
-          "abort", [](PyNccl& c, Text why) { c.communicator->abort(why); }, "why"_a, Released(),
+          "abort", [](PyNccl& c, Text why) { c.communicator->abort(std::string(why)); }, "why"_a, Released(),
           "Ends what is under way; from any thread.")
       .def(
           "close", [](PyNccl& c, double timeout) { c.communicator->close(Deadline(timeout)); },

@@ -98,7 +98,7 @@ void PyCommunicator::check_outs(const std::deque<Array>& xs, const std::deque<Ar
 }
 
 py::list PyCommunicator::plan_packs(const py::list& xs, const std::optional<py::list>& outs, int parts,
-                                    bool reads, bool writes, const std::optional<std::string>& op,
+                                    bool reads, bool writes, const std::optional<Text>& op,
                                     Factor scale) const {
   return located([&] {
     const py::list& targets = outs ? *outs : xs;
@@ -109,7 +109,7 @@ py::list PyCommunicator::plan_packs(const py::list& xs, const std::optional<py::
     for (size_t i = 0; i < arrays.size(); ++i) {
       gpucomm::check_apart(reads ? py::object(xs[i]) : py::none(),
                            writes ? py::object(targets[i]) : py::none());
-      if (op) check_reducible(arrays[i], *op, scale);
+      if (op) reducing(arrays[i], *op, scale);
       if (writes) check_writable(to[i], concat("x[", i, "]").c_str(), "");
     }
     if (writes) check_apart(to);

@@ -21,12 +21,12 @@ py::object PyCommunicator::broadcast(py::object x, int root, py::object out, con
   if (!roots && !apart) check_writable(in, "x", ": broadcast writes it on every rank but the root");
   Shape call = shape(Collective::broadcast, in, options);
   call.root = root;
-  if (!roots) return issue(std::move(call), {to.data(), to.data()}, out, out, options);
+  if (!roots) return issue(call, {to.data(), to.data()}, out, out, options);
   if (in.data() != to.data()) {
     check_call(call, x, out, options);
     copy(in, to, options);  // it has its result before anything is sent
   }
-  return issue(std::move(call), {in.data(), in.data()}, x, out, options);
+  return issue(call, {in.data(), in.data()}, x, out, options);
 }
 
 // Nothing is written on a closed communicator.

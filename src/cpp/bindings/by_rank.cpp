@@ -32,21 +32,22 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Parts& 
 }
 
 // The end of all_gather and of gather on its root: `x` comes into `out`.
-py::object PyCommunicator::collect(Shape call, const Parts& parts, py::object x, const Array& in,
+py::object PyCommunicator::collect(Shape& call, const Parts& parts, py::object x, const Array& in,
                                    py::object out, const Options& options) {
   if (out.is_none()) out = allocate(x, in, parts.total_rows(), options.stream);
   const Array to(out, "out", true);
   const std::byte* own = to.data() + parts.begin(core_->rank()) * size_of(in.dtype());
   check_out(in, to, parts.total(), own, in.bytes());
   call.in_place = in.data() == own && in.bytes();
-  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
+  return issue(call, {in.data(), to.data()}, x, out, options);
 }
 
 py::object PyCommunicator::all_gather(py::object x, py::object out, const Counts& counts,
                                       const Options& options) {
   const Array in(x, "x", true);
   const Parts parts = joined(in, counts, core_->world(), core_->rank());
-  return collect(shape(Collective::all_gather, in, parts, options), parts, x, in, out, options);
+  Shape call = shape(Collective::all_gather, in, parts, options);
+  return collect(call, parts, x, in, out, options);
 }
 
 py::object PyCommunicator::gather(py::object x, int root, py::object out, const Counts& counts,
@@ -56,19 +57,19 @@ py::object PyCommunicator::gather(py::object x, int root, py::object out, const 
   const Parts parts = joined(in, counts, core_->world(), core_->rank());
   Shape call = shape(Collective::gather, in, parts, options);
   call.root = root;
-  if (core_->rank() == root) return collect(std::move(call), parts, x, in, out, options);
+  if (core_->rank() == root) return collect(call, parts, x, in, out, options);
   call.in_place = false;
-  return issue(std::move(call), {in.data(), nullptr}, x, py::none(), options);
+  return issue(call, {in.data(), nullptr}, x, py::none(), options);
 }
 
-py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, py::object out, Factor scale,
+py::object PyCommunicator::reduce_scatter(py::object x, Text op, py::object out, Factor scale,
                                           const Counts& counts, const Options& options) {
   const Array in(x, "x", true);
-  check_reducible(in, op, scale);
+  const Op folding = reducing(in, op, scale);
   const int rank = core_->rank();
   const Parts parts = divided(in, counts, core_->world());
   Shape call = shape(Collective::reduce_scatter, in, parts, options);
-  call.op = parse_op(op), call.dtype = folded_as(call.dtype);
+  call.op = folding, call.dtype = folded_as(call.dtype);
   if (out.is_none()) out = allocate(x, in, parts.rows[rank], options.stream);
   const Array to(out, "out", true);
   std::byte* own = in.data() + parts.begin(rank) * size_of(in.dtype());
@@ -80,7 +81,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, const std::string& op, p
   Arrays arrays{in.data(), to.data()};
   py::object own_x = contribution(x, in, scale, arrays);
   call.in_place = call.in_place && !scale;
-  return issue(std::move(call), arrays, own_x, out, options);
+  return issue(call, arrays, own_x, out, options);
 }
 
 py::object PyCommunicator::scatter(py::object x, int root, py::object out, const Options& options) {
@@ -99,14 +100,14 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
   if (core_->rank() != root) {
     check_writable(to, "out", "");
     call.in_place = false;
-    return issue(std::move(call), {nullptr, to.data()}, x, out, options);
+    return issue(call, {nullptr, to.data()}, x, out, options);
   }
   const Array in(x, "x", true);
   const Parts parts = divided(in, {}, core_->world());
   std::byte* own = in.data() + parts.begin(root) * size_of(in.dtype());
   check_out(in, to, parts.count(root), own, to.bytes());
   call.in_place = to.data() == own && to.bytes();
-  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
+  return issue(call, {in.data(), to.data()}, x, out, options);
 }
 
 // What the other ranks send here, from what each sends to each: a small all_to_all of its own.
@@ -148,7 +149,7 @@ py::object PyCommunicator::all_to_all(py::object x, py::object out, const Counts
   const Array to(out, "out", true);
   check_out(in, to, received.total(), in.data(), in.bytes());
   call.in_place = even && in.data() == to.data();
-  return issue(std::move(call), {in.data(), to.data()}, x, out, options);
+  return issue(call, {in.data(), to.data()}, x, out, options);
 }
 
 }  // namespace gpucomm

@@ -166,7 +166,7 @@ void PyCommunicator::check_root(int root) const {
     fail(ErrorKind::invalid_argument, "root must be in [0, ", core_->world(), "), got ", root);
 }
 
-void PyCommunicator::check_reducible(const Array& x, const std::string& name, Factor scale) const {
+Op PyCommunicator::reducing(const Array& x, Text name, Factor scale) const {
   const Op op = parse_op(name);
   const bool wraps = op == Op::sum || op == Op::prod || bitwise(op);
   if (!reducible(folded_as(x.dtype())))
@@ -188,6 +188,7 @@ void PyCommunicator::check_reducible(const Array& x, const std::string& name, Fa
     fail(ErrorKind::invalid_argument, "op 'premul_sum' needs scale, the factor of this rank's x");
   if (op != Op::premul_sum && scale)
     fail(ErrorKind::invalid_argument, "scale is only for op 'premul_sum', got op '", name, "'");
+  return op;
 }
 
 void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
@@ -230,12 +231,12 @@ py::handle PyCommunicator::written_by(const Shape& shape, const Arrays& arrays,
   return arrays.output && !roots ? py::handle(result) : py::handle(Py_None);
 }
 
-py::object PyCommunicator::issue(Shape shape, Arrays arrays, py::object x, py::object result,
+py::object PyCommunicator::issue(Shape& shape, Arrays arrays, py::object x, py::object result,
                                  const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
   if (shape.on_device) {
     const Array where(x.is_none() ? result : x, "x", true);
-    return issue_on_device(std::move(shape), arrays, where, std::move(x), result, options, limit);
+    return issue_on_device(shape, arrays, where, std::move(x), result, options, limit);
   }
   check_apart(x, written_by(shape, arrays, result), options.error);
   arrays.error = error_for(options);
@@ -293,44 +294,42 @@ Shape PyCommunicator::own(Shape call) const {
 }
 
 // The end of all_reduce, and of reduce on its root.
-py::object PyCommunicator::fold(Shape call, py::object x, const Array& in, py::object out, Factor scale,
+py::object PyCommunicator::fold(Shape& call, py::object x, const Array& in, py::object out, Factor scale,
                                 const Options& options) {
   if (scale || !options.error.is_none()) check_call(call, x, out.is_none() ? x : out, options);
   if (out.is_none()) {
     check_writable(in, "x", ": pass out= to leave it as it is");
     multiply(in, in, scale, options);
-    return issue(std::move(call), {in.data(), in.data()}, x, x, options);
+    return issue(call, {in.data(), in.data()}, x, x, options);
   }
   const Array to(out, "out", true);
   check_out(in, to, in.count(), in.data(), in.bytes());
   multiply(in, to, scale, options);
   auto* input = scale ? to.data() : in.data();
   call.in_place = input == to.data();
-  return issue(std::move(call), {input, to.data()}, x, out, options);
+  return issue(call, {input, to.data()}, x, out, options);
 }
 
-py::object PyCommunicator::all_reduce(py::object x, const std::string& op, py::object out, Factor scale,
+py::object PyCommunicator::all_reduce(py::object x, Text op, py::object out, Factor scale,
                                       const Options& options) {
   const Array in(x, "x", true);
-  check_reducible(in, op, scale);
   Shape call = shape(Collective::all_reduce, in, options);
-  call.op = parse_op(op), call.dtype = folded_as(call.dtype);
+  call.op = reducing(in, op, scale), call.dtype = folded_as(call.dtype);
   check_has_codec(options);
-  return fold(std::move(call), x, in, out, scale, options);
+  return fold(call, x, in, out, scale, options);
 }
 
-py::object PyCommunicator::reduce(py::object x, int root, const std::string& op, py::object out, Factor scale,
+py::object PyCommunicator::reduce(py::object x, int root, Text op, py::object out, Factor scale,
                                   const Options& options) {
   const Array in(x, "x", true);
   check_root(root);
-  check_reducible(in, op, scale);
   Shape call = shape(Collective::reduce, in, options);
-  call.op = parse_op(op), call.dtype = folded_as(call.dtype), call.root = root;
-  if (core_->rank() == root) return fold(std::move(call), x, in, out, scale, options);
+  call.op = reducing(in, op, scale), call.dtype = folded_as(call.dtype), call.root = root;
+  if (core_->rank() == root) return fold(call, x, in, out, scale, options);
   call.in_place = false;  // x is only read here
   Arrays arrays{in.data(), nullptr};
   py::object own = contribution(x, in, scale, arrays);
-  return issue(std::move(call), arrays, own, x, options);
+  return issue(call, arrays, own, x, options);
 }
 
 py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_op) {

@@ -13,6 +13,7 @@
 
 #include "bindings/array.h"
 #include "bindings/interpreter.h"
+#include "bindings/names.h"
 #include "bindings/parts.h"
 #include "engine/choose.h"
 #include "engine/communicator.h"
@@ -23,7 +24,6 @@ namespace gpucomm {
 using Factor = std::optional<double>;  // of premul_sum
 
 // As signatures name them.
-using Text = const std::string&;
 using Maybe = std::optional<double>;
 using Object = pybind11::object;
 
@@ -32,9 +32,9 @@ struct Segments : std::optional<int> {
   using optional::optional;
 };
 
-// The keywords that every collective takes.
+// The keywords that every collective takes. As long as the call.
 struct Options {
-  std::string algorithm;
+  Text algorithm;
   std::optional<int> segments;
   std::optional<double> timeout_s;
   bool async_op = false;
@@ -117,14 +117,14 @@ class PyCommunicator {
   ~PyCommunicator() { close(); }
   PyCommunicator(const PyCommunicator&) = delete;
 
-  pybind11::object all_reduce(pybind11::object x, const std::string& op, pybind11::object out, Factor scale,
+  pybind11::object all_reduce(pybind11::object x, Text op, pybind11::object out, Factor scale,
                               const Options& options);
-  pybind11::object reduce(pybind11::object x, int root, const std::string& op, pybind11::object out,
+  pybind11::object reduce(pybind11::object x, int root, Text op, pybind11::object out,
                           Factor scale, const Options& options);
   pybind11::object broadcast(pybind11::object x, int root, pybind11::object out, const Options& options);
   pybind11::object all_gather(pybind11::object x, pybind11::object out, const Counts& counts,
                               const Options& options);
-  pybind11::object reduce_scatter(pybind11::object x, const std::string& op, pybind11::object out,
+  pybind11::object reduce_scatter(pybind11::object x, Text op, pybind11::object out,
                                   Factor scale, const Counts& counts, const Options& options);
   pybind11::object gather(pybind11::object x, int root, pybind11::object out, const Counts& counts,
                           const Options& options);
@@ -140,12 +140,12 @@ class PyCommunicator {
   // call that writes them, or not, and reduces them by `op`, or not.
   // Results go into `outs` where given, each of so many `parts` of its x's count.
   pybind11::list plan_packs(const pybind11::list& xs, const std::optional<pybind11::list>& outs, int parts,
-                            bool reads, bool writes, const std::optional<std::string>& op,
+                            bool reads, bool writes, const std::optional<Text>& op,
                             Factor scale) const;
   // One message of several arrays that a device holds, all of one dtype and validated by plan_packs. The
   // result is a list: outs, else xs, or of all_gather new arrays.
   pybind11::object packed_on_device(Collective collective, const pybind11::list& xs,
-                                    std::optional<pybind11::list> outs, const std::string& op, int root,
+                                    std::optional<pybind11::list> outs, Text op, int root,
                                     Factor scale, const Options& options);
   // The dtype and count of x, its norm, its largest magnitude, and of each size of blocks the norm of an
   // array that holds at every element the largest magnitude of its block.
@@ -206,13 +206,13 @@ class PyCommunicator {
   std::shared_ptr<Pending> start(bool sending, const Array& array, int peer, const Options& options);
   pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, pybind11::object x,
                           pybind11::object result, const Options& options);
-  pybind11::object issue(Shape shape, Arrays arrays, pybind11::object x, pybind11::object result,
+  pybind11::object issue(Shape& shape, Arrays arrays, pybind11::object x, pybind11::object result,
                          const Options& options);
   pybind11::handle written_by(const Shape& shape, const Arrays& arrays, const pybind11::object& result) const;
   void run(const Shape& shape, const Arrays& arrays, Seconds limit);
   pybind11::object begin(const Shape& shape, const Arrays& arrays, pybind11::object x,
                          pybind11::object result, const Options& options, Seconds limit);
-  pybind11::object issue_on_device(Shape shape, Arrays arrays, const Array& where, pybind11::object x,
+  pybind11::object issue_on_device(Shape& shape, Arrays arrays, const Array& where, pybind11::object x,
                                    pybind11::object result, const Options& options, Seconds limit);
   std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
                                                 Seconds limit);
@@ -231,11 +231,12 @@ class PyCommunicator {
   void agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose = Purpose::call);
   void measure_coding(const Shape& call, Seconds limit);
   void check_root(int root) const;
-  void check_reducible(const Array& x, const std::string& name, Factor scale) const;
+  // The op of this name, where it is defined for x.
+  Op reducing(const Array& x, Text name, Factor scale) const;
   void copy(const Array& x, const Array& out, const Options& options) const;
   void multiply(const Array& x, const Array& target, Factor factor, const Options& options) const;
   pybind11::object contribution(pybind11::object x, const Array& in, Factor scale, Arrays& arrays) const;
-  pybind11::object fold(Shape call, pybind11::object x, const Array& in, pybind11::object out, Factor scale,
+  pybind11::object fold(Shape& call, pybind11::object x, const Array& in, pybind11::object out, Factor scale,
                         const Options& options);
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
                  size_t shared_bytes) const;
@@ -251,7 +252,7 @@ class PyCommunicator {
   void check_writable(const Array& array, const char* what, const char* advice) const;
   pybind11::object allocate(pybind11::object x, const Array& like, int64_t rows,
                             std::optional<uintptr_t> stream = {}) const;
-  pybind11::object collect(Shape call, const Parts& parts, pybind11::object x, const Array& in,
+  pybind11::object collect(Shape& call, const Parts& parts, pybind11::object x, const Array& in,
                            pybind11::object out, const Options& options);
   std::vector<int64_t> exchange(const std::vector<int64_t>& sent, const Options& options);
   Parts agree(Shape& call, const Parts& sent, const Counts& out_counts, const Options& options);

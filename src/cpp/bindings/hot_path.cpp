@@ -30,7 +30,7 @@ const Names& known() {
 
 struct Call {
   py::object x, out = py::none();
-  std::string op = "sum";
+  std::string_view op = "sum";
   std::optional<int> root = 0;
   Options options{.algorithm = "auto"};
 };
@@ -79,11 +79,12 @@ std::array<Method, 9> methods{{
      }},
 }};
 
-bool take(PyObject* value, std::string& text) {
+template <class String>  // a view is of the string that the caller holds
+bool take(PyObject* value, String& text) {
   Py_ssize_t size = 0;
   const char* bytes = PyUnicode_CheckExact(value) ? PyUnicode_AsUTF8AndSize(value, &size) : nullptr;
   if (!bytes) return PyErr_Clear(), false;
-  text.assign(bytes, size);
+  text = String(bytes, size);
   return true;
 }
 
@@ -158,13 +159,22 @@ PyObject* go_the_usual_way(const Method& method, PyObject* self, PyObject* const
   return result;
 }
 
+// pybind11's cast looks its type up, which takes as long as all else here. A descriptor has found that self is
+// a Communicator; which of its bases is one is clear where there are no others.
+PyCommunicator& communicator_of(PyObject* self) {
+  const auto* instance = reinterpret_cast<const py::detail::instance*>(self);
+  if (instance->simple_layout && instance->simple_value_holder[0])
+    return *static_cast<PyCommunicator*>(instance->simple_value_holder[0]);
+  return py::cast<PyCommunicator&>(py::handle(self));
+}
+
 // The result, or null with Python's exception set.
 PyObject* run(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count,
               PyObject* names) {
   Call call;
   if (!parse(method, args, count, names, call)) return go_the_usual_way(method, self, args, count, names);
   try {
-    auto& c = py::cast<PyCommunicator&>(py::handle(self));
+    auto& c = communicator_of(self);
     return c.located([&] { return method.run(c, call); }).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();

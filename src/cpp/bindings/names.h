@@ -1,4 +1,4 @@
-// Enumerations by name, with a sentence for an unknown one.
+// Text among arguments, and enumerations by name, with a sentence for an unknown one.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,6 +7,8 @@
 #include "base/error.h"
 
 namespace gpucomm {
+
+using Text = std::string_view;  // an argument, as long as the call
 
 template <class Enum, size_t N>
 Enum parse(const char* what, std::string_view name, const std::string_view (&names)[N]) {

@@ -139,7 +139,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
   return shape.codec->agreed(most, core_->world());
 }
 
-py::object PyCommunicator::issue_on_device(Shape shape, Arrays arrays, const Array& where, py::object x,
+py::object PyCommunicator::issue_on_device(Shape& shape, Arrays arrays, const Array& where, py::object x,
                                            py::object result, const Options& options, Seconds limit) {
   arrays.device = device_of(where, "x");
   arrays.stream = stream_of(options, where);

@@ -35,7 +35,7 @@ void take_apart(Staging& staging, const std::deque<Array>& outs, int world) {
 }  // namespace
 
 py::object PyCommunicator::packed_on_device(Collective collective, const py::list& xs,
-                                            std::optional<py::list> outs, const std::string& op, int root,
+                                            std::optional<py::list> outs, Text op, int root,
                                             Factor scale, const Options& options) {
   check_root(root);
   std::deque<Array> arrays;
@@ -69,7 +69,7 @@ py::object PyCommunicator::packed_on_device(Collective collective, const py::lis
   if (!reads) staging.in.clear();
   Arrays staged;
   staged.staging = std::make_shared<Staging>(std::move(staging));
-  return issue_on_device(std::move(call), staged, arrays[0], xs, result, options, timeout(options.timeout_s));
+  return issue_on_device(call, staged, arrays[0], xs, result, options, timeout(options.timeout_s));
 }
 
 }  // namespace gpucomm

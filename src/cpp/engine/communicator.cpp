@@ -64,13 +64,13 @@ std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arr
 
 // With the lock held.
 std::shared_ptr<Work> Communicator::submitted(const Shape& shape, const Arrays& arrays, Seconds timeout) {
-  const auto tuning = programs_.tuning(shape);
+  const auto& tuning = programs_.tuning(shape);
   const Tuning::Turn turn = tuning ? tuning->issue() : Tuning::Turn{};
   if (turn.settles) agree(tuning, turn.settles, timeout);
   // What is learnt from the calls under way may still change this one: it is settled at its start, which
   // comes in the same order on all ranks.
   const bool now = !tuning || queue_.empty();
-  auto program = now ? programs_.get(shape, tuning.get(), turn.place) : nullptr;
+  auto program = now ? programs_.get(turn.place) : nullptr;
   auto work = enqueue(arrays, timeout);
   work->program = std::move(program), work->turn = turn;
   if (tuning && (!now || turn.round)) work->shape = shape, work->tuning = tuning;

@@ -63,10 +63,18 @@ const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
   return last_tuning_ = tuning;
 }
 
+const std::shared_ptr<const Program>& Programs::get(int place) {
+  const uint64_t version = last_tuning_ ? last_tuning_->version() : 0;
+  if (!last_program_ || version != last_version_ || place != last_place_)
+    last_program_ = made(last_wish_, last_tuning_.get(), place), last_version_ = version, last_place_ = place;
+  return last_program_;
+}
+
 std::shared_ptr<const Program> Programs::get(const Shape& wish, const Tuning* tuning, int place) {
-  const bool last = wish == last_wish_ && tuning == last_tuning_.get();
-  const uint64_t version = tuning ? tuning->version() : 0;
-  if (last && last_program_ && version == last_version_ && place == last_place_) return last_program_;
+  return tuning == last_tuning_.get() && wish == last_wish_ ? get(place) : made(wish, tuning, place);
+}
+
+std::shared_ptr<const Program> Programs::made(const Shape& wish, const Tuning* tuning, int place) {
   Shape shape = wish;
   if (tuning) {
     const Choice& choice = tuning->at(place);
@@ -74,9 +82,7 @@ std::shared_ptr<const Program> Programs::get(const Shape& wish, const Tuning* tu
   } else if (shape.algorithm == "auto" && nodes_.size() == 1) {
     shape.algorithm = "direct", shape.codec.reset();
   }
-  auto program = compiled(shape);
-  if (last) last_program_ = program, last_version_ = version, last_place_ = place;
-  return program;
+  return compiled(std::move(shape));
 }
 
 const std::vector<Choice>& Programs::candidates(const Shape& shape) {

@@ -24,6 +24,8 @@ class Programs {
   const std::shared_ptr<Tuning>& tuning(const Shape& wish);
   // `tuning`, `place`: whose candidate is taken; without, what the wish asks for.
   std::shared_ptr<const Program> get(const Shape& wish, const Tuning* tuning, int place);
+  // The same, of the wish that tuning() was asked of last.
+  const std::shared_ptr<const Program>& get(int place);
 
   const Links& links() const { return links_; }
   // What codecs cost, by kind; the same on all ranks.
@@ -57,6 +59,7 @@ class Programs {
   void forget();
   bool goes_both_ways(const Shape& wish) const;
   std::shared_ptr<const Program> compiled(Shape shape);
+  std::shared_ptr<const Program> made(const Shape& wish, const Tuning* tuning, int place);
   double agreement_time();
   std::optional<bool> replayed_refusal(const Shape& wish) const;
 
