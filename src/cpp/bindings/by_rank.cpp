@@ -70,7 +70,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, Text op, py::object out,
   const Parts parts = divided(in, counts, core_->world());
   Shape call = shape(Collective::reduce_scatter, in, parts, options);
   call.op = folding, call.dtype = folded_as(call.dtype);
-  if (out.is_none()) out = allocate(x, in, parts.rows[rank], options.stream);
+  if (out.is_none()) out = allocate(x, in, parts.rows(rank), options.stream);
   const Array to(out, "out", true);
   std::byte* own = in.data() + parts.begin(rank) * size_of(in.dtype());
   check_out(in, to, parts.count(rank), own, to.bytes());
@@ -92,7 +92,7 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
     fail(ErrorKind::invalid_argument, "out is needed where x is None: nothing else tells how much comes");
   if (out.is_none()) {
     const Array like(x, "x", true);
-    out = allocate(x, like, divided(like, {}, core_->world()).rows[0], options.stream);
+    out = allocate(x, like, divided(like, {}, core_->world()).each, options.stream);
   }
   const Array to(out, "out", true);
   Shape call = shape(Collective::scatter, to, options);
@@ -128,10 +128,10 @@ Parts PyCommunicator::agree(Shape& call, const Parts& sent, const Counts& out_co
   const int rank = core_->rank();
   Parts received = sent;
   if (out_counts) received = given(*out_counts, "out_counts", core_->world(), sent.row);
-  if (received.rows[rank] != sent.rows[rank])
+  if (received.rows(rank) != sent.rows(rank))
     fail(ErrorKind::invalid_argument, "counts and out_counts must be equal at this rank's own place, got ",
-         sent.rows[rank], " and ", received.rows[rank]);
-  if (!out_counts) received.rows = exchange(sent.rows, options);
+         sent.rows(rank), " and ", received.rows(rank));
+  if (!out_counts) received.counts = exchange(sent.counts, options);
   call.counts = sent.elements(), call.out_counts = received.elements();
   return received;
 }

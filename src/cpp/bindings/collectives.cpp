@@ -217,12 +217,13 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
   check_not_forked();
   if (options.segments && (*options.segments < 1 || *options.segments > 4096))
     fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments);
-  Shape shape;
-  shape.collective = collective, shape.dtype = x.dtype(), shape.count = x.count();
-  shape.segments = options.segments.value_or(0), shape.algorithm = options.algorithm;
-  shape.pack = options.pack;
-  shape.on_device = !x.on_host();
-  return shape;
+  return {.collective = collective,
+          .dtype = x.dtype(),
+          .count = x.count(),
+          .segments = options.segments.value_or(0),
+          .algorithm = std::string(options.algorithm),
+          .on_device = !x.on_host(),
+          .pack = options.pack};
 }
 
 py::handle PyCommunicator::written_by(const Shape& shape, const Arrays& arrays,
@@ -254,9 +255,9 @@ py::object PyCommunicator::issue(Shape& shape, Arrays arrays, py::object x, py::
 
 // A short call often ends before the GIL could have been given away and taken back.
 void PyCommunicator::run(const Shape& shape, const Arrays& arrays, Seconds limit) {
-  std::shared_ptr<Work> work = core_->attempt(shape, arrays, limit);
-  if (work && work->done.load(std::memory_order_acquire) && !work->error) return;
-  blocking(*core_, [&] { work ? core_->await(std::move(work)) : core_->run(shape, arrays, limit); });
+  std::shared_ptr<Work> begun;
+  if (core_->attempt(shape, arrays, limit, begun)) return;
+  blocking(*core_, [&] { begun ? core_->await(std::move(begun)) : core_->run(shape, arrays, limit); });
 }
 
 py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::object x, py::object result,

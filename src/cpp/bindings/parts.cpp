@@ -9,20 +9,23 @@
 
 namespace gpucomm {
 
-int64_t Parts::total_rows() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+int64_t Parts::total_rows() const {
+  return counts.empty() ? each * world : std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
 
 size_t Parts::begin(int rank) const {
-  return std::accumulate(rows.begin(), rows.begin() + rank, int64_t{0}) * row;
+  if (counts.empty()) return each * rank * row;
+  return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0}) * row;
 }
 
 std::vector<size_t> Parts::elements() const {
   std::vector<size_t> all;
-  for (int64_t n : rows) all.push_back(n * row);
+  for (int rank = 0; rank < world; ++rank) all.push_back(count(rank));
   return all;
 }
 
 std::vector<size_t> Parts::uneven() const {
-  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t n) { return n == rows[0]; });
+  const bool even = std::all_of(counts.begin(), counts.end(), [&](int64_t n) { return n == counts[0]; });
   return even || !row ? std::vector<size_t>() : elements();
 }
 
@@ -47,15 +50,15 @@ Parts given(const std::vector<int64_t>& counts, const char* name, int world, siz
         __builtin_mul_overflow(total, row * 16, &bytes))
       fail(ErrorKind::invalid_argument, name, " add up to more than any memory holds");
   }
-  return {counts, row};
+  return {world, 0, counts, row};
 }
 
 Parts joined(const Array& x, const Counts& counts, int world, int rank) {
-  if (!counts) return {std::vector<int64_t>(world, rows_of(x)), row_of(x)};
+  if (!counts) return {world, rows_of(x), {}, row_of(x)};
   const Parts parts = given(*counts, "counts", world, row_of(x));
-  if (parts.rows[rank] != rows_of(x))
+  if (parts.rows(rank) != rows_of(x))
     fail(ErrorKind::invalid_argument, "counts must hold the first extent of x at this rank's place, ",
-         rows_of(x), "; got ", parts.rows[rank]);
+         rows_of(x), "; got ", parts.rows(rank));
   return parts;
 }
 
@@ -70,7 +73,7 @@ Parts divided(const Array& x, const Counts& counts, int world) {
     if (rows_of(x) % world)
       fail(ErrorKind::invalid_argument, "the first extent of x must be a multiple of the world, ", world,
            "; got shape ", text(x.shape()));
-    return {std::vector<int64_t>(world, rows_of(x) / world), row_of(x)};
+    return {world, rows_of(x) / world, {}, row_of(x)};
   }
   const Parts parts = given(*counts, "counts", world, row_of(x));
   if (parts.total_rows() != rows_of(x))

@@ -12,12 +12,15 @@ namespace gpucomm {
 using Counts = std::optional<std::vector<int64_t>>;  // rows per rank, as the caller gave them
 
 struct Parts {
-  std::vector<int64_t> rows;  // of each rank
-  size_t row = 1;             // elements of a row
+  int world = 1;
+  int64_t each = 0;             // rows of every rank ...
+  std::vector<int64_t> counts;  // ... or of each, where not empty
+  size_t row = 1;               // elements of a row
 
+  int64_t rows(int rank) const { return counts.empty() ? each : counts[rank]; }
   int64_t total_rows() const;
   size_t total() const { return total_rows() * row; }
-  size_t count(int rank) const { return rows[rank] * row; }
+  size_t count(int rank) const { return rows(rank) * row; }
   size_t begin(int rank) const;
   std::vector<size_t> elements() const;
   // The same, but nothing where all ranks have the same.

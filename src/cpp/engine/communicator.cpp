@@ -97,19 +97,22 @@ void Communicator::await(std::shared_ptr<Work> work) {
   if (!spare_) spare_ = std::move(work);
 }
 
-std::shared_ptr<Work> Communicator::attempt(const Shape& shape, const Arrays& arrays, Seconds timeout) {
+bool Communicator::attempt(const Shape& shape, const Arrays& arrays, Seconds timeout,
+                           std::shared_ptr<Work>& begun) {
   constexpr size_t kShort = 128 << 10;  // of all ranks
   constexpr int kTurns = 100;           // about a microsecond
-  if (arrays.device || shape.count * size_of(shape.dtype) * world_ > kShort) return nullptr;
+  if (arrays.device || shape.count * size_of(shape.dtype) * world_ > kShort) return false;
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || !queue_.empty()) return nullptr;
+  if (!lock || !queue_.empty()) return false;
   fate_.check_open();
-  auto work = submitted(shape, arrays, timeout);
+  begun = submitted(shape, arrays, timeout);
+  const std::atomic<bool>& done = begun->done;
   const int turns = transport_->common() || !has_cores() ? 1 : kTurns;
-  for (int idle = 0; idle < turns && !work->done.load(std::memory_order_relaxed);)
+  for (int idle = 0; idle < turns && !done.load(std::memory_order_relaxed);)
     idle = advance_front() ? 0 : idle + 1;
-  if (work->done.load(std::memory_order_relaxed) && !work->error && !spare_) spare_ = work;
-  return work;
+  if (!done.load(std::memory_order_relaxed) || begun->error) return false;
+  if (!spare_) spare_ = std::move(begun);
+  return true;
 }
 
 std::shared_ptr<Work> Communicator::start(const Shape& shape, const Arrays& arrays, Seconds timeout) {

@@ -48,8 +48,9 @@ class Communicator : public Drivable {
   // Starts a call; the progress thread drives it while nobody waits.
   std::shared_ptr<Work> start(const Shape& shape, const Arrays& arrays, Seconds timeout);
   // For callers that hold a lock which others need, as Python's: starts a short call and moves it on for no
-  // longer than a peer that is there takes to answer. Returns it, done or not; null: not short, or not now.
-  std::shared_ptr<Work> attempt(const Shape& shape, const Arrays& arrays, Seconds timeout);
+  // longer than a peer that is there takes to answer. True: done. Else it has `begun`, or has not where that
+  // stays null: not short, or not now.
+  bool attempt(const Shape& shape, const Arrays& arrays, Seconds timeout, std::shared_ptr<Work>& begun);
   // Waits for the end of what attempt() has begun; throws its error.
   void await(std::shared_ptr<Work> work);
   void close();

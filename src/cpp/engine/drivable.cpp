@@ -76,7 +76,7 @@ void Drivable::wait(Pending& call, std::optional<Seconds> timeout) {
 void Drivable::finish(Pending& call, const std::optional<Error>& error) {
   call.error = error;
   call.done.store(true, std::memory_order_release);
-  pending_.fetch_sub(1, std::memory_order_release);
+  pending_.store(pending_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
   if (waiters_.load(std::memory_order_relaxed) > 0) transport_->wake_self();
 }
 

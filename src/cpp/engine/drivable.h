@@ -52,10 +52,11 @@ class Drivable {
 
  protected:
   void drive(Pending& call, Clock::time_point deadline, Seconds patience_s);
-  void began() { pending_.fetch_add(1, std::memory_order_release); }
+  // These two with the lock held that guards the calls.
+  void began() { pending_.store(pending_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  void finish(Pending& call, const std::optional<Error>& error);
   // Whether each rank here has a core of its own.
   static bool has_cores();
-  void finish(Pending& call, const std::optional<Error>& error);
   bool interrupted() const { return interrupted_ && interrupted_(); }
   // With a fault that says so: a signal's handler has raised.
   virtual void interrupt() = 0;
