@@ -9,11 +9,10 @@ namespace {
 
 // Messages to different peers go out at once, in a lane each: a fold waits for all of its sources together,
 // so a rank that served its peers one after the other could block another's fold. Messages to one peer keep
-// the order in which both ends add them here: gather(k) goes out before scatter(k + 1), so that little is
-// under way at a time, which a core's cache holds. (The other way round a segment more was: 16 MiB through
-// shared memory took two ranks 5 to 20 % longer, and four 20 to 30 %; on links it saved a latency at most.) The
-// nearest rank comes first, so that at any time all send to different ones. Lanes are served in their order:
-// who comes last sends before it folds what is there already, or its peers would wait for that too.
+// the order in which both ends add them here: scatter(k + 1) goes out before gather(k), so that the next
+// segment is on its way while this one is folded. The nearest rank comes first, so that at any time all send
+// to different ones. Lanes are served in their order: who comes last sends before it folds what is there
+// already, or its peers would wait for that too.
 class Direct {
  public:
   Direct(const PlanRequest& request, Plan& plan)
@@ -59,11 +58,12 @@ class Direct {
   }
 
   void all_reduce() {
-    for (int k = 0; k < plan_.segments; ++k) {
-      scatter(k, 2 * k);
-      const int folded = fold(k, 2 * k);
-      gather(k, 2 * k + 1, {Space::output}, folded);
-      collect(k, 2 * k + 1);
+    std::vector<int> folded(plan_.segments, -1);
+    for (int k = 0; k <= plan_.segments; ++k) {
+      if (k < plan_.segments) scatter(k, 2 * k);
+      if (k < plan_.segments) folded[k] = fold(k, 2 * k);
+      if (k > 0) gather(k - 1, 2 * k + 1, {Space::output}, folded[k - 1]);
+      if (k > 0) collect(k - 1, 2 * k + 1);
     }
   }
 
