@@ -180,9 +180,16 @@ def refusals(rank, world):
     kind = errors.InvalidArgumentError
     group = dist.group.WORLD
     refused(kind, "cut as [1, 1]", lambda: group.all_to_all_single(x, x.clone(), [1, 1], [1, 1]))
+    refused(kind, f"(rank {rank} of {world})", lambda: group.all_to_all_single(x, x.clone(), [1], [1]))
     refused(kind, "got dict", lambda: dist.new_group(everyone, pg_options={"codec": "int8"}))
     dist.all_reduce(x)
-    return wrong + ([] if x[0] == world else ["the group does not go on"])
+    wrong += [] if x[0] == world else ["the group does not go on"]
+    pair = dist.new_group([0, 1])
+    if rank < 2:  # the other rank hears of it
+        cuts = [2, 2] if rank else [1]
+        kind = errors.MismatchError if rank else errors.InvalidArgumentError
+        refused(kind, "cut as [1]", lambda: pair.all_to_all_single(x, x.clone(), cuts, cuts).wait())
+    return wrong
 
 
 def orders(rank, world):

@@ -51,7 +51,7 @@ TypeFacts facts_about(PyTypeObject* type) {
 
 const TypeFacts& facts_of(PyTypeObject* type) {
   static auto* known =
-      new std::unordered_map<PyTypeObject*, TypeFacts>;  // types are kept alive: few, and for good
+      new std::unordered_map<PyTypeObject*, TypeFacts>;    // types are kept alive: few, and for good
   static std::pair<PyTypeObject*, const TypeFacts*> last;  // mostly the same again
   if (type == last.first) return *last.second;
   auto found = known->find(type);
@@ -65,24 +65,42 @@ const TypeFacts& facts_of(PyTypeObject* type) {
 
 std::optional<Dtype> known(dlpack::DataType t) {
   switch (t.code << 8 | t.bits) {
-    case 2 << 8 | 64: return Dtype::float64;
-    case 2 << 8 | 32: return Dtype::float32;
-    case 2 << 8 | 16: return Dtype::float16;
-    case 4 << 8 | 16: return Dtype::bfloat16;
-    case 0 << 8 | 8: return Dtype::int8;
-    case 0 << 8 | 16: return Dtype::int16;
-    case 0 << 8 | 32: return Dtype::int32;
-    case 0 << 8 | 64: return Dtype::int64;
-    case 1 << 8 | 8: return Dtype::uint8;
-    case 1 << 8 | 16: return Dtype::uint16;
-    case 1 << 8 | 32: return Dtype::uint32;
-    case 1 << 8 | 64: return Dtype::uint64;
-    case 6 << 8 | 8: return Dtype::boolean;
-    case 5 << 8 | 64: return Dtype::complex64;
-    case 5 << 8 | 128: return Dtype::complex128;
-    case 10 << 8 | 8: return Dtype::float8_e4m3fn;
-    case 12 << 8 | 8: return Dtype::float8_e5m2;
-    default: return {};
+    case 2 << 8 | 64:
+      return Dtype::float64;
+    case 2 << 8 | 32:
+      return Dtype::float32;
+    case 2 << 8 | 16:
+      return Dtype::float16;
+    case 4 << 8 | 16:
+      return Dtype::bfloat16;
+    case 0 << 8 | 8:
+      return Dtype::int8;
+    case 0 << 8 | 16:
+      return Dtype::int16;
+    case 0 << 8 | 32:
+      return Dtype::int32;
+    case 0 << 8 | 64:
+      return Dtype::int64;
+    case 1 << 8 | 8:
+      return Dtype::uint8;
+    case 1 << 8 | 16:
+      return Dtype::uint16;
+    case 1 << 8 | 32:
+      return Dtype::uint32;
+    case 1 << 8 | 64:
+      return Dtype::uint64;
+    case 6 << 8 | 8:
+      return Dtype::boolean;
+    case 5 << 8 | 64:
+      return Dtype::complex64;
+    case 5 << 8 | 128:
+      return Dtype::complex128;
+    case 10 << 8 | 8:
+      return Dtype::float8_e4m3fn;
+    case 12 << 8 | 8:
+      return Dtype::float8_e5m2;
+    default:
+      return {};
   }
 }
 
@@ -102,23 +120,40 @@ std::optional<dlpack::DataType> numpy_type(int number) {
     return dlpack::DataType{static_cast<uint8_t>(code), static_cast<uint8_t>(8 * bytes), 1};
   };
   switch (number) {
-    case Api::NPY_BOOL_: return type(6, 1);
-    case Api::NPY_BYTE_: return type(0, 1);
-    case Api::NPY_UBYTE_: return type(1, 1);
-    case Api::NPY_SHORT_: return type(0, sizeof(short));
-    case Api::NPY_USHORT_: return type(1, sizeof(short));
-    case Api::NPY_INT_: return type(0, sizeof(int));
-    case Api::NPY_UINT_: return type(1, sizeof(int));
-    case Api::NPY_LONG_: return type(0, sizeof(long));
-    case Api::NPY_ULONG_: return type(1, sizeof(long));
-    case Api::NPY_LONGLONG_: return type(0, sizeof(long long));
-    case Api::NPY_ULONGLONG_: return type(1, sizeof(long long));
-    case kHalf: return type(2, 2);
-    case Api::NPY_FLOAT_: return type(2, 4);
-    case Api::NPY_DOUBLE_: return type(2, 8);
-    case Api::NPY_CFLOAT_: return type(5, 8);
-    case Api::NPY_CDOUBLE_: return type(5, 16);
-    default: return {};
+    case Api::NPY_BOOL_:
+      return type(6, 1);
+    case Api::NPY_BYTE_:
+      return type(0, 1);
+    case Api::NPY_UBYTE_:
+      return type(1, 1);
+    case Api::NPY_SHORT_:
+      return type(0, sizeof(short));
+    case Api::NPY_USHORT_:
+      return type(1, sizeof(short));
+    case Api::NPY_INT_:
+      return type(0, sizeof(int));
+    case Api::NPY_UINT_:
+      return type(1, sizeof(int));
+    case Api::NPY_LONG_:
+      return type(0, sizeof(long));
+    case Api::NPY_ULONG_:
+      return type(1, sizeof(long));
+    case Api::NPY_LONGLONG_:
+      return type(0, sizeof(long long));
+    case Api::NPY_ULONGLONG_:
+      return type(1, sizeof(long long));
+    case kHalf:
+      return type(2, 2);
+    case Api::NPY_FLOAT_:
+      return type(2, 4);
+    case Api::NPY_DOUBLE_:
+      return type(2, 8);
+    case Api::NPY_CFLOAT_:
+      return type(5, 8);
+    case Api::NPY_CDOUBLE_:
+      return type(5, 16);
+    default:
+      return {};
   }
 }
 

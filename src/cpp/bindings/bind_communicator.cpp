@@ -269,8 +269,11 @@ void bind_communicator(py::module_& m) {
            "What \"auto\" needs to know of a codec; every rank must call it at the same point of its calls.")
       .def(
           "_refuse",
-          [](PyCommunicator& c, const std::string& call, const std::string& why) { c.core().refuse(call, why); }, "call"_a,
-          "why"_a, "Tells the other ranks that this one does not make the next call, \"split\" say.")
+          [](PyCommunicator& c, const std::string& call, const std::string& why) {
+            c.core().refuse(call, why);
+          },
+          "call"_a, "why"_a,
+          "Tells the other ranks that this one does not make the next call, \"split\" say.")
       .def("close", &PyCommunicator::end,
            R"(Ends this rank's part; calls under way fail on every rank. Again: nothing.
 

@@ -119,13 +119,13 @@ class PyCommunicator {
 
   pybind11::object all_reduce(pybind11::object x, Text op, pybind11::object out, Factor scale,
                               const Options& options);
-  pybind11::object reduce(pybind11::object x, int root, Text op, pybind11::object out,
-                          Factor scale, const Options& options);
+  pybind11::object reduce(pybind11::object x, int root, Text op, pybind11::object out, Factor scale,
+                          const Options& options);
   pybind11::object broadcast(pybind11::object x, int root, pybind11::object out, const Options& options);
   pybind11::object all_gather(pybind11::object x, pybind11::object out, const Counts& counts,
                               const Options& options);
-  pybind11::object reduce_scatter(pybind11::object x, Text op, pybind11::object out,
-                                  Factor scale, const Counts& counts, const Options& options);
+  pybind11::object reduce_scatter(pybind11::object x, Text op, pybind11::object out, Factor scale,
+                                  const Counts& counts, const Options& options);
   pybind11::object gather(pybind11::object x, int root, pybind11::object out, const Counts& counts,
                           const Options& options);
   pybind11::object scatter(pybind11::object x, int root, pybind11::object out, const Options& options);
@@ -140,13 +140,12 @@ class PyCommunicator {
   // call that writes them, or not, and reduces them by `op`, or not.
   // Results go into `outs` where given, each of so many `parts` of its x's count.
   pybind11::list plan_packs(const pybind11::list& xs, const std::optional<pybind11::list>& outs, int parts,
-                            bool reads, bool writes, const std::optional<Text>& op,
-                            Factor scale) const;
+                            bool reads, bool writes, const std::optional<Text>& op, Factor scale) const;
   // One message of several arrays that a device holds, all of one dtype and validated by plan_packs. The
   // result is a list: outs, else xs, or of all_gather new arrays.
   pybind11::object packed_on_device(Collective collective, const pybind11::list& xs,
-                                    std::optional<pybind11::list> outs, Text op, int root,
-                                    Factor scale, const Options& options);
+                                    std::optional<pybind11::list> outs, Text op, int root, Factor scale,
+                                    const Options& options);
   // The dtype and count of x, its norm, its largest magnitude, and of each size of blocks the norm of an
   // array that holds at every element the largest magnitude of its block.
   pybind11::list norms(pybind11::object x, const std::vector<size_t>& blocks, const Options& options);

@@ -159,8 +159,8 @@ PyObject* go_the_usual_way(const Method& method, PyObject* self, PyObject* const
   return result;
 }
 
-// pybind11's cast looks its type up, which takes as long as all else here. A descriptor has found that self is
-// a Communicator; which of its bases is one is clear where there are no others.
+// pybind11's cast looks its type up, which takes as long as all else here. A descriptor has found that self
+// is a Communicator; which of its bases is one is clear where there are no others.
 PyCommunicator& communicator_of(PyObject* self) {
   const auto* instance = reinterpret_cast<const py::detail::instance*>(self);
   if (instance->simple_layout && instance->simple_value_holder[0])

@@ -35,8 +35,8 @@ void take_apart(Staging& staging, const std::deque<Array>& outs, int world) {
 }  // namespace
 
 py::object PyCommunicator::packed_on_device(Collective collective, const py::list& xs,
-                                            std::optional<py::list> outs, Text op, int root,
-                                            Factor scale, const Options& options) {
+                                            std::optional<py::list> outs, Text op, int root, Factor scale,
+                                            const Options& options) {
   check_root(root);
   std::deque<Array> arrays;
   for (const py::handle x : xs) arrays.emplace_back(x, "x", true);

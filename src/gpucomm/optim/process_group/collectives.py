@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
+from gpucomm.errors import Error
 from gpucomm.optim.process_group.calls import is_async, keywords, reduction
 from gpucomm.optim.process_group.packing import Copies, counts, joined, source, splits, spread, target
 from gpucomm.optim.process_group.work import Done, Work, place
@@ -146,11 +147,13 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
     ) -> Any:
         """Sends a part of the tensor to each rank and receives one from each; no splits: equal parts."""
         copies: Copies = []
+        world = self._comm.world
+        try:
+            shares = splits(given, input_splits, world), splits(output, output_splits, world)
+        except Error as error:
+            raise self._refused("all_to_all", error) from None
         sent, into = source(given), target(output, copies)
-        how = {
-            "counts": counts(splits(given, input_splits, self._comm.world), given, sent),
-            "out_counts": counts(splits(output, output_splits, self._comm.world), output, into),
-        }
+        how = {"counts": counts(shares[0], given, sent), "out_counts": counts(shares[1], output, into)}
         return self._exchange(sent, into, how, opts, [output], copies)
 
     def alltoall(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> Any:
@@ -180,8 +183,17 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         return self._issue(self._comm.all_to_all, [((sent.reshape(-1),), how)], opts, result, copies)
 
     def _reducing(self, collective: str, x: Any, sent: Any, opts: Any) -> dict[str, Any]:
-        reduced = reduction(opts, x)
+        try:
+            reduced = reduction(opts, x)
+        except Error as error:
+            raise self._refused(collective, error) from None
         return reduced | keywords(self._choices[collective], sent, opts, reduced["op"])
+
+    def _refused(self, collective: str, error: Error) -> Error:
+        """The error with this rank's name; the other ranks, which may wait in the call, hear of it."""
+        told = type(error)(f"{error} (rank {self._comm.rank} of {self._comm.world})")
+        self._comm._refuse(collective, str(told))
+        return told
 
     def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
         if not is_async(opts):
