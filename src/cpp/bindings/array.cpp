@@ -63,53 +63,20 @@ const TypeFacts& facts_of(PyTypeObject* type) {
   return found->second;
 }
 
-std::optional<Dtype> known(dlpack::DataType t) {
-  switch (t.code << 8 | t.bits) {
-    case 2 << 8 | 64:
-      return Dtype::float64;
-    case 2 << 8 | 32:
-      return Dtype::float32;
-    case 2 << 8 | 16:
-      return Dtype::float16;
-    case 4 << 8 | 16:
-      return Dtype::bfloat16;
-    case 0 << 8 | 8:
-      return Dtype::int8;
-    case 0 << 8 | 16:
-      return Dtype::int16;
-    case 0 << 8 | 32:
-      return Dtype::int32;
-    case 0 << 8 | 64:
-      return Dtype::int64;
-    case 1 << 8 | 8:
-      return Dtype::uint8;
-    case 1 << 8 | 16:
-      return Dtype::uint16;
-    case 1 << 8 | 32:
-      return Dtype::uint32;
-    case 1 << 8 | 64:
-      return Dtype::uint64;
-    case 6 << 8 | 8:
-      return Dtype::boolean;
-    case 5 << 8 | 64:
-      return Dtype::complex64;
-    case 5 << 8 | 128:
-      return Dtype::complex128;
-    case 10 << 8 | 8:
-      return Dtype::float8_e4m3fn;
-    case 12 << 8 | 8:
-      return Dtype::float8_e5m2;
-    default:
-      return {};
-  }
-}
+// By DLPack's code and bits, the usual ones first.
+constexpr std::pair<int, Dtype> kKnown[] = {
+    {2 << 8 | 32, Dtype::float32},       {2 << 8 | 64, Dtype::float64},    {4 << 8 | 16, Dtype::bfloat16},
+    {2 << 8 | 16, Dtype::float16},       {0 << 8 | 64, Dtype::int64},      {0 << 8 | 32, Dtype::int32},
+    {0 << 8 | 16, Dtype::int16},         {0 << 8 | 8, Dtype::int8},        {1 << 8 | 8, Dtype::uint8},
+    {6 << 8 | 8, Dtype::boolean},        {1 << 8 | 16, Dtype::uint16},     {1 << 8 | 32, Dtype::uint32},
+    {1 << 8 | 64, Dtype::uint64},        {5 << 8 | 64, Dtype::complex64},  {5 << 8 | 128, Dtype::complex128},
+    {10 << 8 | 8, Dtype::float8_e4m3fn}, {12 << 8 | 8, Dtype::float8_e5m2}};
 
 Dtype dtype_of(dlpack::DataType t, const char* what) {
-  const auto found = known(t);
-  if (!found || t.lanes != 1)
-    fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ",
-         int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
-  return *found;
+  for (const auto& [type, dtype] : kKnown)
+    if (type == (t.code << 8 | t.bits) && t.lanes == 1) return dtype;
+  fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ",
+       int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
 }
 
 // By NumPy's number of a type.
