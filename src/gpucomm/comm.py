@@ -55,6 +55,12 @@ class Communicator(_core.Communicator):
         finally:
             super().close()
 
+    def _refused(self, call: str, error: Error) -> Error:
+        """The error of a bad argument, with this rank; the others, who may wait in the call, are told."""
+        told = type(error)(f"{error} (rank {self.rank} of {self.world})")
+        self._refuse(call, str(told))
+        return told
+
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Divides the ranks into groups, each with a communicator of its own; every rank must call it.
 

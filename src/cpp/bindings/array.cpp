@@ -63,8 +63,16 @@ const TypeFacts& facts_of(PyTypeObject* type) {
   return found->second;
 }
 
-// By DLPack's code and bits, the usual ones first.
-constexpr std::pair<int, Dtype> kKnown[] = {
+// Of short tables, the usual first: quicker than to hash.
+template <class Value, size_t N>
+const Value* find(const std::pair<int, Value> (&table)[N], int key) {
+  for (const auto& [known, value] : table)
+    if (known == key) return &value;
+  return nullptr;
+}
+
+// By DLPack's code and bits.
+constexpr std::pair<int, Dtype> kDtypesByCode[] = {
     {2 << 8 | 32, Dtype::float32},       {2 << 8 | 64, Dtype::float64},    {4 << 8 | 16, Dtype::bfloat16},
     {2 << 8 | 16, Dtype::float16},       {0 << 8 | 64, Dtype::int64},      {0 << 8 | 32, Dtype::int32},
     {0 << 8 | 16, Dtype::int16},         {0 << 8 | 8, Dtype::int8},        {1 << 8 | 8, Dtype::uint8},
@@ -73,64 +81,41 @@ constexpr std::pair<int, Dtype> kKnown[] = {
     {10 << 8 | 8, Dtype::float8_e4m3fn}, {12 << 8 | 8, Dtype::float8_e5m2}};
 
 Dtype dtype_of(dlpack::DataType t, const char* what) {
-  for (const auto& [type, dtype] : kKnown)
-    if (type == (t.code << 8 | t.bits) && t.lanes == 1) return dtype;
-  fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ",
-       int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
+  const Dtype* const found = find(kDtypesByCode, t.code << 8 | t.bits);
+  if (!found || t.lanes != 1)
+    fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ",
+         int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
+  return *found;
 }
 
 // By NumPy's number of a type.
-std::optional<dlpack::DataType> numpy_type(int number) {
-  using Api = py::detail::npy_api;
-  constexpr int kHalf = 23;
-  constexpr auto type = [](int code, size_t bytes) {
-    return dlpack::DataType{static_cast<uint8_t>(code), static_cast<uint8_t>(8 * bytes), 1};
-  };
-  switch (number) {
-    case Api::NPY_BOOL_:
-      return type(6, 1);
-    case Api::NPY_BYTE_:
-      return type(0, 1);
-    case Api::NPY_UBYTE_:
-      return type(1, 1);
-    case Api::NPY_SHORT_:
-      return type(0, sizeof(short));
-    case Api::NPY_USHORT_:
-      return type(1, sizeof(short));
-    case Api::NPY_INT_:
-      return type(0, sizeof(int));
-    case Api::NPY_UINT_:
-      return type(1, sizeof(int));
-    case Api::NPY_LONG_:
-      return type(0, sizeof(long));
-    case Api::NPY_ULONG_:
-      return type(1, sizeof(long));
-    case Api::NPY_LONGLONG_:
-      return type(0, sizeof(long long));
-    case Api::NPY_ULONGLONG_:
-      return type(1, sizeof(long long));
-    case kHalf:
-      return type(2, 2);
-    case Api::NPY_FLOAT_:
-      return type(2, 4);
-    case Api::NPY_DOUBLE_:
-      return type(2, 8);
-    case Api::NPY_CFLOAT_:
-      return type(5, 8);
-    case Api::NPY_CDOUBLE_:
-      return type(5, 16);
-    default:
-      return {};
-  }
-}
+using Api = py::detail::npy_api;
+constexpr int kHalf = 23;
+constexpr uint8_t bits(size_t bytes) { return static_cast<uint8_t>(8 * bytes); }
+constexpr std::pair<int, dlpack::DataType> kNumpyTypes[] = {
+    {Api::NPY_FLOAT_, {2, 32, 1}},
+    {Api::NPY_DOUBLE_, {2, 64, 1}},
+    {kHalf, {2, 16, 1}},
+    {Api::NPY_LONG_, {0, bits(sizeof(long)), 1}},
+    {Api::NPY_INT_, {0, bits(sizeof(int)), 1}},
+    {Api::NPY_SHORT_, {0, bits(sizeof(short)), 1}},
+    {Api::NPY_BYTE_, {0, 8, 1}},
+    {Api::NPY_UBYTE_, {1, 8, 1}},
+    {Api::NPY_BOOL_, {6, 8, 1}},
+    {Api::NPY_USHORT_, {1, bits(sizeof(short)), 1}},
+    {Api::NPY_UINT_, {1, bits(sizeof(int)), 1}},
+    {Api::NPY_ULONG_, {1, bits(sizeof(long)), 1}},
+    {Api::NPY_LONGLONG_, {0, bits(sizeof(long long)), 1}},
+    {Api::NPY_ULONGLONG_, {1, bits(sizeof(long long)), 1}},
+    {Api::NPY_CFLOAT_, {5, 64, 1}},
+    {Api::NPY_CDOUBLE_, {5, 128, 1}}};
 
 // What is usual in NumPy, read where it stands: its DLPack takes longer than a short message does. False:
 // not usual.
 bool read_numpy(py::handle object, dlpack::Tensor& tensor, bool& read_only) {
-  using Api = py::detail::npy_api;
   const auto* array = py::detail::array_proxy(object.ptr());
   const auto* descriptor = py::detail::array_descriptor_proxy(array->descr);
-  const auto type = numpy_type(descriptor->type_num);
+  const dlpack::DataType* const type = find(kNumpyTypes, descriptor->type_num);
   if (!type || !(array->flags & Api::NPY_ARRAY_C_CONTIGUOUS_) || descriptor->byteorder == '>') return false;
   static_assert(sizeof(ssize_t) == sizeof(int64_t));
   auto* extents = reinterpret_cast<int64_t*>(array->dimensions);

@@ -30,7 +30,7 @@ const Names& known() {
 
 struct Call {
   py::object x, out = py::none();
-  std::string_view op = "sum";
+  Text op = "sum";
   std::optional<int> root = 0;
   Options options{.algorithm = "auto"};
 };
@@ -209,7 +209,7 @@ void say_types(const Method& method, PyObject* self, PyObject* const* args, Py_s
                py::error_already_set& error) {
   const auto said = py::str(error.value()).cast<std::string>();
   if (!error.matches(PyExc_TypeError) || said.rfind(concat(method.name, "(): incompatible"), 0) != 0) return;
-  const auto& c = py::cast<PyCommunicator&>(py::handle(self));
+  const auto& c = communicator_of(self);
   raise(Error(ErrorKind::unsupported_type,
               concat(method.name, " does not take (", arguments_of(args, count, names), "); it is ",
                      method.doc.substr(0, method.doc.find('\n')), c.where())));
@@ -223,7 +223,7 @@ void refuse(const Method& method, PyObject* self, const py::error_already_set& e
     if (!error.matches(kind)) continue;
     const auto text = py::str(error.value()).cast<std::string>();
     const auto sentence = text.substr(0, std::min(text.find('\n'), kEnough));
-    auto& c = py::cast<PyCommunicator&>(py::handle(self));
+    auto& c = communicator_of(self);
     return c.core().refuse(method.name, sentence);
   }
 }

@@ -30,11 +30,11 @@ _lock = threading.Lock()
 def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator | None:
     """See `Communicator.split`."""
     if color is not None and not (_fits(color) and color >= 0):
-        raise _refused(
-            comm, "split", f"color must be a whole number from 0 to 2^63 - 1, or None, got {color!r}"
-        )
+        rule = f"color must be a whole number from 0 to 2^63 - 1, or None, got {color!r}"
+        raise comm._refused("split", InvalidArgumentError(rule))
     if not _fits(key):
-        raise _refused(comm, "split", f"key must be a whole number of 64 bits, got {key!r}")
+        rule = f"key must be a whole number of 64 bits, got {key!r}"
+        raise comm._refused("split", InvalidArgumentError(rule))
     return _divide(comm, color, key, None)
 
 
@@ -44,7 +44,7 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
     known = all(_fits(rank) and 0 <= rank < comm.world for rank in members)
     if not members or not known or len(set(members)) != len(members):
         rule = f"ranks must be distinct and in [0, {comm.world}), at least one, got {ranks!r}"
-        raise _refused(comm, "subset", rule)
+        raise comm._refused("subset", InvalidArgumentError(rule))
     inside = comm.rank in members
     return _divide(comm, 0 if inside else None, members.index(comm.rank) if inside else 0, members)
 
@@ -52,13 +52,6 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
 def _fits(number: Any) -> bool:
     whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
     return whole and -(2**63) <= number < 2**63
-
-
-def _refused(comm: Communicator, call: str, text: str) -> InvalidArgumentError:
-    """The error of a bad argument, of which the other ranks are told."""
-    error = InvalidArgumentError(f"{text} (rank {comm.rank} of {comm.world})")
-    comm._refuse(call, str(error))
-    return error
 
 
 def _divide(comm: Communicator, color: int | None, key: int, asked: list[int] | None) -> Communicator | None:

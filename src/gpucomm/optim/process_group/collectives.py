@@ -151,7 +151,7 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         try:
             shares = splits(given, input_splits, world), splits(output, output_splits, world)
         except Error as error:
-            raise self._refused("all_to_all", error) from None
+            raise self._comm._refused("all_to_all", error) from None
         sent, into = source(given), target(output, copies)
         how = {"counts": counts(shares[0], given, sent), "out_counts": counts(shares[1], output, into)}
         return self._exchange(sent, into, how, opts, [output], copies)
@@ -186,14 +186,8 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         try:
             reduced = reduction(opts, x)
         except Error as error:
-            raise self._refused(collective, error) from None
+            raise self._comm._refused(collective, error) from None
         return reduced | keywords(self._choices[collective], sent, opts, reduced["op"])
-
-    def _refused(self, collective: str, error: Error) -> Error:
-        """The error with this rank's name; the other ranks, which may wait in the call, hear of it."""
-        told = type(error)(f"{error} (rank {self._comm.rank} of {self._comm.world})")
-        self._comm._refuse(collective, str(told))
-        return told
 
     def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
         if not is_async(opts):
