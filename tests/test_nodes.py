@@ -134,7 +134,7 @@ def between(beta, inner_beta):
 
 @pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "reduce"])
 def test_auto_takes_hierarchical_where_links_between_nodes_are_slow(collective):
-    slow = between(beta=1 / 100e6, inner_beta=1 / 5e9)
+    slow = between(beta=1 / 100e6, inner_beta=1 / 2e9)
     size = (16 << 20) - 1
     algorithm, segments, seconds = _core.choose(collective, size, 6, slow, nodes=slow.nodes)
     assert algorithm == "hierarchical"

@@ -31,10 +31,12 @@ std::vector<std::byte> exactly(const uint8_t* data, size_t bytes, size_t wanted)
 }
 
 void check(const Codec& codec, const std::vector<std::byte>& stream, size_t count, Dtype dtype) {
-  std::vector<std::byte> out(count * size_of(dtype));
+  std::vector<std::byte> out(count * size_of(dtype)), apart(out.size());
   try {
     codec.decode(stream.data(), stream.size(), count, dtype, out.data());
+    codec.decode_onto(stream.data(), stream.size(), out.data(), count, dtype, apart.data());
     codec.decode_add(stream.data(), stream.size(), count, dtype, out.data());
+    if (out != apart) std::abort();
     if (codec.traits().additive) {
       std::vector<std::byte> into = stream;
       codec.add(stream.data(), stream.size(), into.data());

@@ -1,6 +1,14 @@
 #include "codecs/codec.h"
 
+#include "base/copy.h"
+
 namespace gpucomm {
+
+void Codec::decode_onto(const std::byte* in, size_t bytes, const std::byte* own, size_t count, Dtype dtype,
+                        std::byte* out) const {
+  copy_bytes(out, own, count * size_of(dtype));
+  decode_add(in, bytes, count, dtype, out);
+}
 
 bool Codec::decode_add_encode(const std::byte*, size_t, const std::byte*, size_t, Dtype, std::byte*,
                               Losses) const {

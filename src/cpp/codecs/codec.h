@@ -88,6 +88,10 @@ class Codec {
   virtual void decode_add(const std::byte* in, size_t bytes, size_t count, Dtype dtype,
                           std::byte* accumulator) const = 0;
 
+  // out = own + what `in` decodes to, with the bits of decode_add; the two lie apart.
+  virtual void decode_onto(const std::byte* in, size_t bytes, const std::byte* own, size_t count, Dtype dtype,
+                           std::byte* out) const;
+
   // out = coded (own + what `in` decodes to), with the bits of decode_add and encode, without their pass
   // through memory. False: it has no such way, nothing is done.
   virtual bool decode_add_encode(const std::byte* in, size_t bytes, const std::byte* own, size_t count,

@@ -34,6 +34,11 @@ struct PieceCoding {
     (codec.*(adds ? &Codec::decode_add : &Codec::decode))(slot + kCodedHeader, checked(slot), count, dtype,
                                                           dense);
   }
+  // dense = own + what the slot decodes to.
+  void decode_onto(const std::byte* slot, const std::byte* own, std::byte* dense) const {
+    if (own == dense) return decode(slot, dense, true);
+    codec.decode_onto(slot + kCodedHeader, checked(slot), own, count, dtype, dense);
+  }
   // In one pass, where the codec has one: `to` = coded (own + what `from` decodes to).
   bool recode(const std::byte* from, const std::byte* own, std::byte* to, Losses losses = {}) const {
     const uint64_t size = codec.max_bytes(count, dtype);

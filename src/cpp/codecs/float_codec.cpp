@@ -112,11 +112,28 @@ void FloatCodec::decode_add(const std::byte* in, size_t bytes, size_t count, Dty
   }
 }
 
+void FloatCodec::decode_onto(const std::byte* in, size_t bytes, const std::byte* own, size_t count,
+                             Dtype dtype, std::byte* out) const {
+  if (dtype != Dtype::float32 || !aligned(own) || !aligned(out))
+    return Codec::decode_onto(in, bytes, own, count, dtype, out);
+  check(dtype);
+  check_size(bytes, count);
+  for (size_t begin = 0; begin < count; begin += kRun) {
+    const Run run = {begin, std::min(kRun, count - begin), count};
+    std::byte* const sums = out + begin * sizeof(float);
+    fetch(own + begin * sizeof(float), run.count * sizeof(float));
+    decode_checked(in, run, reinterpret_cast<float*>(sums));
+    add_floats(dtype, reinterpret_cast<const float*>(own) + begin, run.count, sums);
+  }
+}
+
 bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std::byte* own, size_t count,
                                    Dtype dtype, std::byte* out, Losses losses) const {
   check(dtype);
   check_size(bytes, count);
   const size_t item = size_of(dtype);
+  const auto* own_floats = reinterpret_cast<const float*>(own);
+  const bool in_place = dtype == Dtype::float32 && aligned(own);  // the sums need no room of their own
   float values[kRun];
   std::byte sums[kRun * sizeof(float)];
   for (size_t begin = 0; begin < count; begin += kRun) {
@@ -126,10 +143,14 @@ bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std:
     fetch(next, third);
     decode_checked(in, run, values);
     fetch(next + third, third);
-    copy_bytes(sums, own + begin * item, run.count * item);
-    add_floats(dtype, values, run.count, sums);
+    if (in_place) {
+      add_floats(dtype, own_floats + begin, run.count, reinterpret_cast<std::byte*>(values));
+    } else {
+      copy_bytes(sums, own + begin * item, run.count * item);
+      add_floats(dtype, values, run.count, sums);
+      widen(dtype, sums, run.count, values);
+    }
     fetch(next + 2 * third, third);
-    widen(dtype, sums, run.count, values);
     const size_t done = encode_run(values, run, out);
     if (done < run.count) refuse(values + done, begin + done, run.count - done);
     if (losses.elements) tell(values, run, dtype, out, losses);

@@ -22,6 +22,8 @@ class FloatCodec : public Codec {
   void decode(const std::byte* in, size_t bytes, size_t count, Dtype dtype, std::byte* out) const override;
   void decode_add(const std::byte* in, size_t bytes, size_t count, Dtype dtype,
                   std::byte* accumulator) const override;
+  void decode_onto(const std::byte* in, size_t bytes, const std::byte* own, size_t count, Dtype dtype,
+                   std::byte* out) const override;
   bool decode_add_encode(const std::byte* in, size_t bytes, const std::byte* own, size_t count, Dtype dtype,
                          std::byte* out, Losses losses) const override;
   double bound(double block_max, Dtype dtype) const override;

@@ -10,8 +10,9 @@ constexpr size_t kLeastSegmentBytes = 64 << 10;  // arXiv:1611.04255's block; be
 constexpr int kMostSegments = 256;
 // Of all ranks: finer plans are not looked at, so that choosing takes no minutes.
 constexpr size_t kMostSteps = 1 << 17;
-// The model does not know caches: of choices this close the finer one, until its segments stay in a core's.
-constexpr double kTie = 1.02;
+// Of an algorithm's cuts this close in memory the finer one, until its segments stay in a core's cache, and on
+// links the coarser one: the model knows neither caches nor what else the cores have to do.
+constexpr double kTieInMemory = 1.02, kTie = 1.01;
 constexpr size_t kCachedBytes = 256 << 10;
 // What is worth trying beside the model's choice: candidates predicted at most so many times dearer, cut so
 // many times four times finer or coarser than their best, and how many in all. Costs of neighbours differ by
@@ -47,15 +48,16 @@ std::vector<Choice> cuts(const std::string& name, const Algorithm& entry, const 
   return cuts;
 }
 
-size_t best_of(const std::vector<Choice>& all, size_t bytes) {
-  size_t best = 0;
-  double least = all[0].cost_s;
-  for (size_t i = 1; i < all.size(); ++i) {
-    const double c = all[i].cost_s;
-    const bool finer = all[i].segments > all[best].segments && bytes / all[best].segments > kCachedBytes &&
-                       c <= least * kTie;
-    if (!finer && c >= least) continue;
-    best = i, least = finer ? std::min(c, least) : c;
+size_t best_of(const std::vector<Choice>& all, size_t bytes, bool in_memory) {
+  const double tie = in_memory ? kTieInMemory : kTie;
+  auto cheaper = [](const Choice& a, const Choice& b) { return a.cost_s < b.cost_s; };
+  const auto least = std::min_element(all.begin(), all.end(), cheaper);
+  size_t best = least - all.begin();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].algorithm != least->algorithm || all[i].cost_s > least->cost_s * tie) continue;
+    if (in_memory ? all[i].segments > all[best].segments && bytes / all[best].segments > kCachedBytes
+                  : all[i].segments < all[best].segments)
+      best = i;
   }
   return best;
 }
@@ -64,12 +66,13 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
                                  const Links& links) {
   std::vector<Choice> all, near;
   for (const auto& cuts : algorithms) all.insert(all.end(), cuts.begin(), cuts.end());
-  const Choice best = all[best_of(all, bytes)];
-  const Doubt& doubt = links.beta < kMemorySecondsAByte ? kDoubtInMemory : kDoubt;
+  const bool in_memory = links.beta < kMemorySecondsAByte;
+  const Choice best = all[best_of(all, bytes, in_memory)];
+  const Doubt& doubt = in_memory ? kDoubtInMemory : kDoubt;
   for (const auto& cuts : algorithms) {
     const size_t own = cuts[0].algorithm == best.algorithm
                            ? std::bit_width(static_cast<unsigned>(best.segments / cuts[0].segments)) - 1
-                           : best_of(cuts, bytes);
+                           : best_of(cuts, bytes, in_memory);
     for (size_t i = own % 2; i < cuts.size(); i += 2)
       if (i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) near.push_back(cuts[i]);
   }

@@ -55,16 +55,24 @@ static void encode(const DeviceCall& call, const Instruction& in, const CodedPie
   call.device.difference(piece.dtype, call.source(in), error, divisor_of(call, in), piece.count, call.stream);
 }
 
+// As Execution::operand.
+static const std::byte* operand(const DeviceCall& call, const Instruction& in) {
+  return in.operand < 0 ? call.target(in) : call.source(call.program.instructions[in.operand]);
+}
+
+static void decode_onto(const DeviceCall& call, const Instruction& in, const CodedPiece& piece, int divisor) {
+  const std::byte* const own = operand(call, in);
+  if (own != call.target(in)) call.device.copy(call.target(in), own, in.bytes, call.stream);
+  call.device.decode(piece, call.coded_source(in), call.target(in), true, divisor, call.stream);
+}
+
 // One step after the other where it must be told what is lost.
 static void recode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
   const Instruction& after = call.program.instructions[in.encodes];
-  const std::byte* const arrived = call.coded_source(in);
-  const std::byte* const own =
-      in.operand < 0 ? call.target(in) : call.source(call.program.instructions[in.operand]);
   if (!call.error && !call.lost.parts)
-    return call.device.decode_add_encode(piece, arrived, own, call.coded_target(after), call.stream);
-  if (own != call.target(in)) call.device.copy(call.target(in), own, in.bytes, call.stream);
-  call.device.decode(piece, arrived, call.target(in), true, 1, call.stream);
+    return call.device.decode_add_encode(piece, call.coded_source(in), operand(call, in),
+                                         call.coded_target(after), call.stream);
+  decode_onto(call, in, piece, 1);
   encode(call, after, piece);
 }
 
@@ -104,9 +112,9 @@ void enqueue_local(const DeviceCall& call, const Instruction& in) {
   if (in.kind == StepKind::encode) return encode(call, in, piece);
   if (in.encodes >= 0) return recode(call, in, piece);
   if (in.row != InRow::no) return add_wide(call, in, piece);
-  if (in.kind == StepKind::decode || in.kind == StepKind::decode_reduce)
-    return call.device.decode(piece, source, target, in.kind == StepKind::decode_reduce, divisor_of(call, in),
-                              call.stream);
+  if (in.kind == StepKind::decode_reduce) return decode_onto(call, in, piece, divisor_of(call, in));
+  if (in.kind == StepKind::decode)
+    return call.device.decode(piece, source, target, false, divisor_of(call, in), call.stream);
   if (in.kind == StepKind::reduce && in.coded)
     return call.device.add_coded(piece, source, target, call.stream);
   if (in.kind == StepKind::reduce) return fold(call, in, {target, source}, {0, in.bytes});

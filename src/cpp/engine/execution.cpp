@@ -182,10 +182,13 @@ void Execution::code(const Instruction& in) try {
   if (in.kind == StepKind::encode) return encode(in, coding);
   if (in.encodes >= 0) return recode(in, coding);
   if (in.row != InRow::no) return add_wide(in, coding);
-  if (in.kind == StepKind::reduce)
+  if (in.kind == StepKind::reduce) {
     coding.add(source, target);
-  else
-    coding.decode(source, target, in.kind == StepKind::decode_reduce), ++decodes_;
+  } else {
+    ++decodes_;
+    in.kind == StepKind::decode ? coding.decode(source, target, false)
+                                : coding.decode_onto(source, operand(in), target);
+  }
   if (!in.final || shape.op != Op::mean || target == nullptr) return;
   const void* sums[] = {target};
   reduce(shape.dtype, Op::sum, target, sums, 1, coding.count, program_->world);
@@ -208,21 +211,23 @@ void Execution::add_wide(const Instruction& in, PieceCoding coding) {
   convert(Dtype::float32, sum, dtype, target, coding.count);
 }
 
+// What a decode_reduce adds to.
+const std::byte* Execution::operand(const Instruction& in) const {
+  if (in.operand < 0) return at(in.target, in.target_offset);
+  const Instruction& copy = program_->instructions[in.operand];
+  return at(copy.source, copy.source_offset);
+}
+
 // One step after the other where the sum of what is lost must be told.
 void Execution::recode(const Instruction& in, const PieceCoding& coding) {
   const Instruction& after = program_->instructions[in.encodes];
   const std::byte* from = at(in.source, in.source_offset);
   std::byte* sum = at(in.target, in.target_offset);
-  const std::byte* own = sum;
-  if (in.operand >= 0) {
-    const Instruction& copy = program_->instructions[in.operand];
-    own = at(copy.source, copy.source_offset);
-  }
+  const std::byte* own = operand(in);
   ++decodes_;
   if (!lost_sq_ && coding.recode(from, own, at(after.target, after.target_offset), losses(after)))
     return void(++encodes_);
-  if (own != sum) copy_bytes(sum, own, in.bytes);
-  coding.decode(from, sum, true);
+  coding.decode_onto(from, own, sum);
   encode(after, coding);
 }
 

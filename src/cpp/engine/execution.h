@@ -49,6 +49,7 @@ class Execution {
   void encode(const Instruction& in, const PieceCoding& coding);
   [[noreturn]] void refuse(const Instruction& in, const RefusedElement& refused) const;
   void recode(const Instruction& in, const PieceCoding& coding);
+  const std::byte* operand(const Instruction& in) const;
   void add_wide(const Instruction& in, PieceCoding coding);
   Outcome receive_and_reduce(const Instruction& in, LaneState& lane);
   void fold(const Instruction& in, const void* const* sources, int count, size_t at, size_t bytes,

@@ -34,8 +34,8 @@ struct Instruction {
   Receiver receiver = Receiver::any;  // send
   bool coded = false;                 // send, recv, reduce: of a coded piece
   uint32_t number = 0;                // send: of this message among ours to that peer
-  // decode_reduce whose sum only the encode after it wants, and the copy before it, whose source then is the
-  // own operand; -1: none. These two are spared. (See recoding.h.)
+  // decode_reduce: the encode after it, which alone wants the sum, and the copy before it, whose source then
+  // is the own operand; -1: none. These two are spared. (See recoding.h.)
   int encodes = -1, operand = -1;
   bool spared = false;
   bool unread = false;    // recv, copy: what it writes no step of this call reads

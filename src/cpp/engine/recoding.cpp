@@ -13,12 +13,15 @@ class Pairing {
 
   void run() {
     for (const std::vector<int>& lane : program_.lane_steps)
-      for (size_t k = 0; k + 1 < lane.size(); ++k)
-        if (recodes(lane[k], lane[k + 1])) pair(k ? lane[k - 1] : -1, lane[k], lane[k + 1]);
+      for (size_t k = 1; k < lane.size(); ++k) {
+        if (recodes(lane[k - 1], lane[k])) pair(lane[k - 1], lane[k]);
+        if (makes_room(lane[k - 1], lane[k])) spare(lane[k - 1], lane[k]);
+      }
   }
 
  private:
   bool recodes(int fold, int encode) const {
+    if (!program_.shape.codec->traits().fixed_size) return false;
     const Instruction &a = steps_[fold], &b = steps_[encode];
     return a.kind == StepKind::decode_reduce && b.kind == StepKind::encode && !a.final && a.bytes &&
            a.row == InRow::no && encode == fold + 1 && same(a.target, b.source) &&
@@ -45,17 +48,21 @@ class Pairing {
   }
 
   // The encode's slot must be free now already.
-  void pair(int copy, int fold, int encode) {
+  void pair(int fold, int encode) {
     Instruction& in = steps_[fold];
     for (const int before : steps_[encode].after)
       if (before != fold) in.after.push_back(before);
     in.encodes = encode, steps_[encode].spared = true;
-    if (copy != fold - 1 || steps_[copy].kind != StepKind::copy) return;
-    const Instruction& room = steps_[copy];
-    if (!same(room.target, in.target) || room.target_offset != in.target_offset || room.bytes != in.bytes)
-      return;
-    in.operand = copy, steps_[copy].spared = true;
   }
+
+  bool makes_room(int copy, int fold) const {
+    const Instruction &room = steps_[copy], &in = steps_[fold];
+    return room.kind == StepKind::copy && in.kind == StepKind::decode_reduce && in.row == InRow::no &&
+           copy == fold - 1 && same(room.target, in.target) && room.target_offset == in.target_offset &&
+           room.bytes == in.bytes;
+  }
+
+  void spare(int copy, int fold) { steps_[fold].operand = copy, steps_[copy].spared = true; }
 
   Program& program_;
   std::vector<Instruction>& steps_;
@@ -64,8 +71,7 @@ class Pairing {
 }  // namespace
 
 void pair_recodings(Program& program) {
-  const auto& codec = program.shape.codec;
-  if (codec && codec->traits().fixed_size) Pairing(program).run();
+  if (program.shape.codec) Pairing(program).run();
 }
 
 void part_recoding(Program& program, Instruction& in) {

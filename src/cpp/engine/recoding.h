@@ -4,9 +4,9 @@
 
 namespace gpucomm {
 
-// Marks where a decode_reduce and the encode after it, and a copy before it that only makes room for the sum,
-// can be one pass over memory in which the sum itself is never written: it is not used again. Who runs the
-// program may still do one after the other, as where it must tell what was lost.
+// Marks where a decode_reduce and a copy before it that only makes room for the sum can be one pass over
+// memory, and where it and the encode after it can, in which the sum itself is never written: it is not used
+// again. Who runs the program may still do one after the other, as where it must tell what was lost.
 //
 // Source: fused decompress-reduce-compress, hZCCL (arXiv:2408.07422) and gZCCL (arXiv:2308.05199).
 void pair_recodings(Program& program);
