@@ -49,6 +49,8 @@ class Idle:
 
 
 def without_links(comm: Communicator) -> Communicator:
-    """The same ranks, processes of this machine, over its memory: no links are emulated."""
+    """The same ranks, processes of this machine, over its memory: no links are emulated, but chosen for."""
     name = f"{comm.broadcast_object(secrets.token_hex(8))} without links"
-    return share_memory(comm.rank, comm.world, name, comm.timeout, nodes=list(comm.nodes))
+    apart = share_memory(comm.rank, comm.world, name, comm.timeout, nodes=list(comm.nodes))
+    apart.set_links(comm.links)
+    return apart
