@@ -10,8 +10,8 @@ constexpr size_t kLeastSegmentBytes = 64 << 10;  // arXiv:1611.04255's block; be
 constexpr int kMostSegments = 256;
 // Of all ranks: finer plans are not looked at, so that choosing takes no minutes.
 constexpr size_t kMostSteps = 1 << 17;
-// Of an algorithm's cuts this close in memory the finer one, until its segments stay in a core's cache, and on
-// links the coarser one: the model knows neither caches nor what else the cores have to do.
+// Of an algorithm's cuts this close in memory the finer one, until its segments stay in a core's cache, and
+// on links the coarser one: the model knows neither caches nor what else the cores have to do.
 constexpr double kTieInMemory = 1.02, kTie = 1.01;
 constexpr size_t kCachedBytes = 256 << 10;
 // What is worth trying beside the model's choice: candidates predicted at most so many times dearer, cut so
