@@ -182,13 +182,12 @@ void Execution::code(const Instruction& in) try {
   if (in.kind == StepKind::encode) return encode(in, coding);
   if (in.encodes >= 0) return recode(in, coding);
   if (in.row != InRow::no) return add_wide(in, coding);
-  if (in.kind == StepKind::reduce) {
+  if (in.kind == StepKind::reduce)
     coding.add(source, target);
-  } else {
-    ++decodes_;
-    in.kind == StepKind::decode ? coding.decode(source, target, false)
-                                : coding.decode_onto(source, operand(in), target);
-  }
+  else if (in.kind == StepKind::decode_reduce)
+    coding.decode_onto(source, operand(in), target), ++decodes_;
+  else
+    coding.decode(source, target, false), ++decodes_;
   if (!in.final || shape.op != Op::mean || target == nullptr) return;
   const void* sums[] = {target};
   reduce(shape.dtype, Op::sum, target, sums, 1, coding.count, program_->world);
