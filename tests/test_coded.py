@@ -282,7 +282,7 @@ def test_what_is_lost_is_told(collective: str, algorithm: str, spec: str, op: st
 @pytest.mark.parametrize("spec", ["int4", "bf16", "zfp:8", "mpc"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("world", [3, 4])
-def test_the_bits_are_the_same_whether_errors_are_told_and_in_place(
+def test_the_bits_are_the_same_whether_errors_are_told(
     collective: str, algorithm: str, spec: str, dtype: Any, world: int
 ) -> None:
     if not _core.Codec(spec).takes(np.dtype(dtype).name):
