@@ -6,7 +6,7 @@ namespace gpucomm {
 
 void Codec::decode_onto(const std::byte* in, size_t bytes, const std::byte* own, size_t count, Dtype dtype,
                         std::byte* out) const {
-  copy_bytes(out, own, count * size_of(dtype));
+  if (count) copy_bytes(out, own, count * size_of(dtype));
   decode_add(in, bytes, count, dtype, out);
 }
 
