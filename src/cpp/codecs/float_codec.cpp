@@ -21,7 +21,10 @@ struct FloatCodec::Sums {
 
 namespace {
 
-bool aligned(const std::byte* pointer) { return reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0; }
+// Whether elements there are floats as they lie.
+bool are_floats(Dtype dtype, const std::byte* pointer) {
+  return dtype == Dtype::float32 && reinterpret_cast<uintptr_t>(pointer) % alignof(float) == 0;
+}
 
 // Into the cache, while something else is computed: runs are too short for the processor to foresee the next.
 void fetch(const std::byte* memory, size_t bytes) {
@@ -67,7 +70,7 @@ size_t FloatCodec::encode(const std::byte* in, size_t count, Dtype dtype, std::b
                           Losses losses) const {
   check(dtype);
   const auto* floats = reinterpret_cast<const float*>(in);
-  if (dtype == Dtype::float32 && aligned(in) && !error && !losses.elements) {
+  if (are_floats(dtype, in) && !error && !losses.elements) {
     const size_t done = encode_run(floats, {0, count, count}, out);
     if (done < count) refuse(floats + done, done, count - done);
     return coded_bytes(count);
@@ -89,8 +92,7 @@ size_t FloatCodec::encode(const std::byte* in, size_t count, Dtype dtype, std::b
 void FloatCodec::decode(const std::byte* in, size_t bytes, size_t count, Dtype dtype, std::byte* out) const {
   check(dtype);
   check_size(bytes, count);
-  if (dtype == Dtype::float32 && aligned(out))
-    return decode_checked(in, {0, count, count}, reinterpret_cast<float*>(out));
+  if (are_floats(dtype, out)) return decode_checked(in, {0, count, count}, reinterpret_cast<float*>(out));
   float values[kRun];
   for (size_t begin = 0; begin < count; begin += kRun) {
     const Run run = {begin, std::min(kRun, count - begin), count};
@@ -114,7 +116,7 @@ void FloatCodec::decode_add(const std::byte* in, size_t bytes, size_t count, Dty
 
 void FloatCodec::decode_onto(const std::byte* in, size_t bytes, const std::byte* own, size_t count,
                              Dtype dtype, std::byte* out) const {
-  if (dtype != Dtype::float32 || !aligned(own) || !aligned(out))
+  if (!are_floats(dtype, own) || !are_floats(dtype, out))
     return Codec::decode_onto(in, bytes, own, count, dtype, out);
   check(dtype);
   check_size(bytes, count);
@@ -133,7 +135,6 @@ bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std:
   check_size(bytes, count);
   const size_t item = size_of(dtype);
   const auto* own_floats = reinterpret_cast<const float*>(own);
-  const bool in_place = dtype == Dtype::float32 && aligned(own);  // the sums need no room of their own
   float values[kRun];
   std::byte sums[kRun * sizeof(float)];
   for (size_t begin = 0; begin < count; begin += kRun) {
@@ -143,7 +144,7 @@ bool FloatCodec::decode_add_encode(const std::byte* in, size_t bytes, const std:
     fetch(next, third);
     decode_checked(in, run, values);
     fetch(next + third, third);
-    if (in_place) {
+    if (are_floats(dtype, own)) {
       add_floats(dtype, own_floats + begin, run.count, reinterpret_cast<std::byte*>(values));
     } else {
       copy_bytes(sums, own + begin * item, run.count * item);

@@ -138,7 +138,7 @@ def _headline(run: Run, collective: str) -> Measured:
         found = tried[rate] = _measured(run, headline(run, rate), collective)
         if HEADLINE_C[0] <= found.c <= HEADLINE_C[1]:
             return found
-        rate = next_rate({rate: found.c for rate, found in tried.items()})
+        rate = next_rate({known: some.c for known, some in tried.items()})
     return min(tried.values(), key=lambda some: off_headline(some.c))
 
 
