@@ -58,6 +58,16 @@ def test_fused_and_unfused_all_reduce(world, m):
         assert unfused == exactly(c.linear_pipeline_unfused(world, m, EVEN, links(kind)))
 
 
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("m", [1, 4, 32])
+def test_meeting_in_the_middle_halves_the_fill(world, m):
+    middle = all_reduce("linear_pipeline_middle", "chain", world, m)
+    assert middle == exactly((2 * (world // 2) - 1 + m) * (ALPHA + EVEN / m * BETA))
+    assert middle == exactly(c.linear_pipeline_middle(world, m, EVEN, links("chain")))
+    fused = all_reduce("linear_pipeline", "chain", world, m)
+    assert middle < fused if world > 2 else middle == exactly(fused)
+
+
 @pytest.mark.parametrize("world", [3, 4, 5, 8])
 def test_fusing_pays_on_a_chain_and_not_on_a_switch(world):
     m = 32
@@ -163,18 +173,20 @@ def test_the_best_segments_go_by_the_slowest_rate():
 
 
 @pytest.mark.parametrize(
-    ("collective", "fused", "fill"),
-    [("broadcast", False, 6), ("all_reduce", True, 13)],
-    ids=["there", "and back"],
+    ("collective", "algorithm", "fill"),
+    [
+        ("broadcast", "linear_pipeline", 6),
+        ("all_reduce", "linear_pipeline", 13),
+        ("all_reduce", "linear_pipeline_middle", 7),
+    ],
+    ids=["there", "and back", "to the middle and back"],
 )
-def test_the_best_segment_count_is_at_the_bottom_of_the_u(collective, fused, fill):
+def test_the_best_segment_count_is_at_the_bottom_of_the_u(collective, algorithm, fill):
     model, nbytes = links("chain"), 1 << 20
-    best = c.best_segments(8, nbytes, model, fused=fused)
+    best = c.best_segments(8, nbytes, model, collective, algorithm)
     assert best == round(math.sqrt(fill * nbytes * BETA / ALPHA))
     counts = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    times = [
-        c.cost(collective, "linear_pipeline", world=8, nbytes=nbytes, links=model, segments=m) for m in counts
-    ]
+    times = [c.cost(collective, algorithm, world=8, nbytes=nbytes, links=model, segments=m) for m in counts]
     bottom = times.index(min(times))
     assert best / 2 <= counts[bottom] <= best * 2
     assert times[: bottom + 1] == sorted(times[: bottom + 1], reverse=True)
@@ -206,6 +218,8 @@ def test_closed_forms_of_large_worlds(kind, world):
     if kind == "chain":
         fused = got("all_reduce", "linear_pipeline", m, far)
         assert fused == exactly(c.linear_pipeline_fused(world, m, nbytes, far))
+        middle = got("all_reduce", "linear_pipeline_middle", m, far)
+        assert middle == exactly(c.linear_pipeline_middle(world, m, nbytes, far))
     assert got("broadcast", "binomial_tree", 1, links("switch")) == exactly(
         math.ceil(math.log2(world)) * (ALPHA + nbytes * BETA)
     )
@@ -228,7 +242,7 @@ def test_simulate_takes_the_best_segments_of_each_world():
     points = c.simulate("all_reduce", "linear_pipeline", worlds=(2, 64), nbytes=EVEN, links=model)
     assert [point.world for point in points] == [2, 64]
     for point in points:
-        assert point.segments == c.best_segments(point.world, EVEN, model, fused=True)
+        assert point.segments == c.best_segments(point.world, EVEN, model, "all_reduce")
         assert point.seconds == pytest.approx(
             c.linear_pipeline_fused(point.world, point.segments, EVEN, model), rel=0.02
         )  # the last segment is shorter than the others

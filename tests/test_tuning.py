@@ -17,7 +17,7 @@ from gpucomm.links import parse_emulated
 
 WORLD = 3
 MODEL = _core.Links("switch", alpha=1e-2, beta=1e-10)  # calls count as long ones: short bursts
-ENOUGH = 80  # calls of one kind until one candidate is left
+ENOUGH = 90  # calls of one kind until one candidate is left
 
 
 def reduce_often(comm: Communicator, calls: int = ENOUGH, elements: int = 1000) -> list[bytes]:

@@ -1513,7 +1513,7 @@ def add_gpu(
 
 def algorithms() -> dict:
     """
-    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, repeats, named_only.
+    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, repeats, named_only, from_world.
     """
 
 def build_plan(

@@ -23,6 +23,7 @@ __all__ = [
     "cost",
     "linear_pipeline",
     "linear_pipeline_fused",
+    "linear_pipeline_middle",
     "linear_pipeline_unfused",
     "plans_and_schedule",
     "ring",
@@ -124,8 +125,7 @@ def simulate(
     for world in worlds:
         m = segments or 1
         if segments is None and algorithm.startswith("linear_pipeline"):
-            fused = collective == "all_reduce" and algorithm == "linear_pipeline"
-            m = best_segments(world, nbytes, links, fused=fused)
+            m = best_segments(world, nbytes, links, collective, algorithm)
         seconds = cost(collective, algorithm, world=world, nbytes=nbytes, links=links, root=root, segments=m)
         points.append(Point(world, m, seconds))
     return points
@@ -154,28 +154,42 @@ def _check(nbytes: int) -> None:
         raise InvalidArgumentError(f"nbytes={nbytes} must not be negative")
 
 
-def best_segments(world: int, nbytes: int, links: _core.Links, *, fused: bool = False) -> int:
+def best_segments(
+    world: int,
+    nbytes: int,
+    links: _core.Links,
+    collective: str = "broadcast",
+    algorithm: str = "linear_pipeline",
+) -> int:
     """How many segments are best for a linear pipeline: sqrt(f n beta / alpha).
 
-    f counts the segments that fill the pipeline: p - 2 along the chain, 2p - 3 there and back (`fused`).
-    Where f segments fill it, m of them take (f + m)(alpha + n/m beta), least at that m (arXiv:1611.04255).
+    f counts the segments that fill the pipeline: p - 2 along the chain, 2p - 3 there and back at once, and
+    2 floor(p/2) - 1 where its ends meet in the middle. Where f segments fill it, m of them take
+    (f + m)(alpha + n/m beta), least at that m (arXiv:1611.04255).
 
     Args:
         world: number of ranks.
         nbytes: the whole message.
         links: the model of the links.
-        fused: for a fused all-reduce; otherwise for a broadcast, a reduce or an unfused all-reduce.
+        collective: broadcast, reduce or all_reduce.
+        algorithm: the name of a linear pipeline; an unfused one is as a broadcast.
 
     Returns:
         A whole number from 1 to 4096.
     """
-    fill = max(0, 2 * world - 3 if fused else world - 2)
+    fill = max(0, _fill(collective, algorithm, world))
     beta = max(links.betas, default=links.beta)
     if not fill * nbytes * beta:
         return 1
     if not links.alpha:
         return MOST_SEGMENTS
     return min(MOST_SEGMENTS, max(1, round(math.sqrt(fill * nbytes * beta / links.alpha))))
+
+
+def _fill(collective: str, algorithm: str, world: int) -> int:
+    if collective != "all_reduce" or algorithm == "linear_pipeline_unfused":
+        return world - 2
+    return 2 * (world // 2) - 1 if algorithm == "linear_pipeline_middle" else 2 * world - 3
 
 
 def linear_pipeline(p: int, m: int, nbytes: int, links: _core.Links) -> float:
@@ -192,6 +206,14 @@ def linear_pipeline_fused(p: int, m: int, nbytes: int, links: _core.Links) -> fl
     Each neighbour pair needs its own full-duplex link. Source: derived from arXiv:1611.04255.
     """
     return float((2 * p - 3 + m) * (links.alpha + nbytes / m * links.beta))
+
+
+def linear_pipeline_middle(p: int, m: int, nbytes: int, links: _core.Links) -> float:
+    """All-reduce from both ends to the middle and back at once: (2h-1+m)(alpha + n/m beta), h = floor(p/2).
+
+    On links="chain" only, for p > 1, as `linear_pipeline_fused`.
+    """
+    return float((2 * (p // 2) - 1 + m) * (links.alpha + nbytes / m * links.beta))
 
 
 def linear_pipeline_unfused(p: int, m: int, nbytes: int, links: _core.Links) -> float:

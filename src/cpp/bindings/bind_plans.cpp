@@ -229,12 +229,12 @@ void bind_plans(py::module_& m) {
           table[py::str(name)] =
               py::dict("summary"_a = a.summary, "source"_a = a.source, "collectives"_a = collectives,
                        "segmented"_a = a.segmented, "across_nodes"_a = a.across_nodes, "coded"_a = a.coded,
-                       "repeats"_a = a.repeats, "named_only"_a = a.named_only);
+                       "repeats"_a = a.repeats, "named_only"_a = a.named_only, "from_world"_a = a.from_world);
         }
         return table;
       },
       "The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, "
-      "repeats, named_only.");
+      "repeats, named_only, from_world.");
   m.def(
       "build_plan",
       [](const std::string& collective, const std::string& algorithm, int world, int rank, int root,

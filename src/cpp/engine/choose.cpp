@@ -32,6 +32,12 @@ bool several(const std::vector<int>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
 }
 
+// Whether "auto" considers it.
+bool considered(const Algorithm& entry, const std::vector<int>& nodes) {
+  return !entry.named_only && (!entry.across_nodes || several(nodes)) &&
+         static_cast<int>(nodes.size()) >= entry.from_world;
+}
+
 // An algorithm's numbers of segments.
 std::vector<Choice> cuts(const std::string& name, const Algorithm& entry, const Shape& shape, size_t bytes,
                          const std::vector<int>& nodes, const Links& links, const Coding& coding) {
@@ -136,7 +142,7 @@ const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<i
   std::vector<std::vector<Choice>> algorithms;
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
-    if (shape.algorithm == "auto" && (entry.named_only || (entry.across_nodes && !several(nodes)))) continue;
+    if (shape.algorithm == "auto" && !considered(entry, nodes)) continue;
     if (entry.repeats && shape.tells_error) continue;
     if (entry.coded ? !shape.codec : shape.codec && shape.algorithm != "auto") continue;
     algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links, coding));

@@ -136,6 +136,7 @@ struct Algorithm {
   bool coded = false;    // sends pieces in coded form: only for calls with a codec, and those take no other
   bool repeats = false;  // a rank may encode a piece more than once: what is lost cannot be told by element
   bool named_only = false;  // never "auto": ranks may be left with other bits than each other
+  int from_world = 1;       // "auto" considers it among so many ranks; below, it is as another one
 
   bool offers(Collective c) const;
 };

@@ -60,7 +60,7 @@ def measure(
         auto = call_of(("auto", None))
         learnt_in = learn(comm, collective, count * 4, auto, codec)
         row = learnt(comm, collective, count * 4, codec)
-        tried = {choice: _spent(comm, call_of(choice)) for choice in fixed(collective, count * 4)}
+        tried = {choice: _spent(comm, call_of(choice)) for choice in fixed(collective, comm.world, count * 4)}
         least = min(tried.values())
         kept = sorted((c for c in tried if tried[c] <= _HOPELESS * least), key=lambda c: tried[c])[:_FEW]
         calls = min(_MOST_CALLS, math.ceil(least_s / least))
@@ -97,10 +97,14 @@ def _calls(comm: Communicator, collective: str, count: int, codec: str | None) -
     return bind
 
 
-def fixed(collective: str, nbytes: int) -> Iterator[Choice]:
-    """All dense algorithms for one node, with 1, 4, 16, 64, ... segments of at least 64 KiB."""
+def fixed(collective: str, world: int, nbytes: int) -> Iterator[Choice]:
+    """All dense algorithms for one node, with 1, 4, 16, 64, ... segments of at least 64 KiB.
+
+    None that is as another one among so many ranks.
+    """
     for name, about in _core.algorithms().items():
-        if collective not in about["collectives"] or about["across_nodes"] or about["coded"]:
+        offered = collective in about["collectives"] and world >= about["from_world"]
+        if not offered or about["across_nodes"] or about["coded"]:
             continue
         segments = 1
         while segments == 1 or (about["segmented"] and segments <= 256 and nbytes // segments >= 1 << 16):

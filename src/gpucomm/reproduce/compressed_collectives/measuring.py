@@ -249,7 +249,7 @@ def _dense(
     comm: Communicator, collective: str, nbytes: int, call_of: Callable[[Way], Callable[[], Any]]
 ) -> list[Way]:
     """The ring, and the fastest others; the same on all ranks."""
-    choices = [Way(name, segments or 1) for name, segments in fixed(collective, nbytes)]
+    choices = [Way(name, segments or 1) for name, segments in fixed(collective, comm.world, nbytes)]
     tried = {way: _slowest(comm, call_of(way)) for way in choices}
     least = min(tried.values())
     near = sorted((way for way in tried if tried[way] <= _HOPELESS * least), key=lambda way: tried[way])

@@ -46,6 +46,5 @@ def cells(run: Run, kind: str, quick: Sequence[int], full: Sequence[int]) -> lis
 
 def pipeline(collective: str, algorithm: str, ranks: int, cell: Cell) -> Call:
     """A call by a linear pipeline, with the segments that are best by the paper's formula."""
-    fused = collective == "all_reduce" and algorithm == "linear_pipeline"
-    segments = cost.best_segments(ranks, cell.nbytes, cell.model, fused=fused)
+    segments = cost.best_segments(ranks, cell.nbytes, cell.model, collective, algorithm)
     return Call(collective, algorithm, segments)

@@ -11,8 +11,12 @@ from gpucomm.reproduce.run import Call, Cell, Run, ratio
 
 __all__ = ["fused_vs_ring_chain", "fused_vs_unfused_chain", "switch_auto_not_fused"]
 
-_FUSED, _UNFUSED, _RING = "linear_pipeline", "linear_pipeline_unfused", "ring"
-_OTHERS = ("binomial_tree", "bidirectional_exchange")  # MST and BE, beside them in a full run
+_UNFUSED, _RING = "linear_pipeline_unfused", "ring"
+# On a chain what fusing can do; on a switch the same chain as unfused, so that fusing alone is seen.
+_FUSED = {"chain": "linear_pipeline_middle", "switch": "linear_pipeline"}
+# Beside them in a full run: the other fused one, MST and BE.
+_TREES = ("binomial_tree", "bidirectional_exchange")
+_OTHERS = {"chain": ("linear_pipeline", *_TREES), "switch": ("linear_pipeline_middle", *_TREES)}
 _FROM_X = 500
 
 
@@ -27,19 +31,19 @@ def fused_vs_ring_chain(run: Run) -> Outcome:
 
 
 def _call(algorithm: str, p: int, cell: Cell) -> Call:
-    if algorithm in (_FUSED, _UNFUSED):
+    if algorithm.startswith("linear_pipeline"):
         return pipeline("all_reduce", algorithm, p, cell)
     return Call("all_reduce", algorithm)
 
 
 def _times(run: Run, cell: Cell, p: int) -> dict[str, list[float]]:
     """Seconds of all, which are measured together."""
-    names = (_FUSED, _UNFUSED, _RING) if run.quick else (_FUSED, _UNFUSED, _RING, *_OTHERS)
+    names = (_FUSED[cell.kind], _UNFUSED, _RING, *(() if run.quick else _OTHERS[cell.kind]))
     return dict(zip(names, run.times(cell, p, *(_call(name, p, cell) for name in names)), strict=True))
 
 
 def _model(cell: Cell, p: int, other: str) -> float:
-    return _call(other, p, cell).model_s(cell, p) / _call(_FUSED, p, cell).model_s(cell, p)
+    return _call(other, p, cell).model_s(cell, p) / _call(_FUSED[cell.kind], p, cell).model_s(cell, p)
 
 
 def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
@@ -54,7 +58,7 @@ def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
     xs = [2.0**i for i in range(4, 14)]
     modelled = [_model(measured[0]._replace(x=x), MOST_RANKS, other) for x in xs]
     ours = [
-        ratio(_times(run, cell, MOST_RANKS)[other], _times(run, cell, MOST_RANKS)[_FUSED])
+        ratio(_times(run, cell, MOST_RANKS)[other], _times(run, cell, MOST_RANKS)[_FUSED["chain"]])
         for cell in measured
     ]
     curves = [
@@ -67,7 +71,7 @@ def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
 
 
 def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float | None) -> Row:
-    times, model = _times(run, cell, p), _model(cell, p, other)
+    times, model, fused = _times(run, cell, p), _model(cell, p, other), _FUSED[cell.kind]
     text = f"the model: {model:.3f}"
     if cell.x < _FROM_X or p < MOST_RANKS:
         goal = None  # it is for p = 8 and long messages
@@ -76,23 +80,23 @@ def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float
     return Row(
         claim,
         None,
-        ratio(times[other], times[_FUSED]),
+        ratio(times[other], times[fused]),
         f"T({other})/T(fused)",
         "emulated",
         ">=",
         goal,
         run.setting(cell, p),
-        {_FUSED: times[_FUSED], other: times[other]},
+        {fused: times[fused], other: times[other]},
         run.note(cell, p, text),
     )
 
 
 def _beside(run: Run, cell: Cell, p: int, claim: str) -> list[Row]:
-    """How much longer the trees and exchanges of the paper take."""
-    times, rows = _times(run, cell, p), []
-    for other in _OTHERS:
-        figures = (None, ratio(times[other], times[_FUSED]), f"T({other})/T(fused)", "emulated", ">=", None)
-        samples = {_FUSED: times[_FUSED], other: times[other]}
+    """How much longer the other fused pipeline takes, and the trees and exchanges of the paper."""
+    times, rows, fused = _times(run, cell, p), [], _FUSED[cell.kind]
+    for other in _OTHERS[cell.kind]:
+        figures = (None, ratio(times[other], times[fused]), f"T({other})/T(fused)", "emulated", ">=", None)
+        samples = {fused: times[fused], other: times[other]}
         note = run.note(cell, p, f"the model: {_model(cell, p, other):.3f}")
         rows.append(Row(claim, *figures, run.setting(cell, p), samples, note))
     return rows
@@ -104,10 +108,10 @@ def _far_row(run: Run, claim: str, other: str) -> Row:
     (cell,) = cells(run, "chain", (1074,), (1074,))
     (ours,), (theirs,) = (
         cost.simulate("all_reduce", name, worlds=[p], nbytes=cell.nbytes, links=cell.model)
-        for name in (_FUSED, other)
+        for name in (_FUSED["chain"], other)
     )
-    samples = {_FUSED: [ours.seconds], other: [theirs.seconds]}
-    text = f"{ours.segments} segments; the pipeline's fill is 2p - 3 of them, so x must grow with p"
+    samples = {_FUSED["chain"]: [ours.seconds], other: [theirs.seconds]}
+    text = f"{ours.segments} segments; the pipeline's fill is p - 1 of them, so x must grow with p"
     figures = (None, theirs.seconds / ours.seconds, f"T({other})/T(fused)", "simulated", ">=", None)
     return Row(claim, *figures, run.setting(cell, p, repeats=1), samples, text)
 
@@ -136,16 +140,16 @@ def switch_auto_not_fused(run: Run) -> Outcome:
 
 
 def _switch_rows(run: Run, cell: Cell, p: int, claim: str) -> list[Row]:
-    times, fixed = _times(run, cell, p), run.setting(cell, p)
+    times, fixed, fused = _times(run, cell, p), run.setting(cell, p), _FUSED[cell.kind]
     most = p == MOST_RANKS  # the goals are for these
     note = run.note(cell, p, f"the model: {_model(cell, p, _UNFUSED):.3f}")
-    gain = ratio(times[_UNFUSED], times[_FUSED])
+    gain = ratio(times[_UNFUSED], times[fused])
     figures = (None, gain, f"T({_UNFUSED})/T(fused)", "emulated", "<=", 1.1 if most else None, fixed)
-    first = Row(claim, *figures, {name: times[name] for name in (_FUSED, _UNFUSED)}, note)
+    first = Row(claim, *figures, {name: times[name] for name in (fused, _UNFUSED)}, note)
     note = run.note(cell, p, f"the model: {1 / _model(cell, p, _RING):.3f}")
-    behind = ratio(times[_FUSED], times[_RING])
+    behind = ratio(times[fused], times[_RING])
     figures = (None, behind, f"T(fused)/T({_RING})", "emulated", ">=", 1.0 if most else None, fixed)
-    return [first, Row(claim, *figures, {name: times[name] for name in (_FUSED, _RING)}, note)]
+    return [first, Row(claim, *figures, {name: times[name] for name in (fused, _RING)}, note)]
 
 
 def _count_row(run: Run, claim: str) -> Row:
@@ -164,7 +168,8 @@ def _count_row(run: Run, claim: str) -> Row:
     cell = Cell("switch", sizes[-1], xs[-1], alpha)
     text = (
         f"of {total} settings (p = {', '.join(map(str, worlds))}; 64 KiB to 64 MiB; x = 6 to 5000) in which "
-        '"auto" takes the fused pipeline; samples: the ranks of the settings by the algorithm taken'
+        '"auto" takes a fused pipeline; samples: the ranks of the settings by the algorithm taken'
     )
-    figures = (None, float(len(taken.get(_FUSED, []))), "settings", "counted", "==", 0.0)
+    fused = sum(len(taken.get(name, [])) for name in _FUSED.values())
+    figures = (None, float(fused), "settings", "counted", "==", 0.0)
     return Row(claim, *figures, run.setting(cell, worlds[-1], repeats=1), taken, text)
