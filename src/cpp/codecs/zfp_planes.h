@@ -27,8 +27,9 @@ constexpr Code encode_plane(Code code, uint32_t plane) {
 }
 
 // The code of two planes, the upper in the high half of `planes`: [n << 8 | planes].
-constexpr std::array<uint64_t, 5 * 256> make_encode_table() {
-  std::array<uint64_t, 5 * 256> table{};
+template <class T>
+constexpr std::array<T, 5 * 256> make_encode_table() {
+  std::array<T, 5 * 256> table{};
   for (uint32_t n = 0; n < 5; ++n)
     for (uint32_t planes = 0; planes < 256; ++planes)
       table[n << 8 | planes] = encode_plane(encode_plane({0, 0, n}, planes >> 4), planes & 15).packed();
@@ -51,10 +52,10 @@ constexpr Code decode_plane(uint32_t n, uint32_t stream, uint32_t left) {
   return code;
 }
 
-// 64 bits each, which is what the gathers of SIMD loops over words of 64 bits take.
 // [left << 10 | n << 7 | the next 7 bits], left up to 7.
-constexpr std::array<uint64_t, 8 << 10> make_decode_table() {
-  std::array<uint64_t, 8 << 10> table{};
+template <class T>
+constexpr std::array<T, 8 << 10> make_decode_table() {
+  std::array<T, 8 << 10> table{};
   for (uint32_t left = 0; left <= kLongest; ++left)
     for (uint32_t n = 0; n < 5; ++n)
       for (uint32_t stream = 0; stream < 128; ++stream)
@@ -62,7 +63,10 @@ constexpr std::array<uint64_t, 8 << 10> make_decode_table() {
   return table;
 }
 
-inline constexpr auto kEncodeTable = make_encode_table();
-inline constexpr auto kDecodeTable = make_decode_table();
+// Entries as wide as the words of a SIMD loop, which is what its gathers take.
+template <class T>
+inline constexpr auto kEncodeTable = make_encode_table<T>();
+template <class T>
+inline constexpr auto kDecodeTable = make_decode_table<T>();
 
 }  // namespace gpucomm::zfp

@@ -7,29 +7,6 @@
 
 namespace gpucomm::cuda {
 
-// Exchanges two bits of the numbers of bits: what was at place ..1..0.. is at ..0..1.. and the other way
-// round.
-template <unsigned kHigh, unsigned kLow>
-GPUCOMM_PROGRAM uint32_t exchange_places(uint32_t bits) {
-  constexpr unsigned kBy = (1u << kHigh) - (1u << kLow);
-  constexpr uint32_t kMask = [] {
-    uint32_t mask = 0;
-    for (uint32_t place = 0; place < 32; ++place)
-      if (place >> kLow & 1 && !(place >> kHigh & 1)) mask |= 1u << place;
-    return mask;
-  }();
-  const uint32_t differ = (bits ^ bits >> kBy) & kMask;
-  return bits ^ differ ^ differ << kBy;
-}
-
-// From eight planes, bit 4 p + i of which is that of coefficient i, to bits 8 i + p; and back.
-GPUCOMM_PROGRAM uint32_t bytes_of_planes(uint32_t planes) {
-  return exchange_places<1, 0>(exchange_places<2, 1>(exchange_places<3, 0>(exchange_places<4, 1>(planes))));
-}
-GPUCOMM_PROGRAM uint32_t planes_of_bytes(uint32_t bytes) {
-  return exchange_places<4, 1>(exchange_places<3, 0>(exchange_places<2, 1>(exchange_places<1, 0>(bytes))));
-}
-
 template <class Writer>
 GPUCOMM_PROGRAM void encode_block(const ZfpTables& tables, const Four& x, uint32_t most, Writer& writer) {
   uint32_t q[4], entry = 0;
@@ -39,7 +16,7 @@ GPUCOMM_PROGRAM void encode_block(const ZfpTables& tables, const Four& x, uint32
   writer.put(((most >> 23) + 1) << 1 | 1, kZfpHeaderBits);
   writer.put(0, zeros);
   for (int eight = 0; eight < 4 && writer.more(); ++eight) {
-    uint32_t planes = planes_of_bytes(q[0] >> 24 | q[1] >> 24 << 8 | q[2] >> 24 << 16 | (q[3] & 0xff000000));
+    uint32_t planes = blocks::zfp::upper_planes(q);
     for (int two = 0; two < 4 && writer.more(); ++two, planes <<= 8) {
       entry = tables.encode[(entry >> 16 & 0x700) | planes >> 24];
       writer.put(entry & 0xffff, entry >> 16 & 0xff);
@@ -56,7 +33,7 @@ GPUCOMM_PROGRAM void decode_block(const ZfpTables& tables, Reader reader, Four& 
   unsigned some = 0;    // bits of them, not yet in q
   int place = 24;       // of the next eight planes' bytes
   const auto add = [&](uint32_t eight) {
-    const uint32_t bytes = bytes_of_planes(eight);
+    const uint32_t bytes = blocks::zfp::bytes_of_planes(eight);
     for (int i = 0; i < 4; ++i) q[i] |= (bytes >> (8 * i) & 0xff) << place;
     place -= 8;
   };

@@ -9,22 +9,27 @@
 
 namespace gpucomm {
 
+// `from`: an address there.
+void Limit::fetch(int rank, const float* from, float* to, size_t count) const {
+  const auto address = reinterpret_cast<uint64_t>(from);
+  const std::string refusal = read_process(peer(rank).pid, address, to, count * sizeof(float));
+  if (!refusal.empty())
+    fail(ErrorKind::unavailable, "rank ", rank_, " cannot read rank ", rank, ": ", refusal);
+}
+
 // Piece by piece, so that what is read, summed and written back stays in the cache.
 void Limit::fold_pieces(float* x, Run run, const std::vector<float*>& arrays, bool answer) const {
   auto* const piece = reinterpret_cast<float*>(piece_.get());
   for (size_t begin = run.begin; begin < run.begin + run.count; begin += kChunk) {
     const size_t n = std::min(kChunk, run.begin + run.count - begin);
-    const auto at = [&](int rank) { return reinterpret_cast<uint64_t>(arrays[rank] + begin); };
     for_others([&](int rank) {
-      const std::string refusal = read_process(peer(rank).pid, at(rank), piece, n * sizeof(float));
-      if (!refusal.empty())
-        fail(ErrorKind::unavailable, "rank ", rank_, " cannot read rank ", rank, ": ", refusal);
+      fetch(rank, arrays[rank] + begin, piece, n);
       const void* sources[] = {x + begin, piece};
       reduce(Dtype::float32, Op::sum, x + begin, sources, 2, n, 1);
     });
     if (!answer) continue;
     for_others([&](int rank) {
-      const iovec target{reinterpret_cast<void*>(at(rank)), n * sizeof(float)};
+      const iovec target{arrays[rank] + begin, n * sizeof(float)};
       write_process(peer(rank).pid, reinterpret_cast<uint64_t>(x + begin), target.iov_len, target);
     });
   }
@@ -37,22 +42,19 @@ std::function<void()> Limit::attached(const std::string& collective, float* x, s
   for (int rank = 0; rank < world_; ++rank)
     arrays.push_back(reinterpret_cast<float*>(peer(rank).array.load()));
   barrier();
-  const auto fetch = [=, this](int rank, Run run) {
-    const auto from = reinterpret_cast<uint64_t>(arrays[rank] + run.begin);
-    const std::string refusal = read_process(peer(rank).pid, from, x + run.begin, run.count * sizeof(float));
-    if (!refusal.empty())
-      fail(ErrorKind::unavailable, "rank ", rank_, " cannot read rank ", rank, ": ", refusal);
+  const auto same = [=, this](int rank, Run run) {
+    fetch(rank, arrays[rank] + run.begin, x + run.begin, run.count);
   };
   const size_t each = count / world_;
   std::map<std::string, std::function<void()>> calls{
       {"all_reduce", [=, this] { fold_pieces(x, share(count, rank_), arrays, true); }},
       {"reduce_scatter", [=, this] { fold_pieces(x, {rank_ * each, each}, arrays, false); }},
-      {"all_gather", [=, this] { for_others([&](int rank) { fetch(rank, {rank * each, each}); }); }},
+      {"all_gather", [=, this] { for_others([&](int rank) { same(rank, {rank * each, each}); }); }},
       // Where there are two, each copies a half.
       {"broadcast",
        [=, this] {
          const size_t half = world_ == 2 ? count / 2 : count;
-         if (rank_) return fetch(0, {0, half});
+         if (rank_) return same(0, {0, half});
          if (world_ != 2) return;
          const iovec target{arrays[1] + half, (count - half) * sizeof(float)};
          write_process(peer(1).pid, reinterpret_cast<uint64_t>(x + half), target.iov_len, target);

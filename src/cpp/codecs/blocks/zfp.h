@@ -1,5 +1,5 @@
 // The arithmetic of zfp for blocks of 4 float32 in one dimension: scaling to integers of 30 bits, the lifting
-// transform, negabinary, and bit planes: bit 4k + i of 128 is bit k of coefficient i.
+// transform, negabinary, and bit planes, eight at a time.
 // Source: Lindstrom 2014, "Fixed-Rate Compressed Floating-Point Arrays"; the format of zfp 1.0.
 // Differs: blocks below 2^-98, which zfp 1.0 scales by infinity, are coded as the format means them; where
 // decoding would overflow, it gives the largest float32.
@@ -8,27 +8,35 @@
 
 namespace gpucomm::blocks::zfp {
 
-struct Planes {
-  uint64_t high, low;  // planes 31 to 16 and 15 to 0
-};
-
 GPUCOMM_BLOCK uint32_t half_of(uint32_t value) {
   return static_cast<uint32_t>(static_cast<int32_t>(value) >> 1);
 }
 
-// Bits 0 to 15 to bits 0, 4, ..., 60; and back.
-GPUCOMM_BLOCK uint64_t spread(uint64_t x) {
-  x = (x | x << 24) & 0x000000ff000000ff;
-  x = (x | x << 12) & 0x000f000f000f000f;
-  x = (x | x << 6) & 0x0303030303030303;
-  return (x | x << 3) & 0x1111111111111111;
+// Exchanges two bits of the numbers of bits: what was at place ..1..0.. is at ..0..1.. and the other way
+// round.
+template <unsigned kHigh, unsigned kLow>
+GPUCOMM_BLOCK uint32_t exchange_places(uint32_t bits) {
+  constexpr unsigned kBy = (1u << kHigh) - (1u << kLow);
+  constexpr uint32_t kMask = [] {
+    uint32_t mask = 0;
+    for (uint32_t place = 0; place < 32; ++place)
+      if (place >> kLow & 1 && !(place >> kHigh & 1)) mask |= 1u << place;
+    return mask;
+  }();
+  const uint32_t differ = (bits ^ bits >> kBy) & kMask;
+  return bits ^ differ ^ differ << kBy;
 }
-GPUCOMM_BLOCK uint32_t gather(uint64_t x) {
-  x &= 0x1111111111111111;
-  x = (x | x >> 3) & 0x0303030303030303;
-  x = (x | x >> 6) & 0x000f000f000f000f;
-  x = (x | x >> 12) & 0x000000ff000000ff;
-  return static_cast<uint32_t>((x | x >> 24) & 0xffff);
+
+// From eight planes, bit 4 p + i of which is that of coefficient i, to bits 8 i + p; and back.
+GPUCOMM_BLOCK uint32_t bytes_of_planes(uint32_t planes) {
+  return exchange_places<1, 0>(exchange_places<2, 1>(exchange_places<3, 0>(exchange_places<4, 1>(planes))));
+}
+GPUCOMM_BLOCK uint32_t planes_of_bytes(uint32_t bytes) {
+  return exchange_places<4, 1>(exchange_places<3, 0>(exchange_places<2, 1>(exchange_places<1, 0>(bytes))));
+}
+// The upper eight planes of the coefficients, the uppermost on top.
+GPUCOMM_BLOCK uint32_t upper_planes(const uint32_t (&q)[4]) {
+  return planes_of_bytes(q[0] >> 24 | q[1] >> 24 << 8 | q[2] >> 24 << 16 | (q[3] & 0xff000000));
 }
 
 // Two factors whose product is 2^exponent, each far from the ends of float32.
@@ -51,17 +59,6 @@ GPUCOMM_BLOCK void coefficients(const float (&x)[4], uint32_t max_bits, uint32_t
   q[3] += q[1], q[3] = half_of(q[3]), q[1] -= q[3];
   q[3] += half_of(q[1]), q[1] -= half_of(q[3]);
   for (int i = 0; i < 4; ++i) q[i] = (q[i] + 0xaaaaaaaa) ^ 0xaaaaaaaa;
-}
-
-GPUCOMM_BLOCK Planes encode(const float (&x)[4], uint32_t max_bits) {
-  uint32_t q[4];
-  coefficients(x, max_bits, q);
-  Planes planes = {0, 0};
-  for (int i = 0; i < 4; ++i) {
-    planes.high |= spread(q[i] >> 16) << i;
-    planes.low |= spread(q[i] & 0xffff) << i;
-  }
-  return planes;
 }
 
 // From negabinary coefficients to integers.
@@ -92,13 +89,6 @@ GPUCOMM_BLOCK bool is_plain(uint32_t field) { return field - 31 <= 253 - 31; }
 GPUCOMM_BLOCK void plain_values(const uint32_t (&q)[4], uint32_t field, float (&x)[4]) {
   const float scale = power_of_two(exponent_of(field));
   for (int i = 0; i < 4; ++i) x[i] = static_cast<float>(static_cast<int32_t>(q[i])) * scale;
-}
-
-GPUCOMM_BLOCK void decode(Planes planes, uint32_t field, float (&x)[4]) {
-  uint32_t q[4];
-  for (int i = 0; i < 4; ++i) q[i] = gather(planes.high >> i) << 16 | gather(planes.low >> i);
-  integers(q);
-  values(q, field, x);
 }
 
 }  // namespace gpucomm::blocks::zfp
