@@ -143,6 +143,37 @@ def test_a_log_of_one_candidate(both_ways: bool) -> None:
         assert (times, way) == ([], "rule") if not both_ways else times[0] == 2 and way != "rule"
 
 
+def test_a_rest_is_watched_and_the_other_way_tried_when_times_change() -> None:
+    """Each row: the agreed times of three bursts, and how private arrays go afterwards."""
+    watched = [
+        ([1.0, 1.1, 1.2], "staged"),
+        ([2.0, 1.1, 0.1], "staged"),  # one burst may be disturbed
+        ([2.0, 1.5, 1.0], "attached"),
+        ([1.0, 1.1, 0.1], "attached"),
+        ([0.5, 0.6, 0.5], "attached"),  # the third burst is of the other way, which is not quicker
+        ([0.6, 0.4, 0.1], "attached"),  # 0.5 is what it is known for now
+        ([0.7, 0.8, 0.6], "staged"),
+    ]
+    learning, period = 13, 32  # calls: 3 bursts of 2 of both ways, and the one that settles; 16 bursts
+
+    def again(comm: Communicator) -> Any:
+        comm.set_links(MODEL)
+        reduce_often(comm, 1)
+        (row,) = comm.tuning()
+        log = [[1.0, 2.0]] + [[time] for times, _ in watched for time in times]
+        row |= {"candidates": row["candidates"][:1], "both_ways": True, "agreements": log}
+        comm.replay([row])
+        reduce_often(comm, learning)
+        ways = []
+        for _ in watched:
+            reduce_often(comm, period)
+            ways.append(comm.tuning()[0]["private_arrays"])
+        return ways, comm.tuning()[0]["agreements"] == log
+
+    for ways, all_taken in run_ranks(WORLD, again):
+        assert (ways, all_taken) == ([way for _, way in watched], True)
+
+
 def test_a_frozen_communicator_learns_and_measures_nothing() -> None:
     def frozen(comm: Communicator) -> Any:
         comm.freeze()

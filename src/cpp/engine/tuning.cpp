@@ -11,15 +11,15 @@ namespace {
 
 // How a candidate is timed in a stage: in so many bursts of so many calls, of which the first is not counted:
 // it comes behind another candidate's, and may build a plan and touch new memory. What is short is timed more
-// often, for it costs little and varies more.
+// often, for it costs little and varies more. In a rest it is watched once in so many bursts.
 struct Timing {
-  int burst, bursts;
+  int burst, bursts, watch;
 };
 Timing timing_for(double seconds) {
-  if (seconds < 1e-4) return {16, 5};
-  if (seconds < 1e-3) return {8, 4};
-  if (seconds < 1e-2) return {4, 3};
-  return seconds < 0.1 ? Timing{2, 3} : Timing{1, 1};
+  if (seconds < 1e-4) return {16, 5, 64};
+  if (seconds < 1e-3) return {8, 4, 32};
+  if (seconds < 1e-2) return {4, 3, 16};
+  return seconds < 0.1 ? Timing{2, 3, 16} : Timing{1, 1, 16};
 }
 
 // The calls of a round are followed by so many times as many that try nothing.
@@ -29,6 +29,7 @@ constexpr int kRivalsAgain = 4;
 constexpr int kPartWays = 4;
 // Above this size the time of a message is taken as proportional to its bytes.
 constexpr size_t kProportional = 64 << 10;
+constexpr size_t kMostLogged = 1 << 16;  // agreements
 
 int halved(size_t candidates) { return static_cast<int>(candidates + 1) / 2; }
 
@@ -49,14 +50,22 @@ Tuning::Tuning(std::vector<Choice> candidates, bool both_ways, size_t most_bytes
       both_ways_(both_ways),
       by_rule_(both_ways) {
   const Timing timing = timing_for(candidates_[0].cost_s);
-  burst_ = timing.burst, bursts_ = timing.bursts;
+  burst_ = timing.burst, bursts_ = timing.bursts, watch_ = timing.burst * timing.watch;
   for (const Choice& choice : candidates_) trials_.push_back({choice});
   rivals_ = static_cast<int>(trials_.size());
   if (by_rule_ && rivals_ <= kPartWays) part_ways(rivals_), by_rule_ = false, rivals_ *= 2;
 }
 
-// Those that are left, staged, then attached to.
+// Those that are left, staged, then attached to. Among them the model's first of the coarsest: where a rule
+// of thumb has staged all, that is what nothing was seen of.
 void Tuning::part_ways(int left) {
+  auto coarser = [](const Choice& a, const Choice& b) { return a.segments < b.segments; };
+  const Choice& coarsest = *std::min_element(candidates_.begin(), candidates_.end(), coarser);
+  auto is_coarsest = [&](const Trial& trial) {
+    return trial.choice.algorithm == coarsest.algorithm && trial.choice.segments == coarsest.segments;
+  };
+  const auto found = std::find_if(trials_.begin(), trials_.end(), is_coarsest);
+  if (found - trials_.begin() >= left) std::swap(*found, trials_[left - 1]);
   std::vector<Trial> both;
   for (const PrivateWay way : {PrivateWay::staged, PrivateWay::attached})
     for (int i = 0; i < left; ++i) both.push_back({trials_[i].choice}), both.back().choice.way = way;
@@ -71,20 +80,32 @@ Tuning::Turn Tuning::issue() {
     issued_ = 0, spent_ = 0, ++round_;
     return {};
   }
-  if (resting_ > 0) return {};
+  if (resting_ > 0) return watched();
   Turn turn;
   if (issued_ == rivals_ * burst_ * bursts_) {
     turn.settles = rivals_;
     rivals_ = halved(rivals_), issued_ = 0;
     if (by_rule_ && rivals_ <= kPartWays) by_rule_ = false, rivals_ *= 2;
     if (rivals_ == 1) {
-      resting_ = kRest * spent_;
+      resting_ = (kRest * spent_ + watch_ - 1) / watch_ * watch_;
       return turn;
     }
   }
   turn.place = shuffled(issued_ / burst_);
   if (issued_ % burst_ || burst_ == 1) turn.round = round_;
   ++issued_, ++spent_;
+  return turn;
+}
+
+// A call of a rest, which is a multiple of watch_ long.
+Tuning::Turn Tuning::watched() {
+  const int64_t call = (watch_ - resting_ % watch_) % watch_ - 1, ended = Watch::kBursts * burst_;
+  if (!both_ways_ || call < 0 || call > ended) return {};
+  Turn turn;
+  if (call && call % burst_ == 0) turn.settles = 1;
+  if (call == ended) return turn;
+  if (call % burst_ == 0) ++round_;
+  if (call % burst_ || burst_ == 1) turn.round = round_;
   return turn;
 }
 
@@ -124,6 +145,9 @@ void Tuning::settle(std::vector<double> agreed) {
     agreed = std::move(replayed_.front());
     replayed_.pop_front();
   }
+  if (agreements_.size() < kMostLogged) agreements_.push_back(agreed);
+  if (agreed.size() == 1) return settle_watched(agreed[0]);
+  ++version_;
   std::vector<int> order(agreed.size());
   std::iota(order.begin(), order.end(), 0);
   auto cost = [&](int place) { return agreed[place] * (codes(trials_[place].choice) ? coded_counts_ : 1); };
@@ -136,7 +160,15 @@ void Tuning::settle(std::vector<double> agreed) {
   // One is left: of those that dropped out first another one is the last to meet the best again.
   if (sorted.size() == 2 && trials_.size() > kRivalsAgain)
     std::rotate(trials_.begin() + kRivalsAgain - 1, trials_.begin() + kRivalsAgain, trials_.end());
-  agreements_.push_back(std::move(agreed));
+  if (sorted.size() == 2) watching_.learnt(std::min(agreed[0], agreed[1]));
+}
+
+void Tuning::settle_watched(double agreed) {
+  auto other_way = [&](const Trial& trial) { return trial.choice.way != trials_[0].choice.way; };
+  const auto rival = std::find_if(trials_.begin(), trials_.end(), other_way);
+  if (!watching_.swaps(agreed, rival != trials_.end())) return;
+  std::swap(trials_[0], *rival);
+  ++version_;
 }
 
 }  // namespace gpucomm

@@ -1,7 +1,8 @@
 // The model's choice corrected by measured times. The first calls of a kind try the candidates, in bursts of
 // a few calls each; then the ranks agree on the largest time of each, the slower half drops out, and so on
 // until one is left. After a long rest the first three and one of the others meet again, for conditions
-// change and what disturbed a time passes. Everything is decided by the count of calls and by agreed times:
+// change and what disturbed a time passes; in between a Watch looks at the two ways of private arrays.
+// Everything is decided by the count of calls and by agreed times:
 // all ranks decide alike.
 #pragma once
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "engine/choose.h"
+#include "engine/watch.h"
 
 namespace gpucomm {
 
@@ -38,10 +40,11 @@ class Tuning {
   // Orders these candidates by the agreed times.
   void settle(std::vector<double> agreed);
   // Changes when the order does.
-  uint64_t version() const { return agreements_.size(); }
+  uint64_t version() const { return version_; }
 
   using Agreements = std::vector<std::vector<double>>;
-  // The candidates as they were at first, and all times agreed on since: what replay() needs.
+  // The candidates as they were at first, and the times agreed on since (of very long runs the first ones):
+  // what replay() needs.
   const std::vector<Choice>& candidates() const { return candidates_; }
   bool both_ways() const { return both_ways_; }
   const Agreements& agreements() const { return agreements_; }
@@ -59,12 +62,14 @@ class Tuning {
   bool single() const { return candidates_.size() == 1 && !both_ways_; }
   int shuffled(int burst) const;
   void part_ways(int left);
+  Turn watched();
+  void settle_watched(double agreed);
 
   std::vector<Choice> candidates_;
   size_t most_bytes_;
   double coded_counts_;
   bool both_ways_;
-  int burst_, bursts_;
+  int burst_, bursts_, watch_;
   // As calls are issued.
   int rivals_, issued_ = 0;
   bool by_rule_;  // the ways have not parted yet
@@ -72,6 +77,8 @@ class Tuning {
   int64_t resting_ = 0, spent_ = 0;
   // As they start.
   std::vector<Trial> trials_;
+  Watch watching_;
+  uint64_t version_ = 0;
   Agreements agreements_;
   std::deque<std::vector<double>> replayed_;
 };

@@ -30,6 +30,6 @@ def learn(comm: Communicator, collective: str, nbytes: int, call: Call, codec: s
         call()
         row = learnt(comm, collective, nbytes, codec)
         alone = len(row["candidates"]) == 1 and not row["both_ways"]
-        if alone or (row["agreements"] and len(row["agreements"][-1]) == 2):
+        if alone or any(len(times) == 2 for times in row["agreements"]):
             return calls
     raise AssertionError(f"{collective} of {nbytes} bytes has learnt nothing in {_MOST_CALLS} calls")

@@ -232,7 +232,7 @@ def _learn_to_choose(comm: Communicator, training: Any, most: int) -> None:
     for _ in range(most):
         training.step()
         kinds = [row for row in comm.tuning() if row["codec"] and len(row["candidates"]) > 1]
-        if all(row["agreements"] and len(row["agreements"][-1]) == 2 for row in kinds):
+        if all(any(len(times) == 2 for times in row["agreements"]) for row in kinds):
             return
 
 
