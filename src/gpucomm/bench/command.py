@@ -24,7 +24,7 @@ _EPILOG = """\
 Sizes are bytes of the whole buffer (K, M, G: 2^10, 2^20, 2^30): of all ranks together for all_gather and
 reduce_scatter. Each library's result is first checked on every rank against the exact one, bit for bit.
 "auto" is called until it has learnt.
-Then repetitions rotate over the libraries and algorithms. One lasts at least 10 ms, in as many calls as
+Then repetitions rotate over the libraries and algorithms. One lasts at least 50 ms, in as many calls as
 that takes, in place, on arrays of zeros; it starts at a barrier and counts the slowest rank. Shown are the
 median, least and largest time of a call; algbw, bytes / time; busbw, algbw times the share of the bytes
 that the busiest link carries (2(p-1)/p for all_reduce, (p-1)/p for all_gather and reduce_scatter, else 1);
@@ -96,7 +96,7 @@ def _suite(args: argparse.Namespace) -> Suite:
         peers=tuple(peers),
         dtype=args.dtype,
         repeats=repeats,
-        least_s=0.002 if args.quick else 0.010,
+        least_s=0.002 if args.quick else 0.050,
         timeout=args.timeout,
         memory=tuple(memory),
         pythons=dict(_named_path(text, peers) for text in args.peer_python),
