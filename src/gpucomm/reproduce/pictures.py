@@ -10,6 +10,7 @@ from typing import Any
 __all__ = ["Curve", "Picture", "draw"]
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by everybody
+_MOST_BARS = 20  # whose figures have room beside each other in full
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def draw(picture: Picture, path: Path) -> None:
                 width = 0.8 / len(picture.curves)
                 places = [x + (index - (len(picture.curves) - 1) / 2) * width for x in curve.xs]
                 bars = axes.bar(places, curve.ys, width, label=curve.label, color=colour)
-                axes.bar_label(bars, fmt="%.3g", fontsize=8)
+                crowded = len(picture.curves) * len(picture.names) > _MOST_BARS
+                axes.bar_label(bars, fmt="%.2g" if crowded else "%.3g", fontsize=6 if crowded else 8)
                 continue
             style: dict[str, Any] = (
                 {"linestyle": "--", "linewidth": 1.0} if curve.model else {"marker": "o", "markersize": 5}
