@@ -78,9 +78,9 @@ Returns:
     A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none, codec,
     whether it has an `error`): the candidates with their predicted times, the times that the ranks have agreed
     on (seconds, a list for each agreement, in the order of the candidates at that time; the first 65,536), and
-    the algorithm and segments taken now. `both_ways`: those that are left when they are few are tried with private arrays staged,
-    then with these read where they lie; `private_arrays`: how they go now ("rule": as a rule of thumb says,
-    "staged", "attached").)")
+    the algorithm and segments taken now. `both_ways`: those that are left when they are few are tried with
+    private arrays staged, then with these read where they lie; `private_arrays`: how they go now ("rule": as a
+    rule of thumb says, "staged", "attached").)")
       .def(
           "replay", [](PyCommunicator& c, const py::list& rows) { c.core().replay(learnt_of(rows)); },
           "rows"_a,

@@ -8,7 +8,7 @@
 namespace gpucomm {
 namespace {
 
-// Of the rank in the middle.
+// Of the rank in the middle; hops: from the farther end.
 void fold_and_return(Plan& plan, const std::vector<int>& neighbours, int hops) {
   const Place own{plan.in_place ? Space::output : Space::input};
   for (int k = 0; k < plan.segments; ++k) {
@@ -32,17 +32,16 @@ void fold_and_return(Plan& plan, const std::vector<int>& neighbours, int hops) {
 }
 
 void build(const PlanRequest& request, Plan& plan) {
-  const int last = request.world - 1, middle = request.world / 2, hops = middle;
+  const int last = request.world - 1, middle = request.world / 2;
   if (request.rank == middle) {
-    std::vector<int> neighbours;
-    if (middle > 0) neighbours.push_back(middle - 1);
+    std::vector<int> neighbours{middle - 1};
     if (middle < last) neighbours.push_back(middle + 1);
-    return fold_and_return(plan, neighbours, hops);
+    return fold_and_return(plan, neighbours, middle);
   }
   const bool below = request.rank < middle;
   Chain chain(request, plan, below ? 0 : last, below ? 1 : -1, 1 + (below ? middle : last - middle));
   // Where the chain from above is a hop shorter, it starts a round later.
-  chain.broadcast(chain.reduce(Space::output, below ? 0 : hops - (last - middle)), hops);
+  chain.broadcast(chain.reduce(Space::output, below ? 0 : middle - (last - middle)), middle);
 }
 
 const Registry<Algorithm>::Add add{
