@@ -82,10 +82,7 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
     for (size_t i = own % 2; i < cuts.size(); i += 2)
       if (i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) near.push_back(cuts[i]);
   }
-  auto is_best = [&](const Choice& c) {
-    return c.algorithm == best.algorithm && c.segments == best.segments;
-  };
-  std::erase_if(near, is_best);
+  std::erase_if(near, [&](const Choice& c) { return same_plan(c, best); });
   std::stable_sort(near.begin(), near.end(), [](auto& a, auto& b) { return a.cost_s < b.cost_s; });
   std::vector<Choice> tried{best};
   int dense = 0;
@@ -101,6 +98,10 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
 }  // namespace
 
 bool codes(const Choice& choice) { return Registry<Algorithm>::find(choice.algorithm).coded; }
+
+bool same_plan(const Choice& a, const Choice& b) {
+  return a.algorithm == b.algorithm && a.segments == b.segments;
+}
 
 size_t bytes_known(const Shape& shape) {
   return shape.out_counts.empty() ? shape.count * size_of(shape.dtype) : 0;

@@ -17,6 +17,8 @@ struct Choice {
   PrivateWay way = PrivateWay::rule;  // of which the model knows nothing
 };
 bool codes(const Choice& choice);
+// Whether they have the same plan.
+bool same_plan(const Choice& a, const Choice& b);
 
 // Calls that are chosen for alike, the same on every rank: collective, size in powers of two (of all_to_all
 // with uneven counts, which the ranks do not know of each other, none), algorithm, segments, root and codec

@@ -61,9 +61,7 @@ Tuning::Tuning(std::vector<Choice> candidates, bool both_ways, size_t most_bytes
 void Tuning::part_ways(int left) {
   auto coarser = [](const Choice& a, const Choice& b) { return a.segments < b.segments; };
   const Choice& coarsest = *std::min_element(candidates_.begin(), candidates_.end(), coarser);
-  auto is_coarsest = [&](const Trial& trial) {
-    return trial.choice.algorithm == coarsest.algorithm && trial.choice.segments == coarsest.segments;
-  };
+  auto is_coarsest = [&](const Trial& trial) { return same_plan(trial.choice, coarsest); };
   const auto found = std::find_if(trials_.begin(), trials_.end(), is_coarsest);
   if (found - trials_.begin() >= left) std::swap(*found, trials_[left - 1]);
   std::vector<Trial> both;
@@ -80,7 +78,7 @@ Tuning::Turn Tuning::issue() {
     issued_ = 0, spent_ = 0, ++round_;
     return {};
   }
-  if (resting_ > 0) return watched();
+  if (resting_ > 0) return both_ways_ ? watched() : Turn{};
   Turn turn;
   if (issued_ == rivals_ * burst_ * bursts_) {
     turn.settles = rivals_;
@@ -99,9 +97,9 @@ Tuning::Turn Tuning::issue() {
 
 // A call of a rest, which is a multiple of watch_ long.
 Tuning::Turn Tuning::watched() {
-  const int64_t call = (watch_ - resting_ % watch_) % watch_ - 1, ended = Watch::kBursts * burst_;
-  if (!both_ways_ || call < 0 || call > ended) return {};
+  const int64_t call = watch_ - 1 - resting_ % watch_, ended = Watch::kBursts * burst_;
   Turn turn;
+  if (call > ended) return turn;
   if (call && call % burst_ == 0) turn.settles = 1;
   if (call == ended) return turn;
   if (call % burst_ == 0) ++round_;

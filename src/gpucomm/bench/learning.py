@@ -7,7 +7,7 @@ from typing import Any
 from gpucomm import Communicator, _core
 from gpucomm.bench.peers import Call
 
-__all__ = ["learn", "learnt"]
+__all__ = ["has_learnt", "learn", "learnt"]
 
 _MOST_CALLS = 20_000
 
@@ -24,12 +24,17 @@ def learnt(comm: Communicator, collective: str, nbytes: int, codec: str | None =
     return row
 
 
+def has_learnt(row: dict[str, Any]) -> bool:
+    """Whether one candidate is left: the last two have met."""
+    return any(len(times) == 2 for times in row["agreements"])
+
+
 def learn(comm: Communicator, collective: str, nbytes: int, call: Call, codec: str | None = None) -> int:
     """Makes calls until one candidate is left; every rank does so alike. Returns how many it took."""
     for calls in range(1, _MOST_CALLS):
         call()
         row = learnt(comm, collective, nbytes, codec)
         alone = len(row["candidates"]) == 1 and not row["both_ways"]
-        if alone or any(len(times) == 2 for times in row["agreements"]):
+        if alone or has_learnt(row):
             return calls
     raise AssertionError(f"{collective} of {nbytes} bytes has learnt nothing in {_MOST_CALLS} calls")

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from gpucomm import cost
+from gpucomm.bench.learning import has_learnt
 from gpucomm.comm import Communicator
 from gpucomm.reproduce.compressed_collectives.idle import Idle, without_links
 from gpucomm.reproduce.compressed_collectives.points import Point
@@ -232,7 +233,7 @@ def _learn_to_choose(comm: Communicator, training: Any, most: int) -> None:
     for _ in range(most):
         training.step()
         kinds = [row for row in comm.tuning() if row["codec"] and len(row["candidates"]) > 1]
-        if all(any(len(times) == 2 for times in row["agreements"]) for row in kinds):
+        if all(map(has_learnt, kinds)):
             return
 
 

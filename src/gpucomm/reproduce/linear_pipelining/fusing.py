@@ -71,12 +71,9 @@ def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
 
 
 def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float | None) -> Row:
-    times, model, fused = _times(run, cell, p), _model(cell, p, other), _FUSED[cell.kind]
-    text = f"the model: {model:.3f}"
+    times, fused = _times(run, cell, p), _FUSED[cell.kind]
     if cell.x < _FROM_X or p < MOST_RANKS:
         goal = None  # it is for p = 8 and long messages
-    elif goal is not None and model < goal:
-        text += f", so the goal of {goal:g} is beyond the model itself here"
     return Row(
         claim,
         None,
@@ -87,7 +84,7 @@ def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float
         goal,
         run.setting(cell, p),
         {fused: times[fused], other: times[other]},
-        run.note(cell, p, text),
+        run.note(cell, p, f"the model: {_model(cell, p, other):.3f}"),
     )
 
 
