@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from on_device import HostKit, Racing, stream_of, wait_for
+from on_device import HostKit, Racing, finish, stream_of
 from on_gpu import CudaKit
 from reference import close
 from test_collectives import expect, inputs
@@ -169,10 +169,7 @@ def crossed(comm: Any) -> list[float]:
     if comm.rank == 0:
         comm.send(on_device, 1)
         comm.recv(y, 1)
-        event = gpu.device.make_event()
-        gpu.device.record(event)  # behind the message, which the array must outlive
-        wait_for(gpu.device, event)
-        gpu.device.end_event(event)
+        finish(gpu.device)
     elif comm.rank == 1:
         comm.send(x, 0)
         comm.recv(there, 0, async_op=True).synchronize()

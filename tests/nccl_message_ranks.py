@@ -9,7 +9,7 @@ import nccl_library
 import numpy as np
 from device_ranks import met, own
 from nccl_ranks import SLOW_US
-from on_device import HostKit, Racing, stream_of
+from on_device import HostKit, Racing, finish, stream_of
 
 
 def calls() -> list[str]:
@@ -72,6 +72,7 @@ def behind_a_large_one(comm: Any) -> float:
     if comm.rank == 0:
         comm.send(there, 1)
         comm.recv(large, 1)
+        finish(gpu.device)
     elif comm.rank == 1:
         work = comm.send(large, 0, async_op=True)
         comm.recv(there, 0, async_op=True).synchronize()

@@ -66,6 +66,14 @@ def wait_for(device: Any, event: int, timeout: float = 20.0) -> None:
         time.sleep(1e-4)
 
 
+def finish(device: Any, stream: int = 0) -> None:
+    """Waits for what a stream holds: for a send that nobody waits for, whose array must outlive it."""
+    event = device.make_event()
+    device.record(event, stream)
+    wait_for(device, event)
+    device.end_event(event)
+
+
 @contextlib.contextmanager
 def stream_of(kit: Any) -> Iterator[int]:
     stream = kit.device.make_stream()
@@ -114,10 +122,7 @@ class Racing:
         return found
 
     def finish(self) -> None:
-        event = self.kit.device.make_event()
-        self.kit.device.record(event, self.stream)
-        wait_for(self.kit.device, event)
-        self.kit.device.end_event(event)
+        finish(self.kit.device, self.stream)
 
     def found(self, reading: Any) -> np.ndarray:
         """What a reading found, once all is finished."""
