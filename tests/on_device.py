@@ -6,6 +6,7 @@ The same tests run on the host device and, in tests/gpu, on CUDA, whose arrays a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import time
 from collections.abc import Iterator
@@ -19,11 +20,14 @@ from gpucomm import _core
 class HostKit:
     """A host device; `deferred_us`: each piece of work starts after a pause of up to so long.
 
-    Where the environment has UNSHARED_DEVICE no other process can open its memory.
+    Where the environment has UNSHARED_DEVICE there are no handles of its memory for other processes, where it
+    has UNOPENED_DEVICE it cannot open theirs.
     """
 
     def __init__(self, deferred_us: int = 0) -> None:
-        self.device = _core.HostDevice(deferred_us, shares="UNSHARED_DEVICE" not in os.environ)
+        self.device = _core.HostDevice(
+            deferred_us, shares="UNSHARED_DEVICE" not in os.environ, opens="UNOPENED_DEVICE" not in os.environ
+        )
 
     def array(self, values: np.ndarray, dtype: str = "") -> Any:
         """Values as an array of this device; `dtype`: "bfloat16" where they are its bits."""
@@ -53,6 +57,13 @@ class HostKit:
 
     def launch(self, graph: Any, stream: int) -> None:
         self.device.launch(graph, stream)
+
+
+def sleep(device: Any, stream: int, seconds: int) -> None:
+    """A stream of a host device, not the default one, does nothing for so long."""
+    types = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+    call = ctypes.CFUNCTYPE(None, *types)(_core.HostDevice.stream_function())
+    call(stream, ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p), seconds)
 
 
 def address(array: np.ndarray) -> int:

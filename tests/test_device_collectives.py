@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ALGORITHMS, ROOTED, pairs
-from on_device import HostKit, Racing, stream_of, wait_for
+from on_device import HostKit, Racing, sleep, stream_of, wait_for
 from ranks import outcomes_of, run_ranks
 from reference import close
 from test_collectives import expect, inputs
@@ -465,6 +464,81 @@ def test_several_devices():
     assert run_ranks(3, body) == [3.0] * 3
 
 
+def test_calls_stay_in_order_where_the_first_rank_changes_its_device():
+    """The second call reads what the first, which is held up, writes."""
+    kits = [HostKit(), HostKit()]
+    xs = [kits[0].array(np.full(10, float(rank))) for rank in range(3)]
+    moved = kits[1].array(np.full(10, 100.0))
+
+    def body(comm):
+        with stream_of(kits[0]) as slow, stream_of(kits[1]) as away, stream_of(kits[0]) as stream:
+            sleep(kits[0].device, slow, 1)
+            first = comm.all_reduce(xs[comm.rank], stream=slow, async_op=True)
+            x, on = (xs[comm.rank], stream) if comm.rank else (moved, away)
+            comm.all_reduce(x, stream=on, async_op=True).synchronize()
+            first.synchronize()
+            return x.values[-1]
+
+    assert run_ranks(3, body) == [106.0] * 3
+
+
+def to_next(comm, x):
+    return comm.recv(x, 0) if comm.rank else comm.send(x, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda comm, x: comm.all_reduce(x), r"rank 0 of 2 calls .*, but host device withholds it"),
+        (to_next, r"rank 1 receives on .* rank 0 sends from host device, and host device withholds it"),
+    ],
+)
+def test_memory_that_other_devices_cannot_use_is_refused(call, text):
+    kits = [HostKit(), HostKit()]
+    kits[0].device.withhold()
+
+    def body(comm):
+        with pytest.raises(UnavailableError, match=text):
+            call(comm, kits[comm.rank].array(np.ones(3)))
+
+    run_ranks(2, body)
+
+
+def test_a_stream_of_another_device_is_refused_before_other_ranks_hear_of_the_call():
+    kits = [HostKit(), HostKit()]
+
+    def body(comm):
+        x = kits[0].array(np.ones(3))
+        with stream_of(kits[1]) as away:
+            if comm.rank:
+                with pytest.raises(InvalidArgumentError, match="the stream is one of another host device"):
+                    comm.all_reduce(x, stream=away)
+            return comm.all_reduce(x, async_op=True).synchronize().values.tolist()
+
+    assert run_ranks(2, body) == [[2.0] * 3] * 2
+
+
+class Told:
+    """An array of a library that tells its stream as CuPy does."""
+
+    def __init__(self, array, stream):
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+        self.__cuda_array_interface__ = {"version": 3, "stream": stream}
+
+
+def test_the_stream_is_that_of_the_array_interface():
+    kit = HostKit(3000)
+
+    def body(comm):
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            x = racing.array(np.full(5, comm.rank + 1.0))
+            comm.all_reduce(Told(x, stream))
+            return racing.found(racing.read(x)).tolist()
+
+    assert run_ranks(2, body) == [[3.0] * 5] * 2
+
+
 def test_groups_have_streams_of_their_own(make_kit):
     kit = make_kit(50)
 
@@ -620,9 +694,7 @@ def test_what_is_late_keeps_what_it_uses():
     kit = HostKit()
     xs = [kit.array(np.full(1000, rank + 1.0, np.float32)) for rank in range(2)]
     stream, event = kit.device.make_stream(), kit.device.make_event()
-    types = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
-    call = ctypes.CFUNCTYPE(None, *types)(_core.HostDevice.stream_function())
-    call(stream, ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p), 5)
+    sleep(kit.device, stream, 5)
     kit.device.record(event, stream)
 
     def body(comm):

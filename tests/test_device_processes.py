@@ -209,11 +209,14 @@ import os, sys
 sys.path.insert(0, {path!r})
 import numpy as np
 import gpucomm
-from on_device import HostKit
+from on_device import HostKit, sleep
 comm = gpucomm.init(timeout=20)
 kit = HostKit(20_000)
 x = kit.array(np.full(100_000, comm.rank, np.float32))
-work = comm.broadcast(x, 1, async_op=True)
+stream = kit.device.make_stream()
+if comm.rank:
+    sleep(kit.device, stream, {seconds})
+work = comm.broadcast(x, 1, async_op=True, stream=stream)
 if comm.rank:
     work.wait()
 else:
@@ -223,8 +226,10 @@ os._exit(0)
 """
 
 
-def test_who_has_sent_stays_until_it_is_read(ranks):
-    ranks += rank_processes.start(LAST_WORDS.format(path=PATH), [{"GPUCOMM_ARENA_MIB": "1"}] * 2)
+@pytest.mark.parametrize("seconds", [0, 4])
+def test_who_has_sent_stays_until_it_is_read(ranks, seconds):
+    script = LAST_WORDS.format(path=PATH, seconds=seconds)
+    ranks += rank_processes.start(script, [{"GPUCOMM_ARENA_MIB": "1"}] * 2)
     out, err = ranks[0].communicate(timeout=20)
     assert out == "True\n", err
 

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.processes
 PATH = str(Path(__file__).parent)
 TOLD = {"PYTHONPATH": PATH, "GPUCOMM_DEVICE_TRANSPORT": "staged"}
 UNSHARED = {"PYTHONPATH": PATH, "UNSHARED_DEVICE": "1"}
+UNOPENED = {"PYTHONPATH": PATH, "UNOPENED_DEVICE": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -206,9 +207,10 @@ def test_messages_that_would_need_shared_memory_say_what_helps():
             assert name == "UnavailableError" and "GPUCOMM_DEVICE_TRANSPORT=staged takes them" in text
 
 
-def test_one_device_that_shares_nothing_makes_all_stage(ranks):
+@pytest.mark.parametrize("apart", [UNSHARED, UNOPENED])
+def test_one_device_that_shares_nothing_makes_all_stage(ranks, apart):
     script = SCRIPT.format(algorithm="ring", count=3, wait=True, most=6)
-    ranks += rank_processes.start(script, [{"PYTHONPATH": PATH}, UNSHARED])
+    ranks += rank_processes.start(script, [{"PYTHONPATH": PATH}, apart])
     for process in ranks:
         out, err = process.communicate(timeout=20)
         assert out.splitlines() == ["started", "on a device through host memory"], err

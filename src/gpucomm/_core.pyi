@@ -628,10 +628,11 @@ class HostDevice(Device):
         self,
         deferred_us: typing.SupportsInt | typing.SupportsIndex = 0,
         shares: bool = True,
+        opens: bool = True,
     ) -> None:
         """
-        deferred_us: each piece of work starts after a pause of up to so long. shares: whether other processes
-        can open its memory.
+        deferred_us: each piece of work starts after a pause of up to so long. shares: whether there are handles
+        of its memory for other processes. opens: whether it can open theirs.
         """
     def array(self, values: numpy.ndarray, bfloat16: bool = False) -> HostDeviceArray:
         """
@@ -660,6 +661,10 @@ class HostDevice(Device):
     ) -> None:
         """
         Enqueues all work of a graph, in an order that it allows.
+        """
+    def withhold(self) -> None:
+        """
+        From here on other devices are told that they cannot use its arrays.
         """
 
 class NcclLibrary:

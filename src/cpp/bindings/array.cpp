@@ -157,6 +157,14 @@ void refuse_lazy(py::handle object, Dtype dtype, size_t count, const char* what)
          "pass x.resolve_conj().resolve_neg()");
 }
 
+// "stream" of CUDA's array interface, by which CuPy tells its current one; null: it tells none.
+void* stream_told(py::handle object) {
+  const py::object interface = py::getattr(object, "__cuda_array_interface__", py::none());
+  if (!py::isinstance<py::dict>(interface)) return nullptr;
+  const py::object stream = interface.attr("get")("stream");
+  return stream.is_none() ? nullptr : reinterpret_cast<void*>(stream.cast<uintptr_t>());
+}
+
 }  // namespace
 
 // Delegates, so that what DLPack has handed over goes back where the array is refused.
@@ -170,6 +178,7 @@ Array::Array(py::handle object, const char* what, bool anywhere) : Array(anywher
   }
   if (!facts.api) {
     from_protocol(object, what);
+    if (!on_host()) told_stream_ = stream_told(object);
   } else if (facts.api->tensor_from_object(object.ptr(), &tensor)) {
     py::error_already_set error;
     fail(ErrorKind::unsupported_type, what, " (", type_name(object), ") can not be read: ", error.what());
@@ -226,7 +235,8 @@ void* Array::current_stream() const {
     fail(ErrorKind::invalid_argument,
          "this torch does not tell the current stream of its CUDA tensors (2.10 ",
          "and later do): pass stream=, the handle of the stream that they are used on");
-  if (api_ && api_->current_work_stream && api_->current_work_stream(place_.type, place_.id, &stream))
+  if (!api_) return told_stream_;
+  if (api_->current_work_stream && api_->current_work_stream(place_.type, place_.id, &stream))
     throw py::error_already_set();
   return stream;
 }

@@ -53,7 +53,8 @@ class Array {
   size_t count_ = 1;
   Dtype dtype_ = Dtype::float32;
   bool read_only_ = false;
-  bool tensor_ = false;  // torch's
+  bool tensor_ = false;          // torch's
+  void* told_stream_ = nullptr;  // by CUDA's array interface, of an array without the exchange table
   dlpack::Device place_{dlpack::kCpu, 0};
   const int64_t* extents_ = nullptr;  // the array's own
   int dimensions_ = 0;

@@ -229,12 +229,12 @@ void bind_devices(py::module_& m) {
                                                     "Work of a host device, to run again and again.");
   py::class_<HostDevice, Device, std::shared_ptr<HostDevice>>(
       m, "HostDevice", "A device made of threads, on which what uses devices is tested without a GPU.")
-      .def(py::init([](int deferred_us, bool shares) {
-             return std::make_shared<HostDevice>(std::chrono::microseconds(deferred_us), shares);
+      .def(py::init([](int deferred_us, bool shares, bool opens) {
+             return std::make_shared<HostDevice>(std::chrono::microseconds(deferred_us), shares, opens);
            }),
-           "deferred_us"_a = 0, "shares"_a = true,
-           "deferred_us: each piece of work starts after a pause of up to so long. shares: whether other "
-           "processes\ncan open its memory.")
+           "deferred_us"_a = 0, "shares"_a = true, "opens"_a = true,
+           "deferred_us: each piece of work starts after a pause of up to so long. shares: whether there are "
+           "handles\nof its memory for other processes. opens: whether it can open theirs.")
       .def(
           "array",
           [](const std::shared_ptr<HostDevice>& self, const py::array& values, bool bfloat16) {
@@ -262,6 +262,8 @@ void bind_devices(py::module_& m) {
           "stream_function", [] { return reinterpret_cast<Address>(&HostDevice::call); },
           "The address of a C function (stream, function, argument) that makes a stream call the function.")
       .def("break_down", &HostDevice::break_down, "Throws from here on, as CUDA after an illegal access.")
+      .def("withhold", &HostDevice::withhold,
+           "From here on other devices are told that they cannot use its arrays.")
       .def("enqueued", &HostDevice::enqueued, "kind"_a, "Pieces of work so far: \"copy\", \"reduce\", ...");
 }
 

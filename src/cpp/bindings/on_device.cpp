@@ -4,6 +4,7 @@
 
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
+#include "engine/arena_probe.h"
 #include "engine/device_largest.h"
 #include "engine/device_norms.h"
 #include "engine/staging.h"
@@ -12,12 +13,6 @@ namespace py = pybind11;
 
 namespace gpucomm {
 namespace {
-
-// Which rank a lost process was, the communicator knows.
-[[noreturn]] void fail_on(Device& device, Communicator& communicator, const std::string& failure) {
-  if (device.lost()) communicator.check_alive(concat("work on ", device.name()));
-  fail(ErrorKind::unavailable, device.name(), failure);
-}
 
 // By the rules of gpucomm.nccl. That there is none is told to all ranks, by the call that needs it.
 NcclSource find_nccl() {
@@ -50,7 +45,7 @@ void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point d
   }
   communicator.check_enqueued(true, {});
   const std::string failure = event.device()->failure();
-  if (!failure.empty()) fail_on(*event.device(), communicator, ": " + failure);
+  if (!failure.empty()) fail(ErrorKind::unavailable, event.device()->name(), ": ", failure);
 }
 
 void refuse_capture(uint64_t capture, const char* why) {
@@ -90,7 +85,7 @@ DeviceWay PyCommunicator::message_way() {
 
 void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
-  if (!failed.empty()) fail_on(device, *core_, " failed in earlier work: " + failed);
+  if (!failed.empty()) fail(ErrorKind::unavailable, device.name(), " failed in earlier work: ", failed);
   if (!shape.codec) return;
   if (shape.codec->traits().needs_maximum) return;  // what is agreed on is asked for
   const std::string refusal = device.refuses(*shape.codec, shape.dtype);
@@ -98,20 +93,28 @@ void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
     fail(ErrorKind::invalid_argument, "codec '", shape.codec->spec(), "' on ", device.name(), ": ", refusal);
 }
 
+// All ranks, or none: the finding of each step is agreed on before the next one.
+bool PyCommunicator::can_go(DeviceWay way, Device& device, Seconds limit) {
+  const auto agreed = [&](bool can) {
+    double lacks = !can;
+    agree_on_largest(&lacks, 1, limit, Purpose::way);
+    return lacks == 0;
+  };
+  if (way == DeviceWay::nccl) return agreed(core_->nccl().library != nullptr);
+  const auto can = [&](auto probe) {
+    const py::gil_scoped_release released;  // it asks the device, which may take its time
+    return probe(device, core_->transport(), core_->rank(), core_->world()).empty();
+  };
+  return agreed(can(offer_probe)) && agreed(can(open_probes));
+}
+
 // The first call settles it for all: where the choice is ours, in a small call of its own that is waited for.
 void PyCommunicator::find_way(Shape& shape, Device& device, Seconds limit) {
   std::optional<DeviceWay> way = core_->device_way();
   if (!way) {
     way = message_way();
-    if (core_->device_wish().else_staged && core_->world() > 1) {
-      double lacks = !core_->nccl().library;
-      if (way != DeviceWay::nccl) {
-        py::gil_scoped_release released;  // it asks the device, which may take its time
-        lacks = !device.shares().empty();
-      }
-      agree_on_largest(&lacks, 1, limit, Purpose::way);
-      if (lacks) way = DeviceWay::staged;
-    }
+    if (core_->device_wish().else_staged && core_->world() > 1 && !can_go(*way, device, limit))
+      way = DeviceWay::staged;
     core_->settle_device_way(*way);
   }
   shape.way = *way;

@@ -35,6 +35,8 @@ struct Driver {
   Entry<decltype(cuDevicePrimaryCtxRelease)> release{"cuDevicePrimaryCtxRelease"};
   Entry<decltype(cuCtxPushCurrent)> push{"cuCtxPushCurrent"};
   Entry<decltype(cuCtxPopCurrent)> pop{"cuCtxPopCurrent"};
+  Entry<decltype(cuStreamGetCtx)> context_of{"cuStreamGetCtx"};
+  Entry<decltype(cuPointerGetAttribute)> attribute{"cuPointerGetAttribute"};
 };
 
 const Driver& driver() {
@@ -53,6 +55,19 @@ Context::Context(int index) {
 }
 
 Context::~Context() { driver().release.call(device_); }
+
+bool Context::owns(cudaStream_t stream) const {
+  CUcontext context = nullptr;
+  return driver().context_of.call(stream, &context) != CUDA_SUCCESS || context == primary_;
+}
+
+bool of_malloc(const void* array) {
+  bool is = false;
+  check_driver(driver().attribute.call(&is, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                       reinterpret_cast<CUdeviceptr>(array)),
+               "cuPointerGetAttribute");
+  return is;
+}
 
 Context::Scope::Scope(const Context& context) {
   check_driver(driver().push.call(context.primary_), "cuCtxPushCurrent");

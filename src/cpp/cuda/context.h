@@ -25,10 +25,16 @@ class Context {
     Scope& operator=(const Scope&) = delete;
   };
 
+  // Whether a stream, current or a default one, is of this context; true where the driver does not tell.
+  bool owns(cudaStream_t stream) const;
+
  private:
   int device_ = 0;  // as the driver calls it
   CUctx_st* primary_ = nullptr;
 };
+
+// Whether an array lies in memory of cudaMalloc: access to other is given by its maker alone.
+bool of_malloc(const void* array);
 
 // For calls that enqueue nothing: they then disturb no capture of a CUDA graph that is going on.
 class OutsideCapture {

@@ -75,12 +75,25 @@ class CudaDevice final : public Device {
     const OutsideCapture outside;
     int can = 0;
     if (peer) GPUCOMM_CUDA(cudaDeviceCanAccessPeer(&can, index_, peer->index_));
-    if (!can) fail(ErrorKind::unavailable, name(), " cannot use the memory of ", other.name());
+    if (!can)
+      fail(ErrorKind::unavailable, name(), " cannot use the memory of ", other.name(),
+           "; GPUCOMM_DEVICE_TRANSPORT=staged takes arrays through host memory");
     const cudaError_t error = cudaDeviceEnablePeerAccess(peer->index_, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled)
       cudaGetLastError();
     else
       check(error, "cudaDeviceEnablePeerAccess");
+  }
+
+  std::string withholds(const std::byte* array) override {
+    const Context::Scope scope(context_);
+    const OutsideCapture outside;
+    if (of_malloc(array)) return "";
+    return "an array of " + name() +
+           " is not in memory of cudaMalloc, which other GPUs can be given access to (but in torch's "
+           "expandable "
+           "segments or a pool of CUDA's, it may be); GPUCOMM_DEVICE_TRANSPORT=staged takes it through host "
+           "memory";
   }
 
   void with_current(const std::function<void()>& call) override {
@@ -164,6 +177,8 @@ class CudaDevice final : public Device {
   uint64_t capture_of(Stream stream) override {
     const Context::Scope scope(context_);
     const OutsideCapture outside;
+    if (!context_.owns(as_stream(stream)))
+      fail(ErrorKind::invalid_argument, "the stream is not one of ", name(), ", on which the array is");
     auto status = cudaStreamCaptureStatusNone;
     unsigned long long id = 0;
     const cudaError_t error = cudaStreamGetCaptureInfo(as_stream(stream), &status, &id);
@@ -173,6 +188,9 @@ class CudaDevice final : public Device {
            "while a stream that waits for it is captured into a graph: pass stream=");
     }
     check(error, "cudaStreamGetCaptureInfo");
+    if (status == cudaStreamCaptureStatusInvalidated)
+      fail(ErrorKind::invalid_argument, name(),
+           ": the stream is being captured into a graph, and the capture ", "has failed: end it");
     return status == cudaStreamCaptureStatusNone ? 0 : id;
   }
 
@@ -238,6 +256,11 @@ class CudaDevice final : public Device {
     }
     if (!cannot_share_) cannot_share_ = probe_sharing();
     return *cannot_share_;
+  }
+
+  Probe probe() override {
+    if (const std::string why = shares(); !why.empty()) fail(ErrorKind::unavailable, why);
+    return {export_memory(probe_), export_event(probe_event_)};
   }
 
   // Memory of cudaMalloc, whose handles begin at its blocks: callers take whole ones, of 2 MiB.
@@ -341,7 +364,7 @@ class CudaDevice final : public Device {
     size_t free = 0, total = 0;
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();
     fail(ErrorKind::unavailable, name(), ": no memory for ", bytes, " bytes: ", free, " of ", total,
-         " bytes are free");
+         " bytes are free (torch.cuda.empty_cache() frees what torch keeps)");
   }
 
   int index_;

@@ -50,6 +50,8 @@ class Device {
 
   // From here on this device's work may use the other's memory. Throws unavailable where it cannot.
   virtual void reach(const Device& other) = 0;
+  // Why work of devices that have reached this one cannot use an array of it all the same; empty: it can.
+  virtual std::string withholds(const std::byte*) { return ""; }
 
   // At least 256-byte aligned. The error text says how much was asked for.
   virtual std::byte* allocate(size_t bytes) = 0;
@@ -70,8 +72,9 @@ class Device {
   virtual void wait(Stream stream, Event event) = 0;
   // Asked by the host; never recorded is done.
   virtual bool done(Event event) = 0;
-  // The capture of a graph that keeps what this stream gets, in place of running it; 0: none.
-  virtual uint64_t capture_of(Stream) { return 0; }
+  // The capture of a graph that keeps what this stream gets, in place of running it; 0: none. Throws
+  // invalid_argument where this device cannot use the stream: it is another's, or its capture has failed.
+  virtual uint64_t capture_of(Stream stream) = 0;
 
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
   virtual void reduce(const Fold& fold, Stream stream) = 0;
@@ -99,6 +102,11 @@ class Device {
   // this device has none; empty: it has. release and end_event end them, where they were opened too but for
   // memory. What was opened is of use as long as its maker keeps it; only the maker records an event.
   virtual std::string shares() { return concat(name(), " shares no memory with other processes"); }
+  // Handles of a little memory and of an event that stay, by which other processes try whether they can.
+  struct Probe {
+    std::string memory, event;
+  };
+  virtual Probe probe() { fail(ErrorKind::unavailable, shares()); }
   virtual std::byte* allocate_shared(size_t) { fail(ErrorKind::unavailable, shares()); }
   virtual std::string export_memory(const std::byte*) { fail(ErrorKind::unavailable, shares()); }
   virtual std::byte* open_memory(const std::string&) { fail(ErrorKind::unavailable, shares()); }
@@ -117,8 +125,6 @@ class Device {
   // What went wrong in work that has run: an element that a codec cannot carry, a fault of the device. Empty:
   // nothing. It stays.
   virtual std::string failure() = 0;
-  // Whether that was the end of a process whose work it waited for.
-  virtual bool lost() { return false; }
 };
 
 }  // namespace gpucomm

@@ -25,9 +25,12 @@ class HostStream {
   HostStream(const HostDevice& device, std::chrono::microseconds deferred)
       : device(device), deferred_(deferred), pauses_(std::random_device{}()), thread_([this] { serve(); }) {}
   ~HostStream() {
-    add({});
+    retire();
     thread_.join();
   }
+  // Ends after what it holds.
+  void retire() { add({}); }
+  bool ended() const { return ended_; }
   void add(std::function<void()> job) {
     std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
@@ -44,7 +47,7 @@ class HostStream {
       const auto job = std::move(jobs_.front());
       jobs_.pop_front();
       lock.unlock();
-      if (!job) return;
+      if (!job) return void(ended_ = true);
       if (deferred_.count()) std::this_thread::sleep_for(deferred_ * (pauses_() % 1024) / 1024);
       job();
     }
@@ -55,6 +58,7 @@ class HostStream {
   std::mutex mutex_;  // guards jobs_
   std::condition_variable added_;
   std::deque<std::function<void()>> jobs_;
+  std::atomic<bool> ended_{false};
   std::thread thread_;
 };
 
@@ -79,8 +83,11 @@ void divide(const CodedPiece& piece, std::byte* dense, int divisor) {
 
 }  // namespace
 
-HostDevice::HostDevice(std::chrono::microseconds deferred, bool shares)
-    : deferred_(deferred), shares_(shares), default_stream_(std::make_unique<HostStream>(*this, deferred)) {}
+HostDevice::HostDevice(std::chrono::microseconds deferred, bool shares, bool opens)
+    : deferred_(deferred),
+      shares_(shares),
+      opens_(opens),
+      default_stream_(std::make_unique<HostStream>(*this, deferred)) {}
 HostDevice::~HostDevice() = default;
 
 void HostDevice::reach(const Device& other) {
@@ -107,7 +114,11 @@ void HostDevice::release(std::byte* memory) noexcept {
 Stream HostDevice::make_stream() { return new HostStream(*this, deferred_); }
 void HostDevice::end_stream(Stream stream) noexcept {
   captures_.forget(stream);
-  delete static_cast<HostStream*>(stream);
+  std::unique_ptr<HostStream> own(static_cast<HostStream*>(stream));
+  own->retire();
+  std::lock_guard lock(mutex_);
+  std::erase_if(retired_, [](const auto& one) { return one->ended(); });
+  retired_.push_back(std::move(own));
 }
 Event HostDevice::make_event() { return new OwnedEvent{*this, std::make_shared<HostEvent>()}; }
 void HostDevice::end_event(Event event) noexcept {
@@ -123,6 +134,7 @@ std::byte* HostDevice::allocate_shared(size_t bytes) {
   return data;
 }
 std::byte* HostDevice::open_memory(const std::string& handle) {
+  if (!opens_) fail(ErrorKind::unavailable, name(), " cannot open memory of other processes");
   SharedMemory memory(handle);
   std::byte* const data = memory.data();
   std::lock_guard lock(mutex_);
@@ -132,6 +144,13 @@ std::byte* HostDevice::open_memory(const std::string& handle) {
 std::string HostDevice::export_memory(const std::byte* memory) {
   std::lock_guard lock(mutex_);
   return shared_.at(memory).handle();
+}
+Device::Probe HostDevice::probe() {
+  std::lock_guard lock(probe_mutex_);
+  if (!probe_)
+    probe_event_ = HostEvent::make_shared(),
+    probe_ = {export_memory(allocate_shared(64)), probe_event_->handle()};
+  return *probe_;
 }
 Event HostDevice::make_shared_event() { return new OwnedEvent{*this, HostEvent::make_shared()}; }
 std::string HostDevice::export_event(Event event) { return owned(event).event->handle(); }
@@ -147,9 +166,11 @@ bool HostDevice::done(Event event) {
 
 HostStream& HostDevice::stream_of(Stream stream) {
   HostStream& found = stream ? *static_cast<HostStream*>(stream) : *default_stream_;
-  if (&found.device != this) fail(ErrorKind::unavailable, "the stream is one of another host device");
+  if (&found.device != this) fail(ErrorKind::invalid_argument, "the stream is one of another host device");
   return found;
 }
+
+uint64_t HostDevice::capture_of(Stream stream) { return stream_of(stream), captures_.of(stream); }
 
 void HostDevice::record(Event event, Stream stream) {
   count("record");

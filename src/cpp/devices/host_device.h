@@ -6,13 +6,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "devices/device.h"
 #include "devices/host_graph.h"
 
 namespace gpucomm {
 
+class HostEvent;
 class HostStream;
 class SharedMemory;
 
@@ -20,8 +24,9 @@ class HostDevice : public Device {
  public:
   // `deferred`: each piece of work starts after a pause of up to so long, drawn anew each time, so that a
   // wait that is missing shows.
-  // Without `shares` other processes cannot open its memory, as in some containers.
-  explicit HostDevice(std::chrono::microseconds deferred = {}, bool shares = true);
+  // Without `shares` there are no handles of its memory, as in some containers; without `opens` it cannot
+  // use those of others, as where GPUs have no peer access.
+  explicit HostDevice(std::chrono::microseconds deferred = {}, bool shares = true, bool opens = true);
   ~HostDevice() override;
 
   std::string name() const override { return "host device"; }
@@ -35,13 +40,13 @@ class HostDevice : public Device {
   void release_pinned(std::byte* memory) noexcept override { release(memory); }
   // nullptr is a stream too, as with CUDA.
   Stream make_stream() override;
-  void end_stream(Stream stream) noexcept override;  // after what it holds
+  void end_stream(Stream stream) noexcept override;
   Event make_event() override;
   void end_event(Event event) noexcept override;
   void record(Event event, Stream stream) override;
   void wait(Stream stream, Event event) override;
   bool done(Event event) override;
-  uint64_t capture_of(Stream stream) override { return captures_.of(stream); }
+  uint64_t capture_of(Stream stream) override;
   // As CUDA's graphs; a graph must not outlive its device.
   void begin_capture(Stream stream) { captures_.begin(stream); }
   std::shared_ptr<HostGraph> end_capture(Stream stream) { return captures_.end(stream); }
@@ -62,6 +67,8 @@ class HostDevice : public Device {
               Stream stream) override;
   void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override;
   std::string shares() override { return shares_ ? "" : Device::shares(); }
+  Probe probe() override;
+  std::string withholds(const std::byte*) override { return withholds_ ? name() + " withholds it" : ""; }
   std::byte* allocate_shared(size_t bytes) override;
   std::string export_memory(const std::byte* memory) override;
   std::byte* open_memory(const std::string& handle) override;
@@ -73,10 +80,11 @@ class HostDevice : public Device {
   void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own, std::byte* to,
                          Stream stream) override;
   std::string failure() override;
-  bool lost() override { return lost_.load(std::memory_order_acquire); }
 
   // From here on it throws whatever it is asked, as CUDA does after an illegal access.
   void break_down() { broken_ = true; }
+  // ... its arrays are such that no other device can be given access to.
+  void withhold() { withholds_ = true; }
 
   // A function of what enqueues by itself, as NCCL does on CUDA's streams; the stream is no null.
   static void call(Stream stream, void (*function)(void*), void* argument);
@@ -93,15 +101,19 @@ class HostDevice : public Device {
   void fail_with(const std::string& text);
 
   std::chrono::microseconds deferred_;
-  bool shares_;
+  bool shares_, opens_;
   HostCaptures captures_;
   std::atomic<bool> lost_{false};  // a process whose work this device waited for: nothing runs any more
-  std::atomic<bool> broken_{false};
+  std::atomic<bool> broken_{false}, withholds_{false};
+  std::mutex probe_mutex_;  // guards the two below
+  std::optional<Probe> probe_;
+  std::shared_ptr<HostEvent> probe_event_;
   mutable std::mutex mutex_;  // guards all below
   std::map<const std::byte*, SharedMemory> shared_;
   std::string failure_;
   std::vector<std::pair<std::string, size_t>> enqueued_;
-  std::unique_ptr<HostStream> default_stream_;  // the first to end: its work uses all the others
+  std::vector<std::unique_ptr<HostStream>> retired_;  // what they hold is yet to be done
+  std::unique_ptr<HostStream> default_stream_;        // the first to end: its work uses all the others
 };
 
 }  // namespace gpucomm

@@ -42,7 +42,12 @@ bool ArenaMessages::receive(Message& m, Stream stream) {
 }
 
 void ArenaMessages::settle() {
-  if (streams_) streams_->wait_for_readers();
+  if (streams_) streams_->wait_for_readers(watch_);
+  settled_ = true;
+}
+
+void ArenaMessages::check(bool done, std::optional<double>) {
+  if (!done) watch_.check_everybody();
 }
 
 }  // namespace gpucomm

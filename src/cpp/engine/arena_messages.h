@@ -8,11 +8,12 @@ namespace gpucomm {
 
 class ArenaMessages : public DeviceMessages {
  public:
-  ArenaMessages(std::shared_ptr<Transport> transport, int rank, int world)
+  ArenaMessages(std::shared_ptr<Transport> transport, const Fate& fate)
       : transport_(std::move(transport)),
-        rank_(rank),
-        world_(world),
-        streams_(rank, world, "between processes") {}
+        rank_(fate.rank()),
+        world_(fate.world()),
+        streams_(rank_, world_, "between processes"),
+        watch_(fate.control(), rank_, world_, kPeersEnqueued) {}
   ~ArenaMessages() override;
 
   Stream stream_for(const Message& message) override;
@@ -20,6 +21,8 @@ class ArenaMessages : public DeviceMessages {
   bool receive(Message& message, Stream stream) override;
   void leave() override { streams_.wait_for_end(); }
   void settle() override;
+  bool watched() const override { return streams_ && !settled_; }
+  void check(bool done, std::optional<double> waited_s) override;
 
  private:
   SharedArena& arena() { return *streams_->arena; }
@@ -28,6 +31,8 @@ class ArenaMessages : public DeviceMessages {
   std::shared_ptr<Transport> transport_;
   int rank_, world_;
   MessageStreams streams_;
+  EnqueuedWatch watch_;
+  bool settled_ = false;
 };
 
 }  // namespace gpucomm

@@ -76,8 +76,6 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     return {encodes_, decodes_};
   }
-  // Throws, and ends the communicator, where a rank is gone.
-  void check_alive(const std::string& waiting);
   PointToPoint& messages() { return messages_; }
 
   // How calls on device arrays go, once the first has settled it; what is to be settled.

@@ -52,17 +52,6 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
   }
 }
 
-void Communicator::check_alive(const std::string& waiting) {
-  std::lock_guard lock(mutex_);
-  try {
-    for (int peer = 0; peer < world_; ++peer)
-      if (peer != rank_) fate_.check_peer(peer, waiting);
-  } catch (const Error& error) {
-    fault(error);
-    throw;
-  }
-}
-
 CallRecord Communicator::record_of(const Work& work) const {
   CallRecord record = work.program ? work.program->record : make_record(work.shape);
   record.sequence = work.sequence;

@@ -9,7 +9,11 @@
 namespace gpucomm {
 
 DeviceExecution::DeviceExecution(std::shared_ptr<Transport> transport, int rank, int world)
-    : transport_(std::move(transport)), rank_(rank), world_(world), words_(transport_->device_words()) {}
+    : transport_(std::move(transport)),
+      rank_(rank),
+      world_(world),
+      words_(transport_->device_words()),
+      watch_(*transport_, rank, world, kPeersEnqueued) {}
 
 DeviceExecution::~DeviceExecution() {
   if (share_) outlive(std::move(share_));
@@ -21,7 +25,12 @@ void DeviceExecution::leave() {
 }
 
 void DeviceExecution::settle() {
-  if (share_) share_->wait_for_readers();
+  if (share_) share_->wait_for_readers({*transport_, rank_, world_, kPeersEnqueued});
+  settled_ = true;
+}
+
+void DeviceExecution::check(bool done, std::optional<double>) {
+  if (!done) watch_.check_everybody();
 }
 
 void DeviceExecution::begin(const StreamCall& call) {

@@ -2,6 +2,7 @@
 // blocks. A step is done when it is enqueued, each lane on a stream of its own (but see device_passing.cpp);
 // messages pass through the ranks' arenas, chunk by chunk, unless a subclass has another way for them.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -21,6 +22,8 @@ class DeviceExecution : public DeviceCalls {
   bool done() const override { return phase_ == Phase::done; }
   void leave() override;
   void settle() override;
+  bool watched() const override { return share_ && share_->arena && !settled_; }
+  void check(bool done, std::optional<double> /*waited_s*/) override;
 
  protected:
   struct Lane {
@@ -70,8 +73,10 @@ class DeviceExecution : public DeviceCalls {
 
   DeviceWords* words_;                  // of arenas
   std::unique_ptr<DeviceShare> share_;  // from the first call on
+  EnqueuedWatch watch_;
   Phase phase_ = Phase::done;
   bool left_ = false;
+  std::atomic<bool> settled_{false};
   uint64_t turn_ = 0;  // calls
   Spaces spaces_{};
   std::vector<Lane> lanes_;

@@ -13,7 +13,7 @@ std::unique_ptr<DeviceMessages> open_device_messages(DeviceWay way, std::shared_
   if (way == DeviceWay::nccl)
     return std::make_unique<NcclMessages>(std::move(transport), std::move(nccl), fate);
   if (way == DeviceWay::staged) return std::make_unique<StagedMessages>(std::move(transport), rank, world);
-  if (way == DeviceWay::arenas) return std::make_unique<ArenaMessages>(std::move(transport), rank, world);
+  if (way == DeviceWay::arenas) return std::make_unique<ArenaMessages>(std::move(transport), fate);
   Common* const common = transport->common();
   std::lock_guard lock(common->mutex);
   if (!common->messages) common->messages = std::make_shared<Offers>(world);

@@ -9,7 +9,8 @@
 namespace gpucomm {
 namespace {
 
-constexpr std::chrono::milliseconds kShareFarewell{2000};
+// Who reads may come late to a message, and what it has enqueued may come late behind other work.
+constexpr std::chrono::milliseconds kUntaken{2000}, kUnread{30'000};
 
 // Looked at each time that something is put there. Never destroyed: what is left ends with the process.
 class Attic {
@@ -60,9 +61,12 @@ bool DeviceShare::ends(std::chrono::milliseconds patience) noexcept try {
   return false;
 }
 
-void DeviceShare::wait_for_readers() const noexcept try {
-  if (arena) soon(kShareFarewell, [this] { return arena->all_read(); });
-} catch (const Error&) {  // the device has failed: what it has is gone
+// A process that ends takes along what it has enqueued, which others' devices may wait for, for ever.
+void DeviceShare::wait_for_readers(EnqueuedWatch watch) const noexcept try {
+  if (!arena) return;
+  soon(kUntaken, [&] { return watch.check_everybody(), arena->all_taken(); });
+  soon(kUnread, [&] { return watch.check_everybody(), ended() && arena->all_read(); });
+} catch (const Error&) {  // a rank is gone, or the device has failed: what it has is gone
 }
 
 void outlive(std::unique_ptr<DeviceShare> share) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "engine/enqueued_watch.h"
 #include "engine/held.h"
 #include "engine/shared_arena.h"
 #include "engine/staged_links.h"
@@ -18,8 +19,8 @@ struct DeviceShare {
   // Whether what is enqueued ends in that time: who is gone may have left it undone for ever, or the device
   // has failed.
   bool ends(std::chrono::milliseconds patience) noexcept;
-  // Waits, not for long, until others have read what was sent.
-  void wait_for_readers() const noexcept;
+  // Behind `ends`: waits until that holds and others have read what was sent, as long as they are there.
+  void wait_for_readers(EnqueuedWatch watch) const noexcept;
 
   Held held;
   OwnStream hub;  // between the caller's streams and those of the lanes, so that calls follow one another

@@ -26,11 +26,8 @@ NcclCalls::NcclCalls(std::shared_ptr<Transport> transport, NcclSource source, st
       source_(std::move(source)),
       nodes_(std::move(nodes)),
       rank_(rank),
-      everybody_(nodes_.size()),
-      watch_(*transport_, rank, static_cast<int>(nodes_.size())),
-      meeting_(side_shape(Collective::all_reduce, Dtype::float32, 0, "one_shot"), nodes_, rank) {
-  std::iota(everybody_.begin(), everybody_.end(), 0);
-}
+      watch_(*transport_, rank, static_cast<int>(nodes_.size()), kNcclEnqueued),
+      meeting_(side_shape(Collective::all_reduce, Dtype::float32, 0, "one_shot"), nodes_, rank) {}
 
 NcclCalls::~NcclCalls() {
   fault();
@@ -168,7 +165,7 @@ void NcclCalls::end() {
 void NcclCalls::check(bool done, std::optional<double> waited_s) {
   communicator_->check();
   if (done) return;
-  watch_.check_peers(everybody_);
+  watch_.check_everybody();
   if (waited_s) watch_.time_out(share_->held.device->name(), *waited_s);
 }
 

@@ -9,8 +9,8 @@
 
 #include "engine/device_calls.h"
 #include "engine/device_share.h"
+#include "engine/enqueued_watch.h"
 #include "engine/nccl_call.h"
-#include "engine/nccl_watch.h"
 #include "engine/side_call.h"
 
 namespace gpucomm {
@@ -53,8 +53,7 @@ class NcclCalls : public DeviceCalls {
   NcclSource source_;
   std::vector<int> nodes_;
   int rank_;
-  std::vector<int> everybody_;
-  NcclWatch watch_;
+  EnqueuedWatch watch_;
   StreamCall call_;
   Phase phase_ = Phase::done;
   std::atomic<bool> ended_{false}, closed_{false};  // nothing of NCCL is left; all of it was done before

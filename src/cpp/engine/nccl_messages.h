@@ -15,8 +15,8 @@
 
 #include "devices/nccl_communicator.h"
 #include "engine/device_messages.h"
+#include "engine/enqueued_watch.h"
 #include "engine/message_streams.h"
-#include "engine/nccl_watch.h"
 
 namespace gpucomm {
 
@@ -25,7 +25,7 @@ class NcclMessages : public DeviceMessages {
   NcclMessages(std::shared_ptr<Transport> transport, NcclSource source, const Fate& fate)
       : transport_(std::move(transport)),
         source_(std::move(source)),
-        watch_(fate.control(), fate.rank(), fate.world()),
+        watch_(fate.control(), fate.rank(), fate.world(), kNcclEnqueued),
         rank_(fate.rank()),
         world_(fate.world()),
         streams_(rank_, world_, "over NCCL") {}
@@ -63,7 +63,7 @@ class NcclMessages : public DeviceMessages {
 
   std::shared_ptr<Transport> transport_;
   NcclSource source_;
-  NcclWatch watch_;
+  EnqueuedWatch watch_;
   int rank_, world_;
   Pairs pairs_;
   MessageStreams streams_;

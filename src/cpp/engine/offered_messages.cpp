@@ -41,13 +41,22 @@ bool OfferedMessages::send(Message& m, Stream stream) {
   return true;
 }
 
+// Where the sender's array is on another device.
+void OfferedMessages::reach(const Message& m, const Offer& offer) const {
+  m.device->reach(*offer.device);
+  const std::string why = m.bytes() ? offer.device->withholds(offer.data) : "";
+  if (!why.empty())
+    fail(ErrorKind::unavailable, "rank ", rank_, " receives on ", m.device->name(), ", but rank ", m.peer,
+         " sends from ", offer.device->name(), ", and ", why);
+}
+
 bool OfferedMessages::receive(Message& m, Stream stream) {
   if (!m.offer) m.offer = offers_->take(m.peer, rank_);
   Offer& offer = *m.offer;
   {
     std::lock_guard lock(offer.mutex);
     if (offer.withdrawn) return false;  // by a fault, of which this rank is about to hear
-    if (offer.device != m.device) m.device->reach(*offer.device);
+    if (offer.device != m.device) reach(m, offer);
     m.device->wait(stream, offer.ready->get());
     if (m.bytes()) m.device->copy(m.data, offer.data, m.bytes(), stream);
     offer.read = make_event(m.device);

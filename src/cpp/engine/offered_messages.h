@@ -50,6 +50,7 @@ class OfferedMessages : public DeviceMessages {
   void fault() override { wait_for_end(std::chrono::milliseconds(200)); }  // the collectives wait too
 
  private:
+  void reach(const Message& message, const Offer& offer) const;
   void wait_for_end(std::chrono::milliseconds patience);
 
   std::shared_ptr<Transport> transport_;

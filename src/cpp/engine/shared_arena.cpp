@@ -5,6 +5,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "engine/handle_text.h"
 
 namespace gpucomm {
 namespace {
@@ -23,40 +24,6 @@ size_t chunk_for(int peers, const std::string& device) {
          " KiB for each of ", peers, " other ranks");
   return std::min(bytes, kMostChunk);
 }
-
-// "cuda" of "cuda:0".
-std::string kind_of(const Device& device) { return device.name().substr(0, device.name().find(':')); }
-
-// A number or text behind the others.
-void put(std::string& out, uint64_t number) {
-  out.append(reinterpret_cast<const char*>(&number), sizeof number);
-}
-void put(std::string& out, const std::string& text) {
-  put(out, text.size());
-  out += text;
-}
-
-class Reader {
- public:
-  explicit Reader(const std::string& text) : text_(text) {}
-  uint64_t number() {
-    GPUCOMM_CHECK(at_ + sizeof(uint64_t) <= text_.size());
-    uint64_t value;
-    std::memcpy(&value, text_.data() + at_, sizeof value);
-    at_ += sizeof value;
-    return value;
-  }
-  std::string text() {
-    const uint64_t size = number();
-    GPUCOMM_CHECK(size <= text_.size() - at_);
-    at_ += size;
-    return text_.substr(at_ - size, size);
-  }
-
- private:
-  const std::string& text_;
-  size_t at_ = 0;
-};
 
 }  // namespace
 
@@ -97,15 +64,12 @@ std::byte* SharedArena::slots_to(int peer) const {
 // What a peer needs to read this rank's chunks, and to hear when this rank has read its own.
 void SharedArena::tell(int number) {
   const Peer& peer = peers_[number];
-  std::string text;
-  put(text, kind_of(*device_)), put(text, chunk_bytes_), put(text, slots_to(number) - memory_.get());
-  put(text, device_->export_memory(memory_.get()));
+  HandleText text;
+  text.put(kind_of(*device_)), text.put(chunk_bytes_), text.put(slots_to(number) - memory_.get());
+  text.put(device_->export_memory(memory_.get()));
   for (const auto* events : {&peer.filled, &peer.read})
-    for (const OwnEvent& event : *events) put(text, device_->export_event(event.get()));
-  GPUCOMM_CHECK(text.size() <= kMostHandleBytes);
-  DeviceWords::Pair& pair = words_.pairs[rank_][number];
-  std::memcpy(pair.handles, text.data(), text.size());
-  pair.handle_bytes.store(text.size(), std::memory_order_release);
+    for (const OwnEvent& event : *events) text.put(device_->export_event(event.get()));
+  text.tell(words_.pairs[rank_][number]);
   transport_->wake(number);
 }
 
@@ -117,15 +81,14 @@ bool SharedArena::meet() {
 
 bool SharedArena::meet(int number) {
   if (peers_[number].slots) return true;
-  const DeviceWords::Pair& pair = words_.pairs[number][rank_];
-  const uint64_t bytes = pair.handle_bytes.load(std::memory_order_acquire);
-  if (bytes) open(number, {pair.handles, bytes});
-  return bytes;
+  const std::string told = told_handles(words_.pairs[number][rank_]);
+  if (!told.empty()) open(number, told);
+  return !told.empty();
 }
 
 void SharedArena::open(int number, const std::string& told) {
   Peer& peer = peers_[number];
-  Reader reader(told);
+  HandleReader reader(told);
   if (const std::string kind = reader.text(); kind != kind_of(*device_))
     fail(ErrorKind::mismatch, "rank ", rank_, " of ", world_, " calls with arrays on ", device_->name(),
          ", rank ", number, " with arrays on a ", kind, ": all ranks need devices of one kind");
@@ -188,16 +151,22 @@ void SharedArena::give_back(int number, Stream stream) {
   transport_->wake(number);
 }
 
+bool SharedArena::all_taken() const {
+  for (int p = 0; p < world_; ++p)
+    if (reads(p) && to(p).read.load(std::memory_order_acquire) < peers_[p].sent) return false;
+  return true;
+}
+
 bool SharedArena::all_read() const {
   for (int p = 0; p < world_; ++p) {
     const Peer& peer = peers_[p];
-    if (!peer.sent || !transport_->gone(p).empty()) continue;
-    if (to(p).read.load(std::memory_order_acquire) < peer.sent) return false;
-    for (size_t slot = 0; slot < std::min<size_t>(peer.sent, kSlots); ++slot)
+    for (size_t slot = 0; reads(p) && slot < std::min<size_t>(peer.sent, kSlots); ++slot)
       if (!device_->done(peer.read_there[slot].get())) return false;
   }
   return true;
 }
+
+bool SharedArena::reads(int peer) const { return peers_[peer].sent && transport_->gone(peer).empty(); }
 
 void SharedArena::close() {
   for (Peer& peer : peers_) peer.filled_there.clear(), peer.read_there.clear(), peer.memory = {};

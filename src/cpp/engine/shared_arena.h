@@ -37,7 +37,8 @@ class SharedArena {
   // What reads it is enqueued on that stream.
   void give_back(int peer, Stream stream);
 
-  // Whether all chunks that were sent to live ranks have been read.
+  // Whether the reading of all chunks that were sent to live ranks is enqueued, and what of it is has ended.
+  bool all_taken() const;
   bool all_read() const;
   // Closes what it has opened: no stream uses it any more.
   void close();
@@ -57,6 +58,7 @@ class SharedArena {
   std::byte* slots_to(int peer) const;
   void tell(int peer);
   void open(int peer, const std::string& told);
+  bool reads(int peer) const;  // what was sent to it
   const DeviceWords::Pair& to(int peer) const { return words_.pairs[rank_][peer]; }
   const DeviceWords::Pair& from(int peer) const { return words_.pairs[peer][rank_]; }
 

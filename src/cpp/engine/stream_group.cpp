@@ -131,14 +131,32 @@ void StreamGroup::prepare() {
       left_behind_.push_back(std::move(held));
       held = {}, held.device = part.arrays.device;
       came_[rank] = make_event(held.device);
-      if (rank == 0) hub_ = make_stream(held.device), hub_event_ = make_event(held.device);
+      if (rank == 0) move_hub(held.device);
     }
     std::byte* const scratch = held.grow_scratch(scratch_of(*part.program, part.arrays));
     spaces_[rank] = staged_spaces(*part.program, part.arrays, scratch);
   }
-  for (const Held& one : ranks_)
+  for (size_t rank = 0; rank < parts_.size(); ++rank)
     for (const Held& other : ranks_)
-      if (moved && one.device != other.device) one.device->reach(*other.device);
+      if (ranks_[rank].device != other.device) lend(rank, *other.device, moved);
+}
+
+// What comes on the new one comes after all that the former one held.
+void StreamGroup::move_hub(const std::shared_ptr<Device>& device) {
+  OwnStream hub = make_stream(device);
+  if (hub_) device->wait(hub.get(), hub_event_.get());
+  hub_ = std::move(hub), hub_event_ = make_event(device);
+}
+
+// A rank's memory to another device's work.
+void StreamGroup::lend(size_t rank, Device& other, bool moved) const {
+  if (moved) other.reach(device(rank));
+  const Arrays& arrays = parts_[rank]->arrays;
+  if (staged(arrays)) return;
+  for (const std::byte* array : {arrays.input, static_cast<const std::byte*>(arrays.output)})
+    if (const std::string why = array ? device(rank).withholds(array) : ""; !why.empty())
+      fail(ErrorKind::unavailable, "rank ", rank, " of ", parts_.size(), " calls ",
+           describe(parts_[rank]->record), " beside ranks on ", other.name(), ", but ", why);
 }
 
 const Launches& StreamGroup::launches_of() {

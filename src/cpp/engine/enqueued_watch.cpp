@@ -1,0 +1,26 @@
+#include "engine/enqueued_watch.h"
+
+#include "engine/fate.h"
+
+namespace gpucomm {
+
+bool EnqueuedWatch::its_time() {
+  constexpr std::chrono::milliseconds kLookEvery{50};
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return false;
+  next_look_ = now + kLookEvery;
+  control_.look();
+  return true;
+}
+
+void EnqueuedWatch::check_peer(int peer) {
+  const std::string why = peer == rank_ ? "" : control_.gone(peer);
+  if (!why.empty() && why != kHasClosed) fail_lost(control_, peer, why, rank_, world_, concat("for ", what_));
+}
+
+void EnqueuedWatch::time_out(const std::string& device, double waited_s) const {
+  fail(ErrorKind::timeout, "rank ", rank_, " of ", world_, " waited ", waited_s, " s for ", what_, " on ",
+       device);
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,48 @@
+// Who waits for what is enqueued and needs other processes looks after these himself: no device notices that
+// one is gone, and NCCL not always.
+#pragma once
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/soon.h"
+#include "transports/transport.h"
+
+namespace gpucomm {
+
+// How long who closes waits for its own work, and then for NCCL.
+inline constexpr std::chrono::milliseconds kNcclFarewell{2000};
+inline constexpr const char* kNcclEnqueued = "what NCCL has enqueued";
+inline constexpr const char* kPeersEnqueued = "what other ranks have enqueued";
+
+class EnqueuedWatch {
+ public:
+  // `control`: carries the poison. `what`: is waited for.
+  EnqueuedWatch(Transport& control, int rank, int world, const char* what)
+      : control_(control), rank_(rank), world_(world), what_(what) {}
+  // Throws peer_lost where one of these ranks is gone; looks now and then only. Who has closed its
+  // communicator was through with its own part.
+  template <class Ranks>
+  void check_peers(const Ranks& peers) {
+    if (!its_time()) return;
+    for (const int peer : peers) check_peer(peer);
+  }
+  void check_everybody() {
+    if (!its_time()) return;
+    for (int peer = 0; peer < world_; ++peer) check_peer(peer);
+  }
+  // Throws that this rank has waited so long in vain.
+  [[noreturn]] void time_out(const std::string& device, double waited_s) const;
+
+ private:
+  bool its_time();
+  void check_peer(int peer);
+
+  Transport& control_;
+  int rank_, world_;
+  const char* what_;
+  std::chrono::steady_clock::time_point next_look_{};
+};
+
+}  // namespace gpucomm
