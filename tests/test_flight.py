@@ -45,11 +45,12 @@ def row(rank, sequence, call="a", state="done"):
         ([row(0, 1), row(1, 1), row(0, 2)], "a #2: ranks [0] came, ranks [1] did not"),
         ([row(0, 1), row(1, 1, state="under way")], "a #1: all ranks came, ranks [1] have not finished it"),
         ([row(0, 1), row(0, 2), row(1, 2)], "no difference"),
+        ([row(1, 1), row(1, 2)], "a #1: ranks [1] came, ranks [0] did not"),
         ([], "no difference"),
     ],
 )
 def test_first_difference(rows, sentence):
-    assert first_difference(rows).startswith(sentence)
+    assert first_difference(rows, 2).startswith(sentence)
 
 
 def test_a_timeout_writes_a_log_that_names_the_missing_rank(tmp_path, monkeypatch, capsys):

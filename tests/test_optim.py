@@ -1,5 +1,6 @@
 """DistributedOptimizer: several ranks train as one process would with the whole batch, bit for bit alike."""
 
+import time
 from functools import partial
 
 import pytest
@@ -21,8 +22,8 @@ from training import (
     wrap,
 )
 
-from gpucomm.errors import InvalidArgumentError
-from gpucomm.optim import DistributedOptimizer
+from gpucomm.errors import InvalidArgumentError, MismatchError
+from gpucomm.optim import DistributedOptimizer, LayerwiseBSP
 
 
 @pytest.mark.parametrize("make", [SGD, ADAMW], ids=["sgd", "adamw"])
@@ -225,6 +226,27 @@ def test_wrapping_again_retires_the_older_wrapper():
         return weights(model)
 
     assert_same(on_ranks(2, body), train(None, steps=1))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "bad", "text"),
+    [
+        (DistributedOptimizer, {"merge": "25MBit"}, "merge must be"),
+        (DistributedOptimizer, {"exchange": "int9"}, "rank 1 differs"),
+        (DistributedOptimizer, {"algorithm": "rign"}, "rank 1 differs"),
+        (LayerwiseBSP, {"algorithm": "rign"}, "rign"),
+        (LayerwiseBSP, {"root": 2}, "root must be"),
+    ],
+)
+def test_a_bad_argument_of_one_rank_is_told_to_all(wrap, bad, text):
+    def body(comm):
+        model = here(MLP)
+        optimizer, begin = SGD(model.parameters()), time.monotonic()
+        with pytest.raises((InvalidArgumentError, MismatchError), match=text) as caught:
+            wrap(optimizer, model, comm, **(bad if comm.rank == 1 else {}))
+        assert "rank 1" in str(caught.value) and time.monotonic() - begin < 1
+
+    on_ranks(2, body)
 
 
 def conv():

@@ -11,6 +11,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -532,7 +533,10 @@ def partly_resharded(comm):
 
 def two_dimensions(comm):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "shard"))
-    fsdp.use(sharded(mesh), comm.split(comm.rank // 2), replicate=comm.split(comm.rank % 2))
+    inside, across = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
+    with pytest.raises(InvalidArgumentError, match="torch all-reduces itself"):
+        fsdp.use(sharded(mesh), inside)
+    fsdp.use(sharded(mesh), inside, replicate=across)
 
 
 def states_of_others(comm):
@@ -588,7 +592,7 @@ def by_an_optimizer(comm):
         (other_order, InvalidArgumentError, r"\[0, 1, 2, 3\], but the communicator has \[0, 2, 1, 3\]"),
         (wide, UnsupportedTypeError, r"all_gather='zfp:8' does not take .* sent as torch.float64"),
         (partly_resharded, InvalidArgumentError, r"reshard_after_forward=True or False"),
-        (two_dimensions, InvalidArgumentError, r'replicate= give fully_shard .* mesh\["shard"\]'),
+        (two_dimensions, InvalidArgumentError, r'give fully_shard .* mesh\["shard"\], and use'),
         (
             states_of_others,
             InvalidArgumentError,
@@ -610,6 +614,20 @@ def test_what_can_not_work_is_a_sentence(world, body, error, text):
             body(comm)
 
     world.run(caught)
+
+
+def refused_by_one(comm):
+    join_torch(comm)
+    model = sharded(groups_of(comm, 4)[0])
+    begin = time.monotonic()
+    with pytest.raises((InvalidArgumentError, MismatchError), match=r"unknown codec 'zip'.*rank 1"):
+        fsdp.use(model, comm, all_gather="zip" if comm.rank == 1 else "int8", algorithm=RING)
+    assert comm.rank == 1 or time.monotonic() - begin < 1
+
+
+def test_a_bad_argument_of_one_rank_is_told_to_all():
+    with gpucomm.local(4) as world:
+        world.run(refused_by_one)
 
 
 def learnt(comm, codecs, steps):

@@ -57,7 +57,8 @@ class Communicator(_core.Communicator):
 
     def _refused(self, call: str, error: Error) -> Error:
         """The error of a bad argument, with this rank; the others, who may wait in the call, are told."""
-        told = type(error)(f"{error} (rank {self.rank} of {self.world})")
+        text, place = str(error), f"rank {self.rank} of {self.world}"
+        told = error if place in text else type(error)(f"{text} ({place})")
         self._refuse(call, str(told))
         return told
 

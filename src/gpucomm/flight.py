@@ -43,11 +43,12 @@ def dump(rows: Sequence[Row], rank: int, world: int, identity: int, error: str) 
     return path
 
 
-def first_difference(rows: Sequence[Row]) -> str:
+def first_difference(rows: Sequence[Row], world: int) -> str:
     """Compares the ranks' calls in order.
 
     Args:
         rows: of one communicator, of one log or several together.
+        world: its ranks; one without rows has made no call.
 
     Returns:
         A sentence that names the first call that the ranks do not share: a different one, one that a rank
@@ -57,15 +58,15 @@ def first_difference(rows: Sequence[Row]) -> str:
     calls: dict[int, dict[int, Row]] = {}
     for row in rows:
         calls.setdefault(row["sequence"], {})[row["rank"]] = row
-    ranks = sorted({row["rank"] for row in rows})
     # A log remembers a bounded number of calls: what only some still remember says nothing.
-    start = max((min(s for s, by in calls.items() if rank in by) for rank in ranks), default=0)
+    known = {row["rank"] for row in rows}
+    start = max((min(s for s, by in calls.items() if rank in by) for rank in known), default=0)
     for sequence in sorted(s for s in calls if s >= start):
         by_rank = calls[sequence]
         texts = {rank: row["call"] for rank, row in by_rank.items()}
         if len(set(texts.values())) > 1:
             return "the ranks differ in call " + "; ".join(f"rank {r}: {t}" for r, t in sorted(texts.items()))
-        late = [r for r in ranks if r not in by_rank]
+        late = [r for r in range(world) if r not in by_rank]
         if late:
             return f"{next(iter(texts.values()))}: ranks {sorted(texts)} came, ranks {late} did not"
         busy = [r for r, row in sorted(by_rank.items()) if row["state"] != "done"]
@@ -97,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
             print(f"communicator {name}, {logs[name][0]['world']} ranks:")
         rows = _known(logs[name])
         _print_last(rows)
-        sentence = first_difference(rows)
+        sentence = first_difference(rows, logs[name][0]["world"])
         print(sentence)
         found.append({"communicator": name, "calls": rows, "first_difference": sentence})
     if args.json:

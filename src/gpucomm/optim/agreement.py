@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucomm.errors import MismatchError
+from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.optim.members import Member
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
-__all__ = ["require_same_layout"]
+__all__ = ["require_same_layout", "telling"]
 
 _DIGEST_BYTES = 32
 
@@ -34,6 +35,25 @@ def _record(members: Sequence[Member], buckets: Sequence[Sequence[Member]], sett
 def _in_words(rank: int, record: bytes) -> str:
     buckets, tensors, elements = np.frombuffer(record[_DIGEST_BYTES:], np.int64)
     return f"rank {rank} has {tensors} parameters of {elements} elements in {buckets} buckets"
+
+
+@contextmanager
+def telling(comm: Communicator, call: str) -> Iterator[None]:
+    """Tells the other ranks, who may wait for this one in what `call` sends, of a bad argument found here.
+
+    Args:
+        comm: the ranks.
+        call: what they all call, for the texts.
+
+    Raises:
+        InvalidArgumentError, UnsupportedTypeError: as in the block, with this rank.
+    """
+    try:
+        yield
+    except (InvalidArgumentError, UnsupportedTypeError) as error:
+        if not hasattr(comm, "_refused"):  # what was bad is the communicator
+            raise
+        raise comm._refused(call, error) from error.__cause__
 
 
 def require_same_layout(

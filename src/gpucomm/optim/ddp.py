@@ -13,6 +13,7 @@ import torch
 from gpucomm import exchange as exchanges
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Handle, Part
+from gpucomm.optim.agreement import telling
 from gpucomm.optim.streams import Beside
 
 if TYPE_CHECKING:
@@ -49,6 +50,16 @@ def use(
     Raises:
         InvalidArgumentError: not such a model, another number of ranks, or a bad exchange or algorithm.
     """
+    with telling(comm, "ddp.use"):
+        how = _create(model, comm, exchange, algorithm, segments)
+    hook = BucketHook(model.module, comm, how)
+    model.register_comm_hook(hook, _run)
+    return hook
+
+
+def _create(
+    model: Any, comm: Communicator, exchange: str, algorithm: str, segments: int | None
+) -> exchanges.Exchange:
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise InvalidArgumentError(
             f"[ddp] model must be a DistributedDataParallel, got {type(model).__name__} "
@@ -63,9 +74,7 @@ def use(
     for name, param in model.module.named_parameters():
         if param.requires_grad:
             how.require(param.dtype, name)
-    hook = BucketHook(model.module, comm, how)
-    model.register_comm_hook(hook, _run)
-    return hook
+    return how
 
 
 def _run(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text

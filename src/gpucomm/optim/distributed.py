@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucomm import exchange as exchanges
 from gpucomm import merge as merging
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.optim.agreement import require_same_layout
+from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.closure import with_global_loss
 from gpucomm.optim.members import Member, find_members, plan_buckets
 from gpucomm.optim.owners import claim
@@ -57,9 +57,21 @@ class DistributedOptimizer(WrappedOptimizer):
         algorithm: str = "auto",
         segments: int | None = None,
     ) -> None:
-        super().__init__(optimizer)
         require_arguments(model, comm)
-        merging.parse(merge)
+        with telling(comm, "DistributedOptimizer"):
+            super().__init__(optimizer)
+            merging.parse(merge)
+            self._wrap(model, comm, merge, exchange, algorithm, segments)
+
+    def _wrap(
+        self,
+        model: Any,
+        comm: Communicator,
+        merge: str,
+        exchange: str,
+        algorithm: str,
+        segments: int | None,
+    ) -> None:
         self.comm = comm
         self._model = model
         self._merge = merge
@@ -141,7 +153,8 @@ class DistributedOptimizer(WrappedOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, takes its parameters from rank 0 and plans the buckets anew; on all ranks at once."""
         self.inner.add_param_group(param_group)
-        self._adopt(*self._plan())
+        with telling(self.comm, "add_param_group"):
+            self._adopt(*self._plan())
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
-from gpucomm.optim.agreement import require_same_layout
+from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.members import find_members, plan_buckets
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
@@ -57,8 +57,12 @@ class LayerwiseBSP(WrappedOptimizer):
         algorithm: str = "auto",
         segments: int | None = None,
     ) -> None:
-        super().__init__(optimizer)
         require_arguments(model, comm)
+        with telling(comm, "LayerwiseBSP"):
+            super().__init__(optimizer)
+            self._wrap(model, comm, root, algorithm, segments)
+
+    def _wrap(self, model: Any, comm: Communicator, root: int, algorithm: str, segments: int | None) -> None:
         for collective in ("reduce", "broadcast"):
             name = "direct" if algorithm == "auto" else algorithm
             _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.optim.agreement import telling
 from gpucomm.optim.fsdp.collectives import AllGather, Lane, ReduceScatter, Replicas
 from gpucomm.optim.fsdp.groups import Group, find_groups
 from gpucomm.optim.fsdp.handle import Handle
@@ -63,14 +64,16 @@ def use(
         UnsupportedTypeError: a codec does not take the parameters' dtype.
         MismatchError: the ranks do not say the same.
     """
-    groups = find_groups(model)
-    _require_ranks(groups, comm, replicate)
-    gather, scatter, reduce = (Route(codec, algorithm) for codec in (all_gather, reduce_scatter, all_reduce))
-    for group in groups:
-        _require_dtypes(gather, group.gathered_dtypes(), "all_gather")
-        _require_dtypes(scatter, group.reduced_dtypes(), "reduce_scatter")
-        if replicate is not None:
-            _require_dtypes(reduce, group.reduced_dtypes(), "all_reduce")
+    with telling(comm, "fsdp.use"):
+        groups = find_groups(model)
+        _require_ranks(groups, comm, replicate)
+        codecs = (all_gather, reduce_scatter, all_reduce)
+        gather, scatter, reduce = (Route(codec, algorithm) for codec in codecs)
+        for group in groups:
+            _require_dtypes(gather, group.gathered_dtypes(), "all_gather")
+            _require_dtypes(scatter, group.reduced_dtypes(), "reduce_scatter")
+            if replicate is not None:
+                _require_dtypes(reduce, group.reduced_dtypes(), "all_reduce")
     meter = Meter(comm)
     lanes = [Lane(comm, meter, gather), Lane(comm, meter, scatter)]
     if replicate is not None:
@@ -121,10 +124,11 @@ def _require_ranks(groups: Sequence[Group], comm: Communicator, replicate: Commu
                 f"[fsdp] {group} is sharded over torch's ranks {ranks}, but the communicator has {there}: "
                 f"they must be the same, in the same order (rank {comm.rank} of {comm.world})"
             )
-        if replicate is not None and group.replicates:
+        if group.replicates:
             raise InvalidArgumentError(
-                f"[fsdp] {group} is sharded over a mesh of two dimensions, so torch all-reduces itself: with "
-                'replicate= give fully_shard the dimension of the shards alone, as in mesh["shard"]'
+                f"[fsdp] {group} is sharded over a mesh of two dimensions, so torch all-reduces itself: give "
+                'fully_shard the dimension of the shards alone, as in mesh["shard"], and use() the ranks of '
+                "the other one as replicate="
             )
 
 
