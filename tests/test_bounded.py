@@ -11,7 +11,7 @@ from ranks import run_ranks
 
 from gpucomm import Communicator, _core, bounded
 from gpucomm.bounded import Bounded
-from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 
 SLOW, FAST = 1e7, 1e12  # bytes a second
 
@@ -160,6 +160,20 @@ def test_one_codec_only_out_and_scale() -> None:
     norms = sum(np.linalg.norm(x) for x in given)
     assert found[0].codec == "int8"
     assert np.linalg.norm(found[0].result - sum(given)) <= found[0].error * norms + 1e-3
+
+
+@pytest.mark.parametrize("odd", [{"max_rel_err": 0.101}, {"max_rel_err": 0.1, "codec": "int8"}])
+def test_ranks_that_say_something_else_are_told(odd: dict[str, Any]) -> None:
+    def body(comm: Communicator) -> bool:
+        x = contribution(comm.rank, 5000, "normal")
+        how = odd if comm.rank == 1 else {"max_rel_err": 0.1, "codec": "int4" if "codec" in odd else None}
+        with pytest.raises(MismatchError, match=rf"rank {comm.rank} of 3 has max_rel_err=0\.1"):
+            comm.all_reduce(x, **how)
+        untouched = bool((x == contribution(comm.rank, 5000, "normal")).all())
+        comm.barrier()
+        return untouched
+
+    assert run_ranks(3, body) == [True] * 3
 
 
 def test_what_is_not_finite_travels_as_it_is() -> None:

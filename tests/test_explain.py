@@ -52,6 +52,15 @@ def test_a_given_model_starts_nothing(capsys, tmp_path):
     assert len(json.loads((tmp_path / "rows.json").read_text())) == 8
 
 
+@pytest.mark.parametrize(
+    ("size", "said"), [("1M", "links get fewer messages"), ("3M", "predicted for 4 MiB: ")]
+)
+def test_what_the_taken_one_and_its_price_are_by(size, said, capsys):
+    links = "switch:1Gbit,latency=0.1ms,overhead=20us"
+    assert cli.main(["explain", "all_reduce", "--bytes", size, "--ranks", "3", "--links", links]) == 0
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective_is_measured_rightly(collective, monkeypatch):

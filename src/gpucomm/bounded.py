@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.errors import InvalidArgumentError
+from gpucomm.errors import InvalidArgumentError, MismatchError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -109,13 +110,15 @@ def all_reduce(
 
     Raises:
         InvalidArgumentError: max_rel_err is not above 0, or another argument does not go with it.
+        MismatchError: the ranks do not say the same max_rel_err and codec; on all of them, before x is sent,
+            and the communicator stays open.
         Error: as `Communicator.all_reduce`.
     """
     _check(comm, max_rel_err, op, others)
     specs = _SPECS if codec is None else (_core.Codec(codec).spec,)
     how: dict[str, Any] = {"timeout": timeout, "stream": stream}
     with _core.Meter() as meter:
-        sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, how)
+        sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, max_rel_err, how)
         codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
         choices = _choices(comm, x, max_rel_err, codecs, sizes, timeout)
         choice = min(choices, key=lambda choice: choice.cost)
@@ -147,13 +150,29 @@ def _summed(comm: Communicator, values: Any, timeout: float | None) -> Any:
     return comm.all_reduce(values, algorithm="one_shot", segments=1, timeout=timeout)
 
 
-def _agree(comm: Communicator, x: Any, scale: float, specs: tuple[str, ...], how: dict[str, Any]) -> _Sizes:
+def _agree(
+    comm: Communicator, x: Any, scale: float, specs: tuple[str, ...], most: float, how: dict[str, Any]
+) -> _Sizes:
     blocks = sorted({1, *(int(_core.Codec(spec).traits["block"]) for spec in specs)})
     dtype, count, *found = comm._norms(x, blocks, **how)
-    norm, largest, *of_blocks = _summed(comm, np.array(found) * scale, how["timeout"]).tolist()
+    said = f"max_rel_err={most!r} and codec {' or '.join(specs)}"
+    mine = _digest(said)
+    summed = _summed(comm, np.concatenate([np.array(found) * scale, mine]), how["timeout"])
+    if (summed[-len(mine) :] != comm.world * mine).any():
+        raise MismatchError(f"the ranks do not say the same: rank {comm.rank} of {comm.world} has {said}")
+    norm, largest, *of_blocks = summed[: -len(mine)].tolist()
     # A sum of n positive terms is off by at most n 2^-53 of it, in whatever order; its root by half of that.
     rounding = (count + 2 * comm.world + 16) * 2.0**-52
     return _Sizes(count, dtype, norm, largest, dict(zip(blocks, of_blocks, strict=True)), rounding)
+
+
+def _digest(text: str) -> Any:
+    """Numbers whose sums over the ranks are exact, and as many times a rank's own only where all are alike.
+
+    For then their variance, the mean of the squares less the square of the mean, is 0.
+    """
+    bits = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=6).digest(), np.uint16).astype(float)
+    return np.concatenate([bits, bits**2])
 
 
 def _codecs(
