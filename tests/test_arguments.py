@@ -449,6 +449,29 @@ def test_a_refused_call_has_not_multiplied(alone, how):
     assert (x == 1).all()
 
 
+@pytest.mark.parametrize(
+    ("collective", "odd"),
+    [
+        ("all_reduce", {"algorithm": "linear_pipeline"}),
+        ("all_reduce", {"op": "sum", "scale": None}),
+        ("all_reduce", {"algorithm": "coded_ring", "codec": "int8"}),
+        ("reduce", {"algorithm": "linear_pipeline"}),
+        ("reduce", {"op": "max", "scale": None}),
+    ],
+)
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_a_mismatch_has_not_multiplied(collective, odd, count):
+    def body(comm):
+        x, root = np.arange(count, dtype=np.float32), [0] if collective == "reduce" else []
+        how = {"op": "premul_sum", "scale": 3.0, "algorithm": "direct"} | (odd if comm.rank else {})
+        with pytest.raises(MismatchError, match="do not make the same call"):
+            getattr(comm, collective)(x, *root, **how)
+            comm.barrier()  # who only sends does not wait
+        return (x == np.arange(count)).all()
+
+    assert run_ranks(2, body) == [True, True]
+
+
 def test_timeouts_may_be_longer_than_clocks_count(alone):
     assert alone.all_reduce(np.ones(3), timeout=1e30).tolist() == [1, 1, 1]
     run_ranks(2, lambda comm: comm.barrier(timeout=1e10))

@@ -2,12 +2,14 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <cstring>
 
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
+#include "reduce/scale.h"
 
 namespace py = pybind11;
 
@@ -64,10 +66,22 @@ void PyCommunicator::check_codec(const Shape& call) {
          "': what is coded can only be summed (sum, mean, premul_sum)");
 }
 
+// Of products that are not made yet, from the largest factor: rounding keeps their order.
+static double largest_product(Dtype dtype, double most, double factor) {
+  std::array<std::byte, sizeof most> product;
+  const auto as_float = static_cast<float>(most);
+  if (dtype == Dtype::float64)
+    std::memcpy(product.data(), &most, sizeof most);
+  else
+    narrow(dtype, &as_float, 1, product.data());
+  scale(dtype, product.data(), product.data(), 1, factor);
+  return max_abs(dtype, product.data(), 1);
+}
+
 // The codec of a call; null where the choice is ours and coding does not pay. One that needs the largest
 // magnitude of all ranks first gets it, in a small call of its own that is waited for.
 std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::string& spec,
-                                                       const std::byte* input, size_t count, Seconds limit) {
+                                                       const Arrays& arrays, size_t count, Seconds limit) {
   const std::shared_ptr<const Codec> codec = known_codec(spec).codec;
   call.codec = codec;
   check_codec(call);
@@ -83,7 +97,8 @@ std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::st
   double most;
   {
     py::gil_scoped_release released;
-    most = max_abs(call.dtype, input, count);
+    most = max_abs(call.dtype, arrays.input, count);
+    if (arrays.factor) most = largest_product(call.dtype, most, *arrays.factor);
   }
   prepare(call, [&] { agree_on_largest(&most, 1, limit); });
   return codec->agreed(most, core_->world());

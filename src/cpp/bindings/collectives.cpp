@@ -247,7 +247,7 @@ py::object PyCommunicator::issue(Shape& shape, Arrays arrays, py::object x, py::
   if (chooses && options.codec) shape.asked = known_codec(*options.codec).codec;
   if (chooses && !core_->links_known()) measure_links(shape, limit);
   if (options.codec)
-    shape.codec = codec_for(shape, *options.codec, arrays.input, Array(x, "x", true).count(), limit);
+    shape.codec = codec_for(shape, *options.codec, arrays, Array(x, "x", true).count(), limit);
   if (chooses && shape.codec) measure_coding(shape, limit);
   if (preparing_) shape = own(std::move(shape));
   return begin(shape, arrays, std::move(x), std::move(result), options, limit);
@@ -300,8 +300,12 @@ py::object PyCommunicator::fold(Shape& call, py::object x, const Array& in, py::
   if (scale || !options.error.is_none()) check_call(call, x, out.is_none() ? x : out, options);
   if (out.is_none()) {
     check_writable(in, "x", ": pass out= to leave it as it is");
-    multiply(in, in, scale, options);
-    return issue(call, {in.data(), in.data()}, x, x, options);
+    Arrays arrays{in.data(), in.data()};
+    if (in.on_host())
+      arrays.factor = scale;
+    else
+      multiply(in, in, scale, options);
+    return issue(call, arrays, x, x, options);
   }
   const Array to(out, "out", true);
   check_out(in, to, in.count(), in.data(), in.bytes());

@@ -222,7 +222,7 @@ class PyCommunicator {
   DeviceWay message_way();
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
-  std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const std::byte* input,
+  std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const Arrays& arrays,
                                          size_t count, Seconds limit);
   NormSums norms_on_device(Squared of, const Array& x, const Options& options);
   std::unique_ptr<DeviceNorms> begin_norms(std::shared_ptr<Device> device, Stream stream);

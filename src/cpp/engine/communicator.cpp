@@ -3,10 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "engine/device_steps.h"
 #include "engine/progress.h"
+#include "reduce/scale.h"
 
 namespace gpucomm {
 namespace {
@@ -156,6 +158,7 @@ bool Communicator::under_way(Work& work, bool& moved) {
     silent_.store(on_device_->silent(), std::memory_order_relaxed);
     return !on_device_->done();
   }
+  if (work.meets && !met(work)) return true;
   moved = work.execution.advance();
   return !work.execution.done() || !transport_->flush(kEverybody);
 }
@@ -201,7 +204,30 @@ void Communicator::begin(Work& work) {
   grow_scratch(work.program->scratch_bytes);
   if (work.turn.round) work.begun = Clock::now();
   work.execution.start(*work.program, *transport_, work.arrays, scratch_.get(), work.sequence);
+  const Shape& shape = work.program->shape;
+  // Of reduce_scatter no rank works in place.
+  if (shape.op == Op::premul_sum && shape.collective != Collective::reduce_scatter)
+    world_ > 1 ? meet(work) : multiply(work);
   transport_->announce(work.execution.record());
+}
+
+// Whatever the others do, a mismatch must leave x as it is.
+void Communicator::meet(Work& work) {
+  if (!meeting_) meeting_.emplace(meeting_shape(), nodes_, rank_);
+  meeting_->start(*transport_, {}, work.sequence, work.program.get());
+  work.meets = true;
+}
+
+bool Communicator::met(Work& work) {
+  if (!meeting_->advance()) return false;
+  work.meets = false;
+  multiply(work);
+  return true;
+}
+
+void Communicator::multiply(const Work& work) {
+  const auto& [arrays, shape] = std::tie(work.arrays, work.program->shape);
+  if (arrays.factor) scale(shape.dtype, arrays.output, arrays.input, shape.count, *arrays.factor);
 }
 
 void Communicator::learn(Work& work) {

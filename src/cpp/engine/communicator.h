@@ -17,6 +17,7 @@
 #include "engine/point_to_point.h"
 #include "engine/programs.h"
 #include "engine/refusals.h"
+#include "engine/side_call.h"
 
 namespace gpucomm {
 
@@ -30,7 +31,7 @@ struct Work : Pending {
   Arrays arrays;
   uint64_t sequence = 0;
   Execution execution;
-  bool started = false;
+  bool started = false, meets = false;  // meets: the ranks find out that all have come
   std::shared_ptr<Meter::Count> meter;  // of the thread that made the call
   uint64_t sent_before = 0;             // what the transport had sent at its start
 };
@@ -171,6 +172,9 @@ class Communicator : public Drivable {
   void begin(Work& work);
   void begin_on_device(Work& work);
   bool under_way(Work& work, bool& moved);
+  void meet(Work& work);
+  bool met(Work& work);
+  static void multiply(const Work& work);
   void check_calls(bool done, std::optional<Seconds> expired);
   void learn(Work& work);
   void count(const Work& work);
@@ -197,6 +201,7 @@ class Communicator : public Drivable {
   std::deque<std::shared_ptr<Work>> queue_;
   Programs programs_;
   std::shared_ptr<Work> spare_;
+  std::optional<SideCall> meeting_;  // from the first call that needs it
   Aligned scratch_;
   std::optional<DeviceWay> way_;
   NcclSource nccl_;

@@ -12,12 +12,6 @@ namespace {
 // abort() returns within a second, of which NCCL's may take a half.
 constexpr std::chrono::milliseconds kCallsAfterFault{300};
 
-Shape side_shape(Collective collective, Dtype dtype, size_t count, const char* algorithm) {
-  Shape shape{.collective = collective, .dtype = dtype, .count = count, .segments = 1};
-  shape.in_place = collective != Collective::all_to_all, shape.algorithm = algorithm;
-  return shape;
-}
-
 }  // namespace
 
 NcclCalls::NcclCalls(std::shared_ptr<Transport> transport, NcclSource source, std::vector<int> nodes,
@@ -27,7 +21,7 @@ NcclCalls::NcclCalls(std::shared_ptr<Transport> transport, NcclSource source, st
       nodes_(std::move(nodes)),
       rank_(rank),
       watch_(*transport_, rank, static_cast<int>(nodes_.size()), kNcclEnqueued),
-      meeting_(side_shape(Collective::all_reduce, Dtype::float32, 0, "one_shot"), nodes_, rank) {}
+      meeting_(meeting_shape(), nodes_, rank) {}
 
 NcclCalls::~NcclCalls() {
   fault();

@@ -1,11 +1,19 @@
 // A call on host memory in the course of another one, on the same channel: how ranks settle something before
-// they enqueue on their devices.
+// they enqueue on their devices, or change their arrays.
 #pragma once
 #include <utility>
 
 #include "engine/execution.h"
 
 namespace gpucomm {
+
+inline Shape side_shape(Collective collective, Dtype dtype, size_t count, const char* algorithm) {
+  Shape shape{.collective = collective, .dtype = dtype, .count = count, .segments = 1};
+  shape.in_place = collective != Collective::all_to_all, shape.algorithm = algorithm;
+  return shape;
+}
+// Of a call that moves nothing: when it has ended, all ranks have come to it.
+inline Shape meeting_shape() { return side_shape(Collective::all_reduce, Dtype::float32, 0, "one_shot"); }
 
 class SideCall {
  public:
