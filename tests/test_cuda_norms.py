@@ -103,3 +103,11 @@ def test_what_is_no_number_shows(library: Any, dtype: str) -> None:
         parts = parts_of(library, dtype, x, sum(BLOCKS))
         assert np.array_equal(parts[:, :-1].sum(0), np.full(len(BLOCKS), expected), equal_nan=True)
         assert np.array_equal(parts[:, -1].max(), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("values", [(np.nan, 1), (1, np.nan), (np.nan, np.inf), (np.nan, np.nan)])
+def test_what_is_no_number_stays(library: Any, values: tuple[float, float]) -> None:
+    parts = None
+    for value in values:
+        parts = parts_of(library, "float32", placed(np.full(3, value, np.float32), 0), 1, parts=parts)
+    assert parts is not None and np.isnan(parts[0, -1])

@@ -184,8 +184,8 @@ struct Squares {
     const uint32_t most = ex.max([&](unsigned lane) { return own[lane].largest; });
     ex.each([&](unsigned lane) {
       std::byte* const at = part + offsetof(NormSums, largest);
-      const double value = blocks::float_of(most);
-      if (lane == 0 && !(value <= load<double>(at))) store(at, value);
+      const double value = blocks::float_of(most), stored = load<double>(at);
+      if (lane == 0 && stored == stored && !(value <= stored)) store(at, value);  // NaN stays
     });
   }
 
