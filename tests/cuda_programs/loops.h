@@ -36,6 +36,11 @@ class LoopsOver {
   }
 
   template <class Call>
+  void each_together(const Call& call) const {
+    each(call);
+  }
+
+  template <class Call>
   bool any(const Call& call) const {
     bool found = false;
     each([&](unsigned lane) { found |= call(lane); });

@@ -36,8 +36,9 @@ GPUCOMM_PROGRAM uint32_t load_codes(const std::byte* at, unsigned byte, unsigned
   if constexpr (kFull) {
     codes = load<uint32_t>(at + byte);
   } else {
-    for (unsigned i = 0; i < 4 && byte + i < count; ++i)
-      codes |= static_cast<uint32_t>(load<uint8_t>(at + byte + i)) << (8 * i);
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      if (byte + i < count) codes |= static_cast<uint32_t>(load<uint8_t>(at + byte + i)) << (8 * i);
   }
   return codes;
 }
@@ -46,8 +47,9 @@ GPUCOMM_PROGRAM void store_codes(std::byte* at, unsigned byte, unsigned count, u
   if constexpr (kFull) {
     store(at + byte, codes);
   } else {
-    for (unsigned i = 0; i < 4 && byte + i < count; ++i)
-      store(at + byte + i, static_cast<uint8_t>(codes >> (8 * i)));
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      if (byte + i < count) store(at + byte + i, static_cast<uint8_t>(codes >> (8 * i)));
   }
 }
 

@@ -14,7 +14,7 @@ struct Cast {
   template <bool kFull>
   GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {
     if constexpr (kFull) return load<Words2>(message.bytes + 2 * tile.index(lane));
-    const Words4 raw = cuda::fetch<false>(coded(message), tile.index(lane));
+    const Words4 raw = cuda::fetch<Access::some>(coded(message), tile.index(lane));
     return {raw.at[0], raw.at[1]};
   }
 
@@ -28,7 +28,8 @@ struct Cast {
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM void encode(const Exec& ex, Shared&, typename Exec::template Lanes<Four>& x,
                               const Tile& tile, const Message& message, Status*) const {
-    ex.each([&](unsigned lane) { put<kFull>(coded(message), tile.index(lane), narrow(kCoded, x[lane])); });
+    constexpr Access kAccess = kFull ? Access::as_one : Access::some;
+    ex.each([&](unsigned lane) { put<kAccess>(coded(message), tile.index(lane), narrow(kCoded, x[lane])); });
   }
 
   static GPUCOMM_PROGRAM Dense coded(const Message& message) {

@@ -4,9 +4,9 @@
 
 namespace gpucomm::cuda {
 
-template <bool kFull>
+template <Access kAccess>
 GPUCOMM_PROGRAM void convert_four(const Dense& from, const Dense& to, size_t index) {
-  put<kFull>(to, index, narrow(to.kind, widen(from.kind, fetch<kFull>(from, index))));
+  put<kAccess>(to, index, narrow(to.kind, widen(from.kind, fetch<kAccess>(from, index))));
 }
 
 template <class Exec>
@@ -16,7 +16,8 @@ GPUCOMM_PROGRAM void convert_tiles(const Exec& ex, const Dense& from, const Dens
   for (size_t tile = ex.warp(); tile < tiles; tile += ex.warps())
     ex.each([&](unsigned lane) {
       const size_t index = tile * kTile + lane * kPerLane;
-      tile < full ? convert_four<true>(from, to, index) : convert_four<false>(from, to, index);
+      tile < full ? convert_four<Access::as_one>(from, to, index)
+                  : convert_four<Access::some>(from, to, index);
     });
 }
 

@@ -26,29 +26,36 @@ struct Fixed {
   static GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) {
     const std::byte* at = message.bytes + tile.number * kTile * kWords + lane * sizeof(Raw);
     Raw raw;
-    if constexpr (kFull && kWords > 1) {
+    if constexpr (kFull && kWords == 1) {
+      raw.at[0] = load<uint32_t>(at);
+    } else if constexpr (kFull) {
       for (unsigned i = 0; i < kWords; i += 2) {
         const auto words = load<Words2>(at + 4 * i);
         raw.at[i] = words.at[0], raw.at[i + 1] = words.at[1];
       }
     } else {
-      for (unsigned i = 0; i < kWords; ++i) raw.at[i] = load_codes<kFull>(at, 4 * i, left(tile, lane));
+      raw = {};
+      for (unsigned i = 0; i < kPerLane; ++i)
+        if (i < left(tile, lane)) set(raw, i, static_cast<uint32_t>(load<T>(at + i * sizeof(T))));
     }
     return raw;
   }
   template <bool kFull>
   static GPUCOMM_PROGRAM void put(const Message& message, const Tile& tile, unsigned lane, const Raw& raw) {
     std::byte* at = message.bytes + tile.number * kTile * kWords + lane * sizeof(Raw);
-    if constexpr (kFull && kWords > 1) {
+    if constexpr (kFull && kWords == 1) {
+      store(at, raw.at[0]);
+    } else if constexpr (kFull) {
       for (unsigned i = 0; i < kWords; i += 2) store(at + 4 * i, Words2{raw.at[i], raw.at[i + 1]});
     } else {
-      for (unsigned i = 0; i < kWords; ++i) store_codes<kFull>(at, 4 * i, left(tile, lane), raw.at[i]);
+      for (unsigned i = 0; i < kPerLane; ++i)
+        if (i < left(tile, lane)) store(at + i * sizeof(T), get(raw, i));
     }
   }
-  // The lane's coded bytes.
+  // The lane's elements.
   static GPUCOMM_PROGRAM unsigned left(const Tile& tile, unsigned lane) {
     const unsigned begin = lane * kPerLane;
-    return tile.count > begin ? (tile.count - begin) * kWords : 0;
+    return tile.count > begin ? tile.count - begin : 0;
   }
 
   static GPUCOMM_PROGRAM T get(const Raw& raw, unsigned i) {
@@ -102,8 +109,9 @@ struct AddCoded {
     walk<Fixed<T>::kTiles>(ex, Dense{into, count, Kind::float32, true}, *this);
   }
 
-  template <unsigned kTiles, bool kFull>
+  template <unsigned kTiles, Access kAccess>
   GPUCOMM_PROGRAM void run(size_t first) const {
+    constexpr bool kFull = kAccess != Access::some;
     typename Exec::template Lanes<typename Fixed<T>::Raw> a[kTiles], b[kTiles];
     const auto tile = [&](unsigned t) {
       const size_t left = count - (first + t) * kTile;

@@ -38,6 +38,7 @@ struct Integers {
   static GPUCOMM_PROGRAM uint32_t load_nibbles(const std::byte* codes, const Tile& tile, unsigned lane) {
     uint32_t nibbles = 0;
     const unsigned half = (tile.count + 1) / 2;
+#pragma unroll 1
     for (unsigned i = 0, at = lane * kPerLane; i < kPerLane && at < tile.count; ++i, ++at) {
       const uint32_t byte = load<uint8_t>(codes + (at < half ? at : at - half));
       nibbles |= (at < half ? byte & 15 : byte >> 4) << (8 * i);
@@ -74,14 +75,13 @@ struct Integers {
     const float inverse = 1.0f / Levels::value_of(step);
     std::byte* const codes = message.bytes + tile.number * kBlockBytes;
     ex.each([&](unsigned lane) {
-      const uint32_t word = quantised(x[lane], inverse);
-      if constexpr (kBits == 8)
-        store_codes<kFull>(codes, lane * kPerLane, tile.count, word);
-      else
-        shared.words[ex.warp_in_block()][lane] = word;
       if (lane == 0) store_scale<2>(scales(message), tile.number, step);
+      if (kBits == 8) store_codes<kFull>(codes, lane * kPerLane, tile.count, quantised(x[lane], inverse));
     });
-    if constexpr (kBits == 4) join<kFull>(ex, shared.words[ex.warp_in_block()], tile, codes);
+    if (kBits == 8) return;
+    uint32_t* const words = shared.words[ex.warp_in_block()];
+    ex.each_together([&](unsigned lane) { words[lane] = quantised(x[lane], inverse); });
+    join<kFull>(ex, words, tile, codes);
   }
   static GPUCOMM_PROGRAM uint32_t quantised(const Four& x, float inverse) {
     uint32_t word = 0;
@@ -94,7 +94,7 @@ struct Integers {
   template <bool kFull, class Exec>
   static GPUCOMM_PROGRAM void join(const Exec& ex, const uint32_t* words, const Tile& tile,
                                    std::byte* codes) {
-    ex.each([&](unsigned lane) {
+    ex.each_together([&](unsigned lane) {
       if constexpr (kFull) {
         if (lane < 16) store(codes + 4 * lane, words[lane] | words[lane + 16] << 4);
         return;
@@ -103,6 +103,7 @@ struct Integers {
         return at < tile.count ? words[at / 4] >> (8 * (at % 4)) & 15 : 0;
       };
       const unsigned half = (tile.count + 1) / 2;
+#pragma unroll 1
       for (unsigned at = lane; at < half; at += kLanes)
         store(codes + at, static_cast<uint8_t>(code(at) | code(at + half) << 4));
     });

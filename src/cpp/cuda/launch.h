@@ -1,5 +1,5 @@
-// Kernels around the programs, and how they are launched: as many thread blocks as a device holds at a time,
-// which go through all that there is.
+// Kernels around the programs, one for each kind of dense elements, and how they are launched: as many thread
+// blocks as a device holds at a time, which go through all that there is.
 #pragma once
 #include "cuda/kernels.h"
 #include "cuda/residency.h"
@@ -24,29 +24,32 @@ __device__ __forceinline__ void prepare_block(typename Math::Shared& shared) {
   __syncthreads();
 }
 
-template <class Math>
+template <class Math, Kind kKind>
 __global__ void __launch_bounds__(kThreads) encode_tiles(Piece<Math> piece, std::byte* slot) {
   __shared__ typename Math::Shared shared;
   prepare_block<Math>(shared);
+  piece.dense.kind = kKind;
   const WarpExec ex;
   Encode<Math, const WarpExec>{ex, shared, piece, slot}.run();
 }
 
-template <class Math>
+template <class Math, Kind kKind>
 __global__ void __launch_bounds__(kThreads)
     decode_tiles(Piece<Math> piece, const std::byte* slot, bool adds, int divisor) {
   __shared__ typename Math::Shared shared;
   prepare_block<Math>(shared);
+  piece.dense.kind = kKind;
   const WarpExec ex;
   Decode<Math, const WarpExec>{ex, shared, piece, slot, adds, divisor}.run();
 }
 
 // Four thread blocks at a time: without the number ptxas spills registers of some to make room for five.
-template <class Math>
+template <class Math, Kind kKind>
 __global__ void __launch_bounds__(kThreads, 4)
     decode_add_encode_tiles(Piece<Math> piece, const std::byte* from, std::byte* to) {
   __shared__ typename Math::Shared shared;
   prepare_block<Math>(shared);
+  piece.dense.kind = kKind;
   const WarpExec ex;
   DecodeAddEncode<Math, const WarpExec>{ex, shared, piece, from, to}.run();
 }
@@ -64,15 +67,22 @@ size_t groups_of(const Job& job) {
 template <class Math>
 struct TileKernels {
   static void encode(const Job& job) {
-    launch<encode_tiles<Math>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.dense), job.to_slot);
+    with_kind(job.dtype, [&]<Kind kKind>() {
+      launch<encode_tiles<Math, kKind>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.dense),
+                                        job.to_slot);
+    });
   }
   static void decode(const Job& job) {
-    launch<decode_tiles<Math>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.to_dense), job.from,
-                               job.adds, job.divisor);
+    with_kind(job.dtype, [&]<Kind kKind>() {
+      launch<decode_tiles<Math, kKind>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.to_dense),
+                                        job.from, job.adds, job.divisor);
+    });
   }
   static void decode_add_encode(const Job& job) {
-    launch<decode_add_encode_tiles<Math>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.dense),
-                                          job.from, job.to_slot);
+    with_kind(job.dtype, [&]<Kind kKind>() {
+      launch<decode_add_encode_tiles<Math, kKind>>(groups_of<Math>(job), job.stream,
+                                                   piece_of<Math>(job, job.dense), job.from, job.to_slot);
+    });
   }
   static CodecKernels named(const char* name) { return {name, encode, decode, decode_add_encode}; }
 };

@@ -78,8 +78,8 @@ struct Squares {
         Words4 was[kTogether], is[kTogether];
 #pragma unroll
         for (unsigned t = 0; t < kTogether; ++t) {
-          was[t] = fetch<kFull>(of.x, index(begin, first + t, lane));
-          is[t] = fetch<kFull>(of.became, index(begin, first + t, lane));
+          was[t] = fetch<kFull ? Access::as_one : Access::some>(of.x, index(begin, first + t, lane));
+          is[t] = fetch<kFull ? Access::as_one : Access::some>(of.became, index(begin, first + t, lane));
         }
 #pragma unroll
         for (unsigned t = 0; t < kTogether; ++t) {
@@ -101,7 +101,8 @@ struct Squares {
     ex.each([&](unsigned lane) {
       Words4 raw[kRunTiles];
 #pragma unroll
-      for (unsigned t = 0; t < kRunTiles; ++t) raw[t] = fetch<kFull>(of.x, index(begin, t, lane));
+      for (unsigned t = 0; t < kRunTiles; ++t)
+        raw[t] = fetch<kFull ? Access::as_one : Access::some>(of.x, index(begin, t, lane));
 #pragma unroll
       for (unsigned t = 0; t < kRunTiles; ++t)
         most[t][lane] = four<kFull>(own[lane], widen(of.x.kind, raw[t]), index(begin, t, lane));

@@ -1,6 +1,7 @@
 // A program is what one warp does, as phases: in ex.each(f) every lane runs f on its own, and reads nothing
-// that another lane writes in the same phase. Registers of a lane are in Exec::Lanes<T>. So one text is run
-// by threads (warp.h) and, in tests, by loops in any order of lanes.
+// that another lane writes. In ex.each_together(f) it may read what others wrote in an earlier phase of this
+// kind; and all that f loads is under way before anything else is done. Registers of a lane are in
+// Exec::Lanes<T>. So one text is run by threads (warp.h) and, in tests, by loops in any order of lanes.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Encode, decode and decode-add-encode of a piece, tile by tile, with the Math of one codec. A warp takes
-// several whole tiles at a time, whose loads are then under way together; what is no whole tile, or not
-// aligned, goes one by one.
+// several whole tiles at a time, whose loads are then under way together; what is left, or not aligned, goes
+// one by one.
 //
 // Math has kTiles; Raw, what a lane fetches of a coded tile; Shared, memory of a thread block; fetch(message,
 // tile, lane); decode(ex, shared, raw, tile, x), false where the message is damaged; encode(ex, shared, x,
@@ -45,15 +45,16 @@ struct Piece {
   }
 };
 
-// call.run<kTiles, kFull>(first tile), for all tiles.
+// call.run<kTiles, kAccess>(first tile), for all tiles.
 template <unsigned kTiles, class Exec, class Call>
 GPUCOMM_PROGRAM void walk(const Exec& ex, const Dense& dense, const Call& call) {
-  const size_t tiles = (dense.count + kTile - 1) / kTile;
-  const size_t groups = dense.aligned ? dense.count / kTile / kTiles : 0;
+  const size_t whole = dense.count / kTile;
+  const size_t groups = dense.aligned ? whole / kTiles : 0;
   for (size_t group = ex.warp(); group < groups; group += ex.warps())
-    call.template run<kTiles, true>(group * kTiles);
-  for (size_t tile = groups * kTiles + ex.warp(); tile < tiles; tile += ex.warps())
-    call.template run<1, false>(tile);
+    call.template run<kTiles, Access::as_one>(group * kTiles);
+  size_t tile = groups * kTiles + ex.warp();
+  for (; tile < whole; tile += ex.warps()) call.template run<1, Access::each>(tile);
+  if (tile * kTile < dense.count) call.template run<1, Access::some>(tile);
 }
 
 template <class Exec>
@@ -87,13 +88,14 @@ struct Encode {
     walk<Math::kTiles>(ex, piece.dense, *this);
   }
 
-  template <unsigned kTiles, bool kFull>
+  template <unsigned kTiles, Access kAccess>
   GPUCOMM_PROGRAM void run(size_t first) const {
+    constexpr bool kFull = kAccess != Access::some;
     typename Exec::template Lanes<Words4> raw[kTiles];
-    ex.each([&](unsigned lane) {
+    ex.each_together([&](unsigned lane) {
 #pragma unroll
       for (unsigned t = 0; t < kTiles; ++t)
-        raw[t][lane] = fetch<kFull>(piece.dense, piece.tile(first + t).index(lane));
+        raw[t][lane] = fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
     });
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
@@ -118,18 +120,19 @@ struct Decode {
     if (check_size(ex, slot, piece.coded_bytes, piece.status)) walk<Math::kTiles>(ex, piece.dense, *this);
   }
 
-  template <unsigned kTiles, bool kFull>
+  template <unsigned kTiles, Access kAccess>
   GPUCOMM_PROGRAM void run(size_t first) const {
+    constexpr bool kFull = kAccess != Access::some;
     typename Exec::template Lanes<typename Math::Raw> raw[kTiles];
     typename Exec::template Lanes<Words4> own[kTiles];
-    ex.each([&](unsigned lane) {
+    ex.each_together([&](unsigned lane) {
 #pragma unroll
       for (unsigned t = 0; t < kTiles; ++t)
         raw[t][lane] = piece.math.template fetch<kFull>(piece.message(slot), piece.tile(first + t), lane);
       if (!adds) return;
 #pragma unroll
       for (unsigned t = 0; t < kTiles; ++t)
-        own[t][lane] = cuda::fetch<kFull>(piece.dense, piece.tile(first + t).index(lane));
+        own[t][lane] = cuda::fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
     });
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
@@ -139,14 +142,18 @@ struct Decode {
         damaged(tile);
         continue;
       }
-      ex.each(
-          [&](unsigned lane) { put<kFull>(piece.dense, tile.index(lane), finish(own[t][lane], x[lane])); });
+      const Kind kind = piece.dense.kind;
+      const bool saturates = kind != Kind::float32 && !adds &&
+                             ex.any([&](unsigned lane) { return beyond_largest(kind, x[lane]); });
+      ex.each([&](unsigned lane) {
+        if (saturates) saturate(kind, x[lane], stray());
+        put<kAccess>(piece.dense, tile.index(lane), finish(own[t][lane], x[lane]));
+      });
     }
   }
 
-  GPUCOMM_PROGRAM Words4 finish(const Words4& own, Four& x) const {
+  GPUCOMM_PROGRAM Words4 finish(const Words4& own, const Four& x) const {
     const Kind kind = piece.dense.kind;
-    if (!adds) saturate(kind, x, stray());
     const Words4 raw = adds ? narrow_result(kind, sum(kind, own, x)) : narrow(kind, x);
     return divisor > 1 ? divide(kind, raw, static_cast<float>(divisor)) : raw;
   }
@@ -177,17 +184,18 @@ struct DecodeAddEncode {
     if (check_size(ex, from, piece.coded_bytes, piece.status)) walk<Math::kTiles>(ex, piece.dense, *this);
   }
 
-  template <unsigned kTiles, bool kFull>
+  template <unsigned kTiles, Access kAccess>
   GPUCOMM_PROGRAM void run(size_t first) const {
+    constexpr bool kFull = kAccess != Access::some;
     typename Exec::template Lanes<typename Math::Raw> raw[kTiles];
     typename Exec::template Lanes<Words4> own[kTiles];
-    ex.each([&](unsigned lane) {
+    ex.each_together([&](unsigned lane) {
 #pragma unroll
       for (unsigned t = 0; t < kTiles; ++t)
         raw[t][lane] = piece.math.template fetch<kFull>(piece.message(from), piece.tile(first + t), lane);
 #pragma unroll
       for (unsigned t = 0; t < kTiles; ++t)
-        own[t][lane] = cuda::fetch<kFull>(piece.dense, piece.tile(first + t).index(lane));
+        own[t][lane] = cuda::fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
     });
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {

@@ -20,7 +20,11 @@ class WarpExec {
   template <class Call>
   __device__ __forceinline__ void each(const Call& call) const {
     call(threadIdx.x % kLanes);
-    __syncwarp();
+  }
+  template <class Call>
+  __device__ __forceinline__ void each_together(const Call& call) const {
+    call(threadIdx.x % kLanes);
+    __syncwarp();  // ptxas moves no load behind it
   }
 
   // Whether any lane gives true.

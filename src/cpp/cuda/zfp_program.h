@@ -99,11 +99,11 @@ struct Zfp {
   GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Raw>& raw,
                               const Tile&, typename Exec::template Lanes<Four>& x) const {
     uint32_t* const words = shared.words[ex.warp_in_block()];
-    ex.each([&](unsigned lane) {
+    ex.each_together([&](unsigned lane) {
       for (unsigned i = 0; i < 4; ++i) words[lane + kLanes * i] = raw[lane].at[i];
       if (lane == 0) words[kMostWords] = 0;
     });
-    ex.each(
+    ex.each_together(
         [&](unsigned lane) { decode_block(shared.tables, SharedReader(words, lane * bits, bits), x[lane]); });
     return true;
   }
@@ -113,17 +113,17 @@ struct Zfp {
                               const Tile& tile, const Message& message, Status* status) const {
     uint32_t* const words = shared.words[ex.warp_in_block()];
     typename Exec::template Lanes<uint32_t> most;
-    ex.each([&](unsigned lane) {
+    ex.each_together([&](unsigned lane) {
       for (unsigned i = 0; i < 4; ++i) words[lane + kLanes * i] = 0;
     });
     if (!find_largest<kFull>(ex, x, tile, status, most)) return;
-    ex.each([&](unsigned lane) {
+    ex.each_together([&](unsigned lane) {
       if (most[lane] == 0) return;
       SharedWriter<Exec> writer(ex, words, lane * bits, bits);
       encode_block(shared.tables, x[lane], most[lane], writer);
       if (writer.fill) writer.flush();
     });
-    ex.each([&](unsigned lane) {
+    ex.each_together([&](unsigned lane) {
       std::byte* const at = message.bytes + tile.number * bits * 4;
       for (unsigned i = lane; i < zfp_words(message, tile, bits); i += kLanes) store(at + 4 * i, words[i]);
     });
