@@ -1,6 +1,6 @@
 // The coded bits of a block, written and read: as one word of the lane's own, or anywhere among the words
 // that a warp has in the memory of its thread block. A reader's next() has the next bits, kZfpAhead of them
-// or as many as are left, and a 1 above.
+// or as many as are left, and a 1 above. kEndsBeforePlanes: its bits are fewer than the planes.
 #pragma once
 #include "cuda/zfp_tables.h"
 
@@ -25,15 +25,35 @@ GPUCOMM_PROGRAM unsigned trailing_zeros(uint32_t bits) {
 #endif
 }
 
+// By any number of bits.
+GPUCOMM_PROGRAM uint32_t shift_left(uint32_t bits, unsigned by) {
+#ifdef __CUDACC__
+  uint32_t shifted;
+  asm("shl.b32 %0, %1, %2;" : "=r"(shifted) : "r"(bits), "r"(by));
+  return shifted;
+#else
+  return by < kWordBits ? bits << by : 0;
+#endif
+}
+// The upper `count` bits of `more`, behind `bits`; of count only the lowest five bits say anything.
+GPUCOMM_PROGRAM uint32_t append(uint32_t bits, uint32_t more, unsigned count) {
+#ifdef __CUDACC__
+  return __funnelshift_l(more, bits, count);
+#else
+  return static_cast<uint32_t>((uint64_t{bits} << 32 | more) << (count & 31) >> 32);
+#endif
+}
+
 struct WordWriter {
   uint32_t word = 0;
   unsigned fill = 0;
 
   GPUCOMM_PROGRAM bool more() const { return fill < kWordBits; }
-  GPUCOMM_PROGRAM void put(uint32_t code, unsigned length) { word |= code << fill, fill += length; }
+  GPUCOMM_PROGRAM void put(uint32_t code, unsigned length) { word |= shift_left(code, fill), fill += length; }
 };
 
 struct WordReader {
+  static constexpr bool kEndsBeforePlanes = true;
   uint32_t header, pending;  // pending: a 1 behind the last bit
 
   explicit GPUCOMM_PROGRAM WordReader(uint32_t word)
@@ -70,6 +90,7 @@ struct SharedWriter {
 };
 
 struct SharedReader {
+  static constexpr bool kEndsBeforePlanes = false;
   const uint32_t* words;
   unsigned have, left;
   uint64_t pending;

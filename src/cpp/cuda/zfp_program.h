@@ -72,7 +72,7 @@ struct ZfpWord {  // R = 8
 };
 
 struct Zfp {
-  static constexpr unsigned kTiles = 1, kMostWords = 128;
+  static constexpr unsigned kTiles = 2, kMostWords = 128;
   using Raw = Words4;
   struct Shared {
     ZfpTables tables;

@@ -10,32 +10,37 @@ inline constexpr unsigned kZfpAhead = 8;  // bits of the stream that a look into
 inline constexpr unsigned kZfpEncodeEntries = 5 * 256, kZfpDecodeEntries = 5 << (kZfpAhead + 1);
 
 struct ZfpTables {
-  // [n << 8 | two planes, the upper in the high half]: n << 24 | length << 16 | bits.
+  // [n << 8 | two planes, the upper in the high half]: bits << 18 | n << 8 | length.
   uint32_t encode[kZfpEncodeEntries];
-  // [n << 9 | 1 << left | the next `left` bits], left from 1 to 8: up to four planes of 4 bits, the last one
-  // lowest; 4 times their number << 16 | n << 25 | length << 28.
+  // [n << 9 | 1 << left | the next `left` bits], left from 1 to 8: up to four planes; of each coefficient in
+  // turn its bits in four, those of the first plane on top; n << 9 | length << 5 | the number of planes.
   uint32_t decode[kZfpDecodeEntries];
 };
 
+constexpr uint32_t encode_planes(uint32_t n, uint32_t planes) {
+  const zfp::Code code = zfp::encode_plane(zfp::encode_plane({0, 0, n}, planes >> 4), planes & 15);
+  return code.bits << 18 | code.n << 8 | code.length;
+}
+
 // The planes that `left` bits of the stream hold, whole ones where the stream goes on behind them.
 constexpr uint32_t decode_planes(uint32_t n, uint32_t stream, uint32_t left) {
-  uint32_t planes = 0, count = 0, used = 0;
+  uint32_t fours = 0, count = 0, used = 0;
   while (count < 4 && used < left) {
     const uint32_t rest = left - used;
     const bool whole = zfp::decode_plane(n, stream >> used, zfp::kLongest).length <= rest;
     if (left == kZfpAhead && !whole) break;
     const zfp::Code plane = zfp::decode_plane(n, stream >> used, rest);
-    planes = planes << 4 | plane.bits, n = plane.n, used += plane.length, ++count;
+    for (uint32_t i = 0; i < 4; ++i) fours |= (plane.bits >> i & 1) << (31 - 4 * i - count);
+    n = plane.n, used += plane.length, ++count;
   }
-  return planes | 4 * count << 16 | n << 25 | used << 28;
+  return fours | n << 9 | used << 5 | count;
 }
 
 constexpr ZfpTables make_zfp_tables() {
   ZfpTables tables = {};
   for (uint32_t n = 0; n < 5; ++n) {
     for (uint32_t planes = 0; planes < 256; ++planes)
-      tables.encode[n << 8 | planes] =
-          zfp::encode_plane(zfp::encode_plane({0, 0, n}, planes >> 4), planes & 15).packed();
+      tables.encode[n << 8 | planes] = encode_planes(n, planes);
     for (uint32_t left = 1; left <= kZfpAhead; ++left)
       for (uint32_t stream = 0; stream < 1u << left; ++stream)
         tables.decode[n << (kZfpAhead + 1) | 1u << left | stream] = decode_planes(n, stream, left);
