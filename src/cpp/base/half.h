@@ -1,6 +1,7 @@
 // float16 and bfloat16 to float32 and back, by integer arithmetic and selects only: no branch and no table,
 // so that loops over them vectorise. Exact one way; to nearest, ties to even, the other way. Denormals are
-// exact; every NaN becomes the canonical one. CUDA devices convert float16 themselves, to the same bits.
+// exact; every NaN becomes the canonical one. CUDA devices convert by themselves what they can, to the same
+// bits.
 #pragma once
 #include <cstdint>
 
@@ -22,8 +23,13 @@ GPUCOMM_BOTH inline float bfloat16_to_float(uint16_t bits) {
 }
 
 GPUCOMM_BOTH inline uint16_t float_to_bfloat16(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  uint16_t rounded;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
+#else
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+#endif
   return static_cast<uint16_t>(value != value ? kBfloat16Nan : rounded);
 }
 
