@@ -3,20 +3,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
-#include "base/both.h"
 #include "base/dtype.h"
-#include "base/half.h"
+#include "cuda/half_pairs.h"
 #include "devices/device.h"
 
 namespace gpucomm::cuda {
-
-template <class T>
-constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload zero
-
-#include "reduce/forms.inc"
 
 // The parameters of a kernel: pointers too, so that nothing is copied to the device before it.
 struct FoldArguments {
@@ -52,15 +45,15 @@ GPUCOMM_BOTH To same_bits(const From& from) {
   return to;
 }
 
-template <class Run, class Stored>
-GPUCOMM_BOTH Run load(const std::byte* from, size_t index) {
-  return *reinterpret_cast<const Run*>(reinterpret_cast<const Stored*>(from) + index);
+template <class Run>
+GPUCOMM_BOTH Run load(const std::byte* from, size_t byte) {
+  return *reinterpret_cast<const Run*>(from + byte);
 }
 
 // nvcc makes one load of a Pack, but four stores.
-template <class Stored, class Run>
-GPUCOMM_BOTH void store(std::byte* to, size_t index, Run run) {
-  auto* at = reinterpret_cast<Run*>(reinterpret_cast<Stored*>(to) + index);
+template <class Run>
+GPUCOMM_BOTH void store(std::byte* to, size_t byte, Run run) {
+  auto* at = reinterpret_cast<Run*>(to + byte);
 #ifdef __CUDA_ARCH__
   if constexpr (std::is_same_v<Run, Pack>)
     __stwb(reinterpret_cast<uint4*>(at), make_uint4(run.words[0], run.words[1], run.words[2], run.words[3]));
@@ -72,16 +65,16 @@ GPUCOMM_BOTH void store(std::byte* to, size_t index, Run run) {
 // Sources read side by side, before any is folded: memory answers late.
 inline constexpr int kBatch = 4;
 
-// kElements of every source from `index` on, folded in the sources' order. kSources: their number where it is
+// kElements of every source from `byte` on, folded in the sources' order. kSources: their number where it is
 // known to the compiler, else 0. All are read before any destination, which may be a source, is written.
 template <class Form, class Operation, int kSources, int kElements>
-GPUCOMM_BOTH void fold_elements(const FoldArguments& fold, size_t index) {
+GPUCOMM_BOTH void fold_elements(const FoldArguments& fold, size_t byte) {
   using Stored = typename Form::Stored;
   using Run = cuda::Run<Stored, kElements>;
   using Elements = cuda::Elements<Stored, kElements>;
   constexpr int kTogether = kSources ? kSources - 1 : kBatch;
   const int sources = kSources ? kSources : fold.source_count;
-  const auto first = same_bits<Elements>(load<Run, Stored>(fold.sources[0], index));
+  const auto first = same_bits<Elements>(load<Run>(fold.sources[0], byte));
   typename Form::Folded running[kElements];
 #pragma unroll
   for (int e = 0; e < kElements; ++e) running[e] = Form::load(first.at[e]);
@@ -90,7 +83,7 @@ GPUCOMM_BOTH void fold_elements(const FoldArguments& fold, size_t index) {
     Run runs[kTogether];
 #pragma unroll
     for (int k = 0; k < kTogether; ++k)
-      if (kSources || s + k < sources) runs[k] = load<Run, Stored>(fold.sources[s + k], index);
+      if (kSources || s + k < sources) runs[k] = load<Run>(fold.sources[s + k], byte);
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
       if (!kSources && s + k >= sources) break;
@@ -107,19 +100,21 @@ GPUCOMM_BOTH void fold_elements(const FoldArguments& fold, size_t index) {
 #pragma unroll
   for (int e = 0; e < kElements; ++e) result.at[e] = Form::store(running[e]);
 #pragma unroll 1
-  for (int d = 0; d < fold.destination_count; ++d)
-    store<Stored>(fold.destinations[d], index, same_bits<Run>(result));
+  for (int d = 0; d < fold.destination_count; ++d) store(fold.destinations[d], byte, same_bits<Run>(result));
 }
 
 // The share of one of `threads` threads.
 template <class Form, class Operation, int kSources>
 GPUCOMM_BOTH void fold_share(const FoldArguments& fold, size_t thread, size_t threads) {
-  constexpr size_t kElements = kPackBytes / sizeof(typename Form::Stored);
+  using InPacks = Packed<Form, Operation>;
+  constexpr size_t kSize = sizeof(typename Form::Stored);
+  constexpr size_t kInPack = kPackBytes / sizeof(typename InPacks::Form::Stored);
   for (size_t pack = thread; pack < fold.packs; pack += threads)
-    fold_elements<Form, Operation, kSources, kElements>(fold, fold.head + pack * kElements);
-  const size_t packed = fold.packs * kElements;
+    fold_elements<typename InPacks::Form, typename InPacks::Folding, kSources, kInPack>(
+        fold, fold.head * kSize + pack * kPackBytes);
+  const size_t packed = fold.packs * (kPackBytes / kSize);
   for (size_t i = thread; i < fold.count - packed; i += threads)
-    fold_elements<Form, Operation, kSources, 1>(fold, i < fold.head ? i : i + packed);
+    fold_elements<Form, Operation, kSources, 1>(fold, (i < fold.head ? i : i + packed) * kSize);
 }
 
 }  // namespace gpucomm::cuda

@@ -30,7 +30,7 @@ GPUCOMM_PROGRAM float widen_half(Kind kind, uint32_t half) {
 }
 
 // Ones in place of each half that is NaN.
-GPUCOMM_PROGRAM uint32_t nan_mask(Kind kind, uint32_t halves) {
+GPUCOMM_BOTH inline uint32_t nan_mask(Kind kind, uint32_t halves) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   uint32_t mask;
   if (kind == Kind::float16)
@@ -44,7 +44,7 @@ GPUCOMM_PROGRAM uint32_t nan_mask(Kind kind, uint32_t halves) {
 #endif
 }
 
-GPUCOMM_PROGRAM uint32_t canonical_two(Kind kind, uint32_t halves) {
+GPUCOMM_BOTH inline uint32_t canonical_two(Kind kind, uint32_t halves) {
   const uint32_t nan = (kind == Kind::float16 ? kFloat16Nan : kBfloat16Nan) * 0x10001u;
   const uint32_t mask = nan_mask(kind, halves);
   return (nan & mask) | (halves & ~mask);

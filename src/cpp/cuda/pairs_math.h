@@ -53,29 +53,29 @@ struct Difference {
 };
 
 template <class Form, class Operation, int kElements>
-GPUCOMM_BOTH void pair_elements(const PairArguments& pair, size_t index) {
+GPUCOMM_BOTH void pair_elements(const PairArguments& pair, size_t byte) {
   using Stored = typename Form::Stored;
   using Run = cuda::Run<Stored, kElements>;
   using Elements = cuda::Elements<Stored, kElements>;
   const auto factor = static_cast<typename Form::Folded>(pair.factor);
-  const auto from = same_bits<Elements>(load<Run, Stored>(pair.from, index));
+  const auto from = same_bits<Elements>(load<Run>(pair.from, byte));
   Elements to = from;
-  if constexpr (Operation::kReadsTarget) to = same_bits<Elements>(load<Run, Stored>(pair.to, index));
+  if constexpr (Operation::kReadsTarget) to = same_bits<Elements>(load<Run>(pair.to, byte));
 #pragma unroll
   for (int e = 0; e < kElements; ++e)
     to.at[e] = Operation::template apply<Form>(from.at[e], to.at[e], factor);
-  store<Stored>(pair.to, index, same_bits<Run>(to));
+  store(pair.to, byte, same_bits<Run>(to));
 }
 
 // The share of one of `threads` threads.
 template <class Form, class Operation>
 GPUCOMM_BOTH void pair_share(const PairArguments& pair, size_t thread, size_t threads) {
-  constexpr size_t kElements = kPackBytes / sizeof(typename Form::Stored);
+  constexpr size_t kSize = sizeof(typename Form::Stored), kElements = kPackBytes / kSize;
   for (size_t pack = thread; pack < pair.packs; pack += threads)
-    pair_elements<Form, Operation, kElements>(pair, pair.head + pack * kElements);
+    pair_elements<Form, Operation, kElements>(pair, pair.head * kSize + pack * kPackBytes);
   const size_t packed = pair.packs * kElements;
   for (size_t i = thread; i < pair.count - packed; i += threads)
-    pair_elements<Form, Operation, 1>(pair, i < pair.head ? i : i + packed);
+    pair_elements<Form, Operation, 1>(pair, (i < pair.head ? i : i + packed) * kSize);
 }
 
 // Calls visit<Form>(), of what codecs take and what is multiplied in float32.

@@ -1,0 +1,17 @@
+// The forms and operations of reduce/reduce.h for devices: of host and device.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "base/both.h"
+#include "base/half.h"
+
+namespace gpucomm::cuda {
+
+template <class T>
+constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload zero
+
+#include "reduce/forms.inc"
+
+}  // namespace gpucomm::cuda
