@@ -13,7 +13,7 @@ struct Integers {
   using Raw = BlockRaw<2>;
   static Integers make(const char*) { return {}; }
   struct Shared {
-    uint32_t words[kBits == 8 ? 1 : kWarps][kLanes];  // the codes of a block, a byte each
+    uint32_t words[kBits == 8 ? 1 : kWarps][kLanes];  // the codes of a block that is not full, a byte each
   };
 
   static GPUCOMM_PROGRAM size_t payload_bytes(size_t count) { return kBits == 8 ? count : (count + 1) / 2; }
@@ -78,10 +78,7 @@ struct Integers {
       if (lane == 0) store_scale<2>(scales(message), tile.number, step);
       if (kBits == 8) store_codes<kFull>(codes, lane * kPerLane, tile.count, quantised(x[lane], inverse));
     });
-    if (kBits == 8) return;
-    uint32_t* const words = shared.words[ex.warp_in_block()];
-    ex.each_together([&](unsigned lane) { words[lane] = quantised(x[lane], inverse); });
-    join<kFull>(ex, words, tile, codes);
+    if constexpr (kBits == 4) write_nibbles<kFull>(ex, shared, x, tile, codes, inverse);
   }
   static GPUCOMM_PROGRAM uint32_t quantised(const Four& x, float inverse) {
     uint32_t word = 0;
@@ -92,21 +89,30 @@ struct Integers {
 
   // The halves of a block of int4, one in the low and one in the high bits of its bytes.
   template <bool kFull, class Exec>
-  static GPUCOMM_PROGRAM void join(const Exec& ex, const uint32_t* words, const Tile& tile,
-                                   std::byte* codes) {
-    ex.each_together([&](unsigned lane) {
-      if constexpr (kFull) {
-        if (lane < 16) store(codes + 4 * lane, words[lane] | words[lane + 16] << 4);
-        return;
-      }
-      const auto code = [&](unsigned at) {
-        return at < tile.count ? words[at / 4] >> (8 * (at % 4)) & 15 : 0;
-      };
-      const unsigned half = (tile.count + 1) / 2;
+  static GPUCOMM_PROGRAM void write_nibbles(const Exec& ex, Shared& shared,
+                                            typename Exec::template Lanes<Four>& x, const Tile& tile,
+                                            std::byte* codes, float inverse) {
+    if constexpr (kFull) {
+      typename Exec::template Lanes<uint32_t> words;
+      ex.each([&](unsigned lane) { words[lane] = quantised(x[lane], inverse); });
+      ex.each([&](unsigned lane) {
+        const uint32_t upper = ex.other(words, lane, kLanes / 2);
+        if (lane < kLanes / 2) store(codes + 4 * lane, words[lane] | upper << 4);
+      });
+    } else {
+      uint32_t* const words = shared.words[ex.warp_in_block()];
+      ex.each_together([&](unsigned lane) { words[lane] = quantised(x[lane], inverse); });
+      ex.each_together([&](unsigned lane) { join(words, lane, tile.count, codes); });
+    }
+  }
+
+  // Every kLanes-th byte of a block that is not full.
+  static GPUCOMM_PROGRAM void join(const uint32_t* words, unsigned lane, unsigned count, std::byte* codes) {
+    const auto code = [&](unsigned at) { return at < count ? words[at / 4] >> (8 * (at % 4)) & 15 : 0; };
+    const unsigned half = (count + 1) / 2;
 #pragma unroll 1
-      for (unsigned at = lane; at < half; at += kLanes)
-        store(codes + at, static_cast<uint8_t>(code(at) | code(at + half) << 4));
-    });
+    for (unsigned at = lane; at < half; at += kLanes)
+      store(codes + at, static_cast<uint8_t>(code(at) | code(at + half) << 4));
   }
 };
 
