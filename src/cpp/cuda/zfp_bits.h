@@ -1,6 +1,7 @@
 // The coded bits of a block, written and read: as one word of the lane's own, or anywhere among the words
-// that a warp has in the memory of its thread block. A reader's next() has the next bits, kZfpAhead of them
-// or as many as are left, and a 1 above. kEndsBeforePlanes: its bits are fewer than the planes.
+// that a warp has in the memory of its thread block, where all bits are 0 before. A reader's next() has the
+// next bits, kZfpAhead of them or as many as are left, and a 1 above. kEndsBeforePlanes: there are fewer bits
+// than planes.
 #pragma once
 #include "cuda/zfp_tables.h"
 
@@ -45,6 +46,7 @@ GPUCOMM_PROGRAM uint32_t append(uint32_t bits, uint32_t more, unsigned count) {
 }
 
 struct WordWriter {
+  static constexpr bool kEndsBeforePlanes = true;
   uint32_t word = 0;
   unsigned fill = 0;
 
@@ -71,6 +73,7 @@ struct WordReader {
 
 template <class Exec>
 struct SharedWriter {
+  static constexpr bool kEndsBeforePlanes = false;
   const Exec& ex;
   uint32_t* words;
   unsigned fill, left;

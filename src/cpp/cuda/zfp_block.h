@@ -1,6 +1,6 @@
 // The embedded code of one block of 4 elements, by the tables. Planes above the first that has a bit are one
-// 0 each, and are passed at once. Then eight planes at a time go from bytes of the coefficients to the order
-// of the code; of what is decoded each coefficient gets its bits of up to four planes at a time.
+// 0 each, and are passed at once. Then each coefficient gives its bits of two planes at a time; of what is
+// decoded it gets those of up to four.
 #pragma once
 #include "codecs/blocks/zfp.h"
 #include "cuda/zfp_bits.h"
@@ -16,16 +16,17 @@ GPUCOMM_PROGRAM void encode_block(const ZfpTables& tables, const Four& x, uint32
   writer.put(((most >> 23) + 1) << 1 | 1, kZfpHeaderBits);
   writer.put(0, zeros);
 #pragma unroll 1
-  for (int eight = 0; eight < 4 && writer.more(); ++eight) {
-    const uint32_t planes = blocks::zfp::upper_planes(q);
+  while (writer.more() && (Writer::kEndsBeforePlanes || (q[0] | q[1] | q[2] | q[3])))  // else zeros
 #pragma unroll
-    for (int two = 24; two >= 0; two -= 8) {
-      entry = tables.encode[(entry & 0x700) | (planes >> two & 0xff)];
+    for (int two = 0; two < 2; ++two) {
+      uint32_t index = append(0, entry << kZfpEncodeN, 3);
+      for (uint32_t& coefficient : q) {
+        index = append(index, coefficient, 2);
+        coefficient <<= 2;
+      }
+      entry = tables.encode[index];
       writer.put(entry >> 18, entry & 31);
     }
-    for (uint32_t& coefficient : q)
-      coefficient <<= 8;  // what comes in is zeros, as is what zfp fills up with
-  }
 }
 
 template <class Reader>
