@@ -148,8 +148,8 @@ def _reason(rows: list[dict[str, Any]]) -> str:
         text += "the least predicted cost"
     else:
         text += (
-            "within 2 % of the least predicted cost; among cuts so near, links get fewer messages, memory gets"
-            " pieces that stay in caches"
+            "within 2 % of the least predicted cost; among cuts so near, links get fewer messages, memory"
+            " gets pieces that stay in caches"
         )
     if "measured_s" in taken:
         best = min(rows, key=lambda row: float(row["measured_s"]))
