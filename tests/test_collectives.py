@@ -482,10 +482,21 @@ def test_segments_may_be_left_open_by_name():
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"])
-def test_a_call_with_nobody_else_costs_about_a_microsecond(collective):
+@pytest.mark.parametrize(
+    ("collective", "how"),
+    [
+        ("all_reduce", {}),
+        ("all_reduce", {"op": "premul_sum", "scale": 1, "timeout": 5}),
+        ("broadcast", {}),
+        ("reduce", {}),
+        ("all_gather", {}),
+        ("all_gather", {"counts": [4]}),
+        ("reduce_scatter", {}),
+    ],
+)
+def test_a_call_with_nobody_else_costs_about_a_microsecond(collective, how):
     def body(comm):
         x, call = np.ones(4, np.float32), getattr(comm, collective)
-        return min(timeit.repeat(lambda: call(x), number=2000, repeat=20)) / 2000
+        return min(timeit.repeat(lambda: call(x, **how), number=2000, repeat=20)) / 2000
 
     assert run_ranks(1, body)[0] < 1.5e-6

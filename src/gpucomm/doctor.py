@@ -120,8 +120,8 @@ def _cross_memory(name: str) -> Iterator[Finding]:
     found = subprocess.run(child, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
     if found == repr(secret.raw):
         read, copy, quick = _core.small_page_speed()
-        where = "" if quick else " that lie on huge pages"
-        used = f"all_reduce, broadcast and the like read long private arrays where they lie{where}"
+        which = "" if quick else ", those on huge pages,"
+        used = f"all_reduce, broadcast and the like read long private arrays{which} where they lie"
         speed = f"small pages are read at {read / 1e9:.3g} GB/s and copied at {copy / 1e9:.3g} GB/s"
         yield Finding(name, True, f"allowed: {used}; {speed}")
     else:

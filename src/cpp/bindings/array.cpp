@@ -199,7 +199,10 @@ void Array::from_protocol(py::handle object, const char* what) {
   static PyObject* const version = py::make_tuple(1, 1).release().ptr();
   if (!PyObject_HasAttr(object.ptr(), name))
     fail(ErrorKind::unsupported_type, what,
-         " must be an array that speaks DLPack (NumPy, PyTorch, CuPy, JAX, ...), got ", type_name(object));
+         " must be an array that speaks DLPack (NumPy, PyTorch, CuPy, JAX, ...), got ", type_name(object),
+         PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())
+             ? ": all_reduce, reduce, broadcast and all_gather take lists of arrays"
+             : "");
   PyObject* arguments[] = {object.ptr(), version};
   PyObject* capsule =
       PyObject_VectorcallMethod(name, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);

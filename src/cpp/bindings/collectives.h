@@ -170,7 +170,9 @@ class PyCommunicator {
     try {
       return call();
     } catch (const Error& error) {
-      throw Error(error.kind, error.bad_argument() ? error.what() + where() : error.what());
+      const std::string text = error.what(), rank = where();
+      const bool told = !error.bad_argument() || text.find(rank) != std::string::npos;
+      throw Error(error.kind, told ? text : text + rank);
     }
   }
 

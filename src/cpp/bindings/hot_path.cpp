@@ -1,10 +1,10 @@
 // The collectives, parsed here: pybind11's dispatcher takes as long as a short message.
 // What is unusual goes the way of all other calls.
 #include <array>
-#include <climits>
 
 #include "bindings/bind.h"
 #include "bindings/collectives.h"
+#include "bindings/plain_values.h"
 
 namespace py = pybind11;
 
@@ -16,11 +16,13 @@ struct Names {
   PyObject* op = PyUnicode_InternFromString("op");
   PyObject* root = PyUnicode_InternFromString("root");
   PyObject* out = PyUnicode_InternFromString("out");
+  PyObject* scale = PyUnicode_InternFromString("scale");
   PyObject* algorithm = PyUnicode_InternFromString("algorithm");
   PyObject* segments = PyUnicode_InternFromString("segments");
   PyObject* timeout = PyUnicode_InternFromString("timeout");
   PyObject* async_op = PyUnicode_InternFromString("async_op");
   PyObject* codec = PyUnicode_InternFromString("codec");
+  PyObject* counts = PyUnicode_InternFromString("counts");
   PyObject* stream = PyUnicode_InternFromString("stream");
 };
 const Names& known() {
@@ -32,12 +34,15 @@ struct Call {
   py::object x, out = py::none();
   Text op = "sum";
   std::optional<int> root = 0;
+  Factor scale{};
+  Counts counts{};
   Options options{.algorithm = "auto"};
 };
 
 struct Method {
   const char* name;
-  bool x, op, root, out, codec;  // which of these it takes; root, else op, may come behind x by its place
+  bool x, op, root, out, codec,
+      counts;  // which of these it takes; root, else op, may come behind x by its place
   py::object (*run)(PyCommunicator&, const Call&);
   PyObject* usual = nullptr;  // pybind11's own
   std::string doc{};
@@ -45,78 +50,43 @@ struct Method {
 };
 
 std::array<Method, 9> methods{{
-    {"barrier", false, false, false, false, false,
+    {"barrier", false, false, false, false, false, false,
      [](PyCommunicator& c, const Call&) { return c.barrier({}, false); }},
-    {"all_reduce", true, true, false, true, true,
+    {"all_reduce", true, true, false, true, true, false,
      [](PyCommunicator& c, const Call& call) {
-       return c.all_reduce(call.x, call.op, call.out, {}, call.options);
+       return c.all_reduce(call.x, call.op, call.out, call.scale, call.options);
      }},
-    {"reduce_scatter", true, true, false, true, true,
+    {"reduce_scatter", true, true, false, true, true, true,
      [](PyCommunicator& c, const Call& call) {
-       return c.reduce_scatter(call.x, call.op, call.out, {}, {}, call.options);
+       return c.reduce_scatter(call.x, call.op, call.out, call.scale, call.counts, call.options);
      }},
-    {"all_gather", true, false, false, true, true,
-     [](PyCommunicator& c, const Call& call) { return c.all_gather(call.x, call.out, {}, call.options); }},
-    {"broadcast", true, false, true, true, false,
+    {"all_gather", true, false, false, true, true, true,
+     [](PyCommunicator& c, const Call& call) {
+       return c.all_gather(call.x, call.out, call.counts, call.options);
+     }},
+    {"broadcast", true, false, true, true, false, false,
      [](PyCommunicator& c, const Call& call) {
        return c.broadcast(call.x, *call.root, call.out, call.options);
      }},
-    {"reduce", true, true, true, true, false,
+    {"reduce", true, true, true, true, false, false,
      [](PyCommunicator& c, const Call& call) {
-       return c.reduce(call.x, *call.root, call.op, call.out, {}, call.options);
+       return c.reduce(call.x, *call.root, call.op, call.out, call.scale, call.options);
      }},
-    {"gather", true, false, true, true, false,
+    {"gather", true, false, true, true, false, true,
      [](PyCommunicator& c, const Call& call) {
-       return c.gather(call.x, *call.root, call.out, {}, call.options);
+       return c.gather(call.x, *call.root, call.out, call.counts, call.options);
      }},
-    {"scatter", true, false, true, true, false,
+    {"scatter", true, false, true, true, false, false,
      [](PyCommunicator& c, const Call& call) {
        return c.scatter(call.x, *call.root, call.out, call.options);
      }},
-    {"all_to_all", true, false, false, true, false,
+    {"all_to_all", true, false, false, true, false, false,
      [](PyCommunicator& c, const Call& call) {
        return c.all_to_all(call.x, call.out, {}, {}, call.options);
      }},
 }};
 
-template <class String>  // a view is of the string that the caller holds
-bool take(PyObject* value, String& text) {
-  Py_ssize_t size = 0;
-  const char* bytes = PyUnicode_CheckExact(value) ? PyUnicode_AsUTF8AndSize(value, &size) : nullptr;
-  if (!bytes) return PyErr_Clear(), false;
-  text = String(bytes, size);
-  return true;
-}
-
-bool take(PyObject* value, std::optional<int>& number) {
-  if (value == Py_None) return true;
-  int overflow = 0;
-  const long n = PyLong_CheckExact(value) ? PyLong_AsLongAndOverflow(value, &overflow) : LONG_MAX;
-  if (overflow || n < INT_MIN || n > INT_MAX) return false;
-  number = static_cast<int>(n);
-  return true;
-}
-
-bool take(PyObject* value, std::optional<double>& seconds) {
-  if (value != Py_None && !PyFloat_CheckExact(value)) return false;
-  if (value != Py_None) seconds = PyFloat_AS_DOUBLE(value);
-  return true;
-}
-
-bool take(PyObject* value, std::optional<uintptr_t>& handle) {
-  if (value == Py_None) return true;
-  const size_t number = PyLong_CheckExact(value) ? PyLong_AsSize_t(value) : SIZE_MAX;
-  if (number == SIZE_MAX) return PyErr_Clear(), false;
-  handle = number;
-  return true;
-}
-
-bool take(PyObject* value, bool& flag) {
-  flag = value == Py_True;
-  return flag || value == Py_False;
-}
-
-bool take(const Method& method, PyObject* name, PyObject* value, Call& call) {
+bool take_named(const Method& method, PyObject* name, PyObject* value, Call& call) {
   const Names& names = known();
   if (name == names.algorithm) return take(value, call.options.algorithm);
   if (name == names.segments) return take(value, call.options.segments);
@@ -125,6 +95,8 @@ bool take(const Method& method, PyObject* name, PyObject* value, Call& call) {
   if (name == names.stream) return take(value, call.options.stream);
   if (name == names.codec)
     return method.codec && (value == Py_None || take(value, call.options.codec.emplace()));
+  if (name == names.counts) return method.counts && take(value, call.counts);
+  if (name == names.scale) return method.op && take(value, call.scale);
   if (name == names.op) return method.op && take(value, call.op);
   if (name == names.root) return method.root && value != Py_None && take(value, call.root);
   if (name != names.out || !method.out) return false;
@@ -137,11 +109,11 @@ bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObje
   if (count < 1 || count > 2 || PyList_Check(args[0]) || PyTuple_Check(args[0])) return false;
   call.x = py::reinterpret_borrow<py::object>(args[0]);
   PyObject* second = method.root ? known().root : known().op;
-  if (count == 2 && !take(method, second, args[1], call)) return false;
+  if (count == 2 && !take_named(method, second, args[1], call)) return false;
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i) {
     PyObject* name = PyTuple_GET_ITEM(names, i);
     const bool again = count == 2 && name == second;
-    if (again || !take(method, name, args[count + i], call)) return false;
+    if (again || !take_named(method, name, args[count + i], call)) return false;
   }
   return true;
 }
