@@ -482,6 +482,22 @@ def test_calls_stay_in_order_where_the_first_rank_changes_its_device():
     assert run_ranks(3, body) == [106.0] * 3
 
 
+def test_a_mismatch_has_not_multiplied(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            x = racing.array(np.ones(100, np.float32))
+            how = {"algorithm": "ring" if comm.rank else "direct", "stream": stream}
+            with pytest.raises(MismatchError, match="do not make the same call"):
+                comm.all_reduce(x, "premul_sum", scale=3.0, async_op=True, **how).synchronize()
+            racing.finish()
+            return set(kit.host(x).tolist())
+
+    assert run_ranks(2, body) == [{1.0}] * 2
+
+
 def to_next(comm, x):
     return comm.recv(x, 0) if comm.rank else comm.send(x, 1)
 

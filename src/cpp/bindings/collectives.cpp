@@ -301,18 +301,18 @@ py::object PyCommunicator::fold(Shape& call, py::object x, const Array& in, py::
   if (out.is_none()) {
     check_writable(in, "x", ": pass out= to leave it as it is");
     Arrays arrays{in.data(), in.data()};
-    if (in.on_host())
-      arrays.factor = scale;
-    else
-      multiply(in, in, scale, options);
+    arrays.factor = scale;
     return issue(call, arrays, x, x, options);
   }
   const Array to(out, "out", true);
   check_out(in, to, in.count(), in.data(), in.bytes());
-  multiply(in, to, scale, options);
-  auto* input = scale ? to.data() : in.data();
-  call.in_place = input == to.data();
-  return issue(call, {input, to.data()}, x, out, options);
+  Arrays arrays{in.data(), to.data()};
+  if (in.data() == to.data())
+    arrays.factor = scale;
+  else if (scale)
+    multiply(in, to, scale, options), arrays.input = to.data();
+  call.in_place = arrays.input == arrays.output;
+  return issue(call, arrays, x, out, options);
 }
 
 py::object PyCommunicator::all_reduce(py::object x, Text op, py::object out, Factor scale,

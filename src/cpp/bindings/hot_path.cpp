@@ -41,8 +41,8 @@ struct Call {
 
 struct Method {
   const char* name;
-  bool x, op, root, out, codec,
-      counts;  // which of these it takes; root, else op, may come behind x by its place
+  // Which of these it takes; root, else op, may come behind x by its place.
+  bool x, op, root, out, codec, counts;
   py::object (*run)(PyCommunicator&, const Call&);
   PyObject* usual = nullptr;  // pybind11's own
   std::string doc{};

@@ -136,7 +136,8 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
     DeviceLargest largest(spare_, arrays.device, shape.dtype, spans, arrays.stream);
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
     poll(largest.finished(), *core_, deadline, limit.count());
-    most = largest.value(arrays.staging ? arrays.staging->factor.value_or(1) : 1);
+    const auto factor = arrays.staging ? arrays.staging->factor : arrays.factor;
+    most = largest.value(factor.value_or(1));
   }
   prepare(shape, [&] { agree_on_largest(&most, 1, limit); });
   return shape.codec->agreed(most, core_->world());

@@ -89,11 +89,9 @@ class CudaDevice final : public Device {
     const Context::Scope scope(context_);
     const OutsideCapture outside;
     if (of_malloc(array)) return "";
-    return "an array of " + name() +
-           " is not in memory of cudaMalloc, which other GPUs can be given access to (but in torch's "
-           "expandable "
-           "segments or a pool of CUDA's, it may be); GPUCOMM_DEVICE_TRANSPORT=staged takes it through host "
-           "memory";
+    return concat("memory of ", name(),
+                  " that is not cudaMalloc's other GPUs cannot use (torch's expandable ",
+                  "segments, a pool of CUDA's); GPUCOMM_DEVICE_TRANSPORT=staged goes through host memory");
   }
 
   void with_current(const std::function<void()>& call) override {
@@ -190,7 +188,7 @@ class CudaDevice final : public Device {
     check(error, "cudaStreamGetCaptureInfo");
     if (status == cudaStreamCaptureStatusInvalidated)
       fail(ErrorKind::invalid_argument, name(),
-           ": the stream is being captured into a graph, and the capture ", "has failed: end it");
+           ": the stream is being captured into a graph, and the capture has failed: end it");
     return status == cudaStreamCaptureStatusNone ? 0 : id;
   }
 

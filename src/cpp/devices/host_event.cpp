@@ -21,8 +21,8 @@ void HostMark::reach() const {
 bool HostMark::done() const { return words_->reached.load(std::memory_order_acquire) >= number_; }
 
 bool HostMark::wait() const {
-  constexpr std::chrono::seconds kLook{
-      3};  // CUDA waits for ever, but these threads must end with their process
+  // CUDA waits for ever, but these threads must end with their process.
+  constexpr std::chrono::seconds kLook{3};
   for (bool ended = false;; ended = maker_ended()) {
     const uint32_t seen = words_->bell.load(std::memory_order_acquire);
     if (done()) return true;

@@ -86,7 +86,7 @@ struct Arrays {
   uint64_t capture = 0;                    // Device::capture_of the stream, at the call
   bool stream_waits = true;                // else the rank lets it wait later
   std::shared_ptr<const Staging> staging;  // null: the arrays travel as they are
-  // In place in host memory: what the input is multiplied by first, once all ranks have made this very call.
+  // In place: what the input is multiplied by first, once all ranks have made this very call.
   std::optional<double> factor;
 };
 

@@ -65,6 +65,9 @@ void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, 
   Device& device = *arrays.device;
   if (arrays.error)
     for (const auto& [begin, end] : program.exact) clear(device, arrays.error + begin, end - begin, stream);
+  const Shape& shape = program.shape;
+  if (arrays.factor)
+    device.scale(shape.dtype, arrays.output, arrays.input, shape.count, *arrays.factor, stream);
   if (!arrays.staging) return;
   const Staging& staging = *arrays.staging;
   for (const Staging::Copy& copy : staging.in) {

@@ -23,7 +23,7 @@ struct Staging {
 };
 
 // Whether there is anything to do.
-inline bool staged(const Arrays& arrays) { return arrays.staging || arrays.error; }
+inline bool staged(const Arrays& arrays) { return arrays.staging || arrays.error || arrays.factor; }
 // Bytes of scratch, both the program's and that of what is staged or measured.
 size_t scratch_of(const Program& program, const Arrays& arrays);
 // The arrays that the call itself works on.

@@ -151,12 +151,12 @@ void StreamGroup::move_hub(const std::shared_ptr<Device>& device) {
 // A rank's memory to another device's work.
 void StreamGroup::lend(size_t rank, Device& other, bool moved) const {
   if (moved) other.reach(device(rank));
-  const Arrays& arrays = parts_[rank]->arrays;
-  if (staged(arrays)) return;
-  for (const std::byte* array : {arrays.input, static_cast<const std::byte*>(arrays.output)})
+  const StreamCall& part = *parts_[rank];
+  const Arrays used = staged_arrays(*part.program, part.arrays, ranks_[rank].scratch.get());
+  for (const std::byte* array : {used.input, static_cast<const std::byte*>(used.output)})
     if (const std::string why = array ? device(rank).withholds(array) : ""; !why.empty())
-      fail(ErrorKind::unavailable, "rank ", rank, " of ", parts_.size(), " calls ",
-           describe(parts_[rank]->record), " beside ranks on ", other.name(), ", but ", why);
+      fail(ErrorKind::unavailable, "rank ", rank, " of ", parts_.size(), " calls ", describe(part.record),
+           " beside ranks on ", other.name(), ", but ", why);
 }
 
 const Launches& StreamGroup::launches_of() {
