@@ -155,6 +155,7 @@ GOOD = json.loads(figures(even(2)).to_json())
         json.dumps(GOOD | {"nodes": [0, 0, 0]}),
         json.dumps(GOOD | {"nodes": 2}),
         json.dumps(GOOD | {"rates": {}}),
+        json.dumps(GOOD | {"codecs": {"int8": [1e-9]}}),
         json.dumps(GOOD | {"measured_at": "yesterday"}),
         json.dumps({key: value for key, value in GOOD.items() if key != "together"}),
     ],
@@ -258,6 +259,24 @@ def test_fresh_measures_again_and_puts_it_there():
     fresh = run_ranks(2, lambda comm: probe.measure(comm, fresh=True))[0]
     assert fresh.measured_at > first.measured_at
     assert both()[0].to_json() == fresh.to_json()
+
+
+def test_codecs_are_measured_once(folder):
+    def job(comm, *specs):
+        found = probe.measure(comm, codecs=specs)
+        if comm.rank == 0:  # alone: what "auto" has to know of them it has been told
+            for spec in found.codecs:
+                comm._predict(np.ones(1000, np.float32), spec, 1.0)
+        comm.barrier()
+        return found.codecs
+
+    first, other = run_ranks(2, lambda comm: job(comm, "int8", "mpc"))
+    assert first == other and list(first) == ["int8", "mpc"]
+    assert all(0 < seconds < 1e-6 for speeds in first.values() for seconds in speeds)
+    assert run_ranks(2, job) == [first] * 2
+    more = run_ranks(2, lambda comm: job(comm, "int8", "bf16"))[1]
+    assert list(more) == ["int8", "mpc", "bf16"] and more.items() > first.items()
+    assert run_ranks(2, job)[0] == more and len(files(folder)) == 1
 
 
 def test_auto_takes_it_from_there(folder):
@@ -429,7 +448,12 @@ def test_it_takes_less_than_a_second(world, links):
 def test_the_command_shows_them(capsys, folder):
     assert cli.main(["probe", "-n", "2"]) == 0
     said = capsys.readouterr().out
-    assert "2 ranks, shm; reduce " in said and '\n"auto" ' in said and "\n0-1 " in said
+    assert (
+        "\nint8: encodes " in said
+        and "2 ranks, shm; reduce " in said
+        and '\n"auto" ' in said
+        and "\n0-1 " in said
+    )
     assert cli.main(["probe", "-n", "2", "--json"]) == 0
     kept = capsys.readouterr().out
     check(Figures.from_json(kept), 2)

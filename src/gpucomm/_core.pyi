@@ -337,6 +337,10 @@ class Codec:
     def max_bytes(
         self, count: typing.SupportsInt | typing.SupportsIndex, dtype: str = "float32"
     ) -> int: ...
+    def speed(self) -> typing.Annotated[list[float], "FixedSize(2)"]:
+        """
+        Seconds that a byte of float32 takes to encode and to decode, measured now.
+        """
     def takes(self, dtype: str) -> bool: ...
     @property
     def kind(self) -> str: ...
@@ -935,6 +939,15 @@ class Communicator:
     def _refuse(self, call: str, why: str) -> None:
         """
         Tells the other ranks that this one does not make the next call, "split" say.
+        """
+    def _set_coding(
+        self,
+        codec: str,
+        encode: typing.SupportsFloat | typing.SupportsIndex,
+        decode: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None:
+        """
+        What "auto" takes for a codec's seconds a byte; the same on every rank.
         """
     def _settled_without_codec(
         self, x: typing.Any, codec: str, tells_error: bool

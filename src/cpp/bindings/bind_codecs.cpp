@@ -8,6 +8,7 @@
 #include "bindings/bind.h"
 #include "bindings/names.h"
 #include "codecs/codec.h"
+#include "codecs/coding.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -142,6 +143,10 @@ void bind_codecs(py::module_& m) {
             return PyCodec{c.codec->agreed(max_abs, world)};
           },
           "max_abs"_a, "world"_a)
+      .def(
+          "speed", [](const PyCodec& c) { return time_coding(*c.codec, Dtype::float32); },
+          py::call_guard<py::gil_scoped_release>(),
+          "Seconds that a byte of float32 takes to encode and to decode, measured now.")
       .def(
           "bound",
           [](const PyCodec& c, double block_max, const std::string& dtype) {

@@ -265,6 +265,13 @@ void bind_communicator(py::module_& m) {
       .def_property_readonly(
           "_identity", [](PyCommunicator& c) { return c.core().identity(); },
           "A number that only the ranks of this communicator know; 0: its maker gave none.")
+      .def(
+          "_set_coding",
+          [](PyCommunicator& c, const std::string& codec, double encode, double decode) {
+            c.core().set_coding(*parse_codec(codec), {1, encode, decode});
+          },
+          "codec"_a, "encode"_a, "decode"_a,
+          "What \"auto\" takes for a codec's seconds a byte; the same on every rank.")
       .def("_time_codec", &PyCommunicator::time_codec, "codec"_a,
            "What \"auto\" needs to know of a codec; every rank must call it at the same point of its calls.")
       .def(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "main"]
 
+_CODECS = ("bf16", "fp16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "zfp:8", "mpc")
 _EPILOG = """\
 With -n the ranks are started here, with --links over emulated links: these are always measured, to compare
 them with what was asked for. Without -n the ranks are those of a launcher (mpirun, torchrun, srun,
@@ -62,4 +63,4 @@ def _started(args: argparse.Namespace) -> Figures:
 
 
 def _measured(comm: Communicator, fresh: bool) -> Figures:
-    return measure(comm, fresh=fresh or bool(comm.emulation))
+    return measure(comm, fresh=fresh or bool(comm.emulation), codecs=_CODECS)

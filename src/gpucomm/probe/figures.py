@@ -40,6 +40,8 @@ class Figures:
         latency: seconds.
         beta: seconds a byte, while both directions are busy.
         rates: seconds a byte of what ranks compute, by name: "reduce".
+        codecs: seconds that a byte of float32 takes to encode and to decode, by spec: of those that were
+            asked for.
         together: nodes with fewer cores than ranks. There ranks are measured all at once, for what a pair
             takes depends on who else wants a core.
         measured_at: seconds since 1970.
@@ -51,6 +53,7 @@ class Figures:
     latency: Matrix
     beta: Matrix
     rates: Mapping[str, float]
+    codecs: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     together: tuple[int, ...] = ()
     measured_at: float = field(default_factory=time.time)
 
@@ -83,7 +86,8 @@ class Figures:
         """All of it as a JSON text; `from_json` reads it back to the bit."""
         table: dict[str, Any] = {name: _written(getattr(self, name)) for name in _MATRICES}
         about = {"transport": self.transport, "nodes": self.nodes, "together": self.together}
-        return json.dumps(about | table | {"rates": dict(self.rates), "measured_at": self.measured_at})
+        speeds = {"rates": dict(self.rates), "codecs": dict(self.codecs)}
+        return json.dumps(about | table | speeds | {"measured_at": self.measured_at})
 
     @classmethod
     def from_json(cls, text: str) -> Figures:
@@ -103,6 +107,7 @@ class Figures:
                 nodes=tuple(int(node) for node in table["nodes"]),
                 together=tuple(int(node) for node in table["together"]),
                 rates=rates,
+                codecs={str(spec): _pair_of(pair) for spec, pair in table.get("codecs", {}).items()},
                 measured_at=_checked(table["measured_at"]),
                 **matrices,
             )
@@ -119,7 +124,8 @@ class Figures:
         width = max(len(row[0]) for row in rows)
         head = f"{'':<{width}}   overhead    latency   bandwidth"
         lines = [f"{name:<{width}}  {a:>9}  {b:>9}  {c:>10}".rstrip() for name, a, b, c in rows]
-        return "\n".join([title, head, *lines, *self._remarks()])
+        coding = [f"{spec}: encodes {_speed(e)}, decodes {_speed(d)}" for spec, (e, d) in self.codecs.items()]
+        return "\n".join([title, head, *lines, *self._remarks(), *coding])
 
     def __repr__(self) -> str:
         return f"<gpucomm.probe.Figures of {len(self.nodes)} ranks, {self.transport}>"
@@ -181,6 +187,11 @@ def _read(rows: Sequence[Sequence[Any]], world: int) -> Matrix:
     if matrix.shape != (world, world) or world < 2 or np.isnan(matrix[0, 1:]).all():
         raise ValueError(f"a matrix is not of {world} ranks")
     return matrix
+
+
+def _pair_of(values: Sequence[Any]) -> tuple[float, float]:
+    encode, decode = values
+    return _checked(encode), _checked(decode)
 
 
 def _checked(value: Any) -> float:

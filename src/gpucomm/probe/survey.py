@@ -8,7 +8,8 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,9 @@ _CORES = 1024  # of a machine, as many as affinity masks hold
 _PASSES = 3  # where one round is all: the machine may be busy for a moment
 
 
-def measure(comm: Communicator, timeout: float | None = None, *, fresh: bool = False) -> Figures:
+def measure(
+    comm: Communicator, timeout: float | None = None, *, fresh: bool = False, codecs: Sequence[str] = ()
+) -> Figures:
     """Measures the links between the ranks and hands the model of them to `comm`.
 
     Figures that were measured between the same ranks in the last 24 hours are taken from the cache (see
@@ -48,6 +51,8 @@ def measure(comm: Communicator, timeout: float | None = None, *, fresh: bool = F
         comm: a communicator of at least two ranks.
         timeout: seconds that all ranks have to come; None: the communicator's.
         fresh: measures whatever the cache has, and puts the new figures there.
+        codecs: specs whose speeds to measure too, 20 ms each, where they are not known; the same on all
+            ranks. `algorithm="auto"` measures a codec when it is first asked for, unless they are kept here.
 
     Returns:
         The figures: the same on every rank.
@@ -60,17 +65,19 @@ def measure(comm: Communicator, timeout: float | None = None, *, fresh: bool = F
         raise InvalidArgumentError("a world of one rank has no links to measure")
     if comm.emulation:
         comm.barrier(timeout)
-        return _surveyed(comm, ()) if fresh else given(comm)
+        return _with_codecs(comm, _surveyed(comm, ()) if fresh else given(comm), codecs)
     hosts, together = _meet(comm, timeout)
     nodes = tuple(comm.nodes)
     # Only rank 0 looks, so that all have the same.
     file = cache.place(comm.transport, nodes, hosts) if comm.rank == 0 else None
-    figures = None if fresh else _kept(comm, file)
-    if figures is None:
-        figures = _surveyed(comm, together)
+    kept = None if fresh else _kept(comm, file)
+    figures = _with_codecs(comm, kept or _surveyed(comm, together), codecs)
+    if figures is not kept:
         cache.store(file, figures)
     if not comm.frozen:
         comm.set_links(figures.links)
+        for spec, speeds in figures.codecs.items():
+            comm._set_coding(spec, *speeds)
     return figures
 
 
@@ -124,15 +131,27 @@ def _surveyed(comm: Communicator, together: Collection[int]) -> Figures:
     # Who has measured knows; all others have -1 there.
     comm.all_reduce(table, op="max", algorithm="direct", segments=1)
     table[table < 0] = np.nan
-    names = ("alpha", "latency", "beta")
+    alpha, latency, beta = table
     return Figures(
         transport=comm.transport,
         nodes=tuple(comm.nodes),
         together=tuple(sorted(together)),
         rates=rates,
         measured_at=_slowest(comm, time.time()),
-        **dict(zip(names, table, strict=True)),
+        alpha=alpha,
+        latency=latency,
+        beta=beta,
     )
+
+
+def _with_codecs(comm: Communicator, figures: Figures, specs: Sequence[str]) -> Figures:
+    """With the speeds of these codecs, of the slowest rank; all ranks measure at once."""
+    found = dict(figures.codecs)
+    for spec in specs:
+        if spec not in found:
+            encode, decode = (_slowest(comm, seconds) for seconds in _core.Codec(spec).speed())
+            found[spec] = (encode, decode)
+    return figures if len(found) == len(figures.codecs) else replace(figures, codecs=found)
 
 
 def _play(comm: Communicator, groups: list[Group], table: Table, gamma: float, passes: int) -> None:
