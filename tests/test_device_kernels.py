@@ -101,6 +101,14 @@ def test_differences(make_kit, dtype):
         assert kit.host(error).tobytes() == narrow(dtype, exact).tobytes()
 
 
+def rounded(dtype: str, x: np.ndarray) -> np.ndarray:
+    """With NaN as the canonical one."""
+    with np.errstate(over="ignore"):
+        result = narrow(dtype, np.where(np.isnan(x), 0, x).astype(np.float32))
+    result[np.isnan(x)] = {"bfloat16": 0x7FC0}.get(dtype, np.nan)
+    return result
+
+
 @pytest.mark.parametrize("to", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_conversions(make_kit, dtype, to):
@@ -117,11 +125,41 @@ def test_conversions(make_kit, dtype, to):
         ends = kit.address(there) + x.itemsize * shift, kit.address(out) + storage(to).itemsize * shift
         kit.device.convert(dtype, ends[0], to, ends[1], count)
         finish(kit)
-        wide = widen(dtype, x)[shift:]
-        with np.errstate(over="ignore"):
-            expected = narrow(to, np.where(np.isnan(wide), 0, wide).astype(np.float32))
-        expected[np.isnan(wide)] = {"bfloat16": 0x7FC0}.get(to, np.nan)
-        assert kit.host(out)[shift:].tobytes() == expected.tobytes()
+        assert kit.host(out)[shift:].tobytes() == rounded(to, widen(dtype, x)[shift:]).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_half(make_kit, dtype):
+    """Folded with another one, for which GPUs have instructions of their own."""
+    kit, halves = make_kit(), np.arange(1 << 16, dtype=np.uint16)
+    arrays = [x.view(storage(dtype)) for x in (halves, np.random.default_rng(1).permutation(halves))]
+    there = [kit.array(x.copy(), dtype) for x in arrays]
+    for op in ("sum", "prod", "min", "max"):
+        out = kit.array(np.zeros_like(arrays[0]), dtype)
+        places = [kit.address(x) for x in there]
+        kit.device.reduce(dtype, op, [kit.address(out)], places, len(halves), 1)
+        finish(kit)
+        assert kit.host(out).tobytes() == _core.reduce(dtype, op, arrays, 1).tobytes(), op
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spec", "apart"), [("float16", "fp16", 1 << 13), ("bfloat16", "bf16", 1 << 16)]
+)
+def test_roundings_to_every_half(make_kit, dtype, spec, apart):
+    """Of each itself, of what is beside it, and beside the middle to the next one."""
+    kit, halves = make_kit(), np.arange(1 << 16, dtype=np.uint16).view(storage(dtype))
+    beside = np.array([0, 1, -1, apart // 2 - 1, apart // 2, apart // 2 + 1], np.int64)
+    bits = widen(dtype, halves).view(np.uint32).astype(np.int64)[:, None] + beside
+    x = (bits & 0xFFFFFFFF).astype(np.uint32).ravel().view(np.float32)
+    there, out = kit.array(x, "float32"), kit.array(np.zeros(len(x), storage(dtype)), dtype)
+    codec = _core.Codec(spec)
+    slot = kit.array(np.zeros(8 + codec.max_bytes(len(x), "float32"), np.uint8))
+    kit.device.convert("float32", kit.address(there), dtype, kit.address(out), len(x))
+    kit.device.encode(spec, "float32", kit.address(there), len(x), kit.address(slot))
+    finish(kit)
+    assert kit.host(out).tobytes() == rounded(dtype, x).tobytes()
+    coded = codec.encode(x, "float32")
+    assert kit.host(slot)[8 : 8 + coded.size].tobytes() == coded.tobytes()
 
 
 def elements(dtype: str, count: int) -> np.ndarray:
