@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import on_device
 import pytest
 from codec_samples import CODECS, narrow, storage, usable
 from norms import BLOCKS, PART_ROWS, lost, norm_values, squares, within
-from on_device import wait_for
 from reference import DTYPES, OPS, defined, values
 from test_reduce import sample, widen
 
@@ -14,10 +14,7 @@ from gpucomm import _core
 
 
 def finish(kit):
-    event = kit.device.make_event()
-    kit.device.record(event)
-    wait_for(kit.device, event)
-    kit.device.end_event(event)
+    on_device.finish(kit.device)
     assert kit.device.failure() == ""
 
 

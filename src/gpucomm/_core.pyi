@@ -52,6 +52,7 @@ __all__: list[str] = [
     "hasten",
     "last_level_cache",
     "let_siblings_read",
+    "most_bytes",
     "mpi_wire",
     "norm_parts",
     "place_steps",
@@ -1628,6 +1629,11 @@ def last_level_cache() -> int:
 def let_siblings_read() -> None:
     """
     Lets the processes that its parent started read this process's memory, where Yama restricts that (as ranks do).
+    """
+
+def most_bytes(nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    The largest message that is chosen for as one of so many bytes is.
     """
 
 def mpi_wire(

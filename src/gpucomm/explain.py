@@ -68,8 +68,8 @@ def main(args: argparse.Namespace) -> int:
         f"{args.collective} of {format_size(nbytes)}, {args.ranks} ranks; {links.kind}, alpha "
         f"{format_seconds(links.alpha)}, latency {format_seconds(links.lambda_)}, {_rates(links)} GB/s a link"
     )
-    if nbytes & (nbytes - 1):
-        alike = 1 << nbytes.bit_length()
+    alike = _core.most_bytes(nbytes)
+    if alike != nbytes:
         print(f"predicted for {format_size(alike)}: sizes up to each power of two are chosen for alike")
     _print(rows)
     print(_reason(rows))

@@ -89,6 +89,10 @@ static void bind_choose(py::module_& m) {
       "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
       "algorithm: "
       "its segments.");
+  m.def(
+      "most_bytes",
+      [](size_t nbytes) { return most_bytes(kind_of({.dtype = Dtype::uint8, .count = nbytes})); }, "nbytes"_a,
+      "The largest message that is chosen for as one of so many bytes is.");
 }
 
 void bind_communicator(py::module_& m) {

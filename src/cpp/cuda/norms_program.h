@@ -35,6 +35,9 @@ GPUCOMM_PROGRAM double squares_of(uint32_t magnitude, unsigned times) {
   return times ? value * value * times : 0;
 }
 
+template <bool kFull>
+inline constexpr Access access = kFull ? Access::as_one : Access::some;
+
 // Of the four elements of a lane those that are there.
 template <bool kFull>
 GPUCOMM_PROGRAM unsigned own_count(size_t count, size_t index) {
@@ -78,8 +81,8 @@ struct Squares {
         Words4 was[kTogether], is[kTogether];
 #pragma unroll
         for (unsigned t = 0; t < kTogether; ++t) {
-          was[t] = fetch<kFull ? Access::as_one : Access::some>(of.x, index(begin, first + t, lane));
-          is[t] = fetch<kFull ? Access::as_one : Access::some>(of.became, index(begin, first + t, lane));
+          was[t] = fetch<access<kFull>>(of.x, index(begin, first + t, lane));
+          is[t] = fetch<access<kFull>>(of.became, index(begin, first + t, lane));
         }
 #pragma unroll
         for (unsigned t = 0; t < kTogether; ++t) {
@@ -101,8 +104,7 @@ struct Squares {
     ex.each([&](unsigned lane) {
       Words4 raw[kRunTiles];
 #pragma unroll
-      for (unsigned t = 0; t < kRunTiles; ++t)
-        raw[t] = fetch<kFull ? Access::as_one : Access::some>(of.x, index(begin, t, lane));
+      for (unsigned t = 0; t < kRunTiles; ++t) raw[t] = fetch<access<kFull>>(of.x, index(begin, t, lane));
 #pragma unroll
       for (unsigned t = 0; t < kRunTiles; ++t)
         most[t][lane] = four<kFull>(own[lane], widen(of.x.kind, raw[t]), index(begin, t, lane));

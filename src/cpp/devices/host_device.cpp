@@ -147,9 +147,10 @@ std::string HostDevice::export_memory(const std::byte* memory) {
 }
 Device::Probe HostDevice::probe() {
   std::lock_guard lock(probe_mutex_);
-  if (!probe_)
-    probe_event_ = HostEvent::make_shared(),
+  if (!probe_) {
+    probe_event_ = HostEvent::make_shared();
     probe_ = {export_memory(allocate_shared(64)), probe_event_->handle()};
+  }
   return *probe_;
 }
 Event HostDevice::make_shared_event() { return new OwnedEvent{*this, HostEvent::make_shared()}; }
@@ -170,7 +171,10 @@ HostStream& HostDevice::stream_of(Stream stream) {
   return found;
 }
 
-uint64_t HostDevice::capture_of(Stream stream) { return stream_of(stream), captures_.of(stream); }
+uint64_t HostDevice::capture_of(Stream stream) {
+  stream_of(stream);
+  return captures_.of(stream);
+}
 
 void HostDevice::record(Event event, Stream stream) {
   count("record");

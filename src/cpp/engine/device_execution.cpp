@@ -25,6 +25,7 @@ void DeviceExecution::leave() {
 }
 
 void DeviceExecution::settle() {
+  // With a watch of its own: others may wait for their work meanwhile, by check().
   if (share_) share_->wait_for_readers({*transport_, rank_, world_, kPeersEnqueued});
   settled_ = true;
 }

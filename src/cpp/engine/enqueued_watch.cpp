@@ -4,6 +4,16 @@
 
 namespace gpucomm {
 
+void EnqueuedWatch::check_peers(const std::vector<int>& peers) {
+  if (!its_time()) return;
+  for (const int peer : peers) check_peer(peer);
+}
+
+void EnqueuedWatch::check_everybody() {
+  if (!its_time()) return;
+  for (int peer = 0; peer < world_; ++peer) check_peer(peer);
+}
+
 bool EnqueuedWatch::its_time() {
   constexpr std::chrono::milliseconds kLookEvery{50};
   const auto now = std::chrono::steady_clock::now();

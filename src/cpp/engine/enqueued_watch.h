@@ -2,9 +2,8 @@
 // one is gone, and NCCL not always.
 #pragma once
 #include <chrono>
-#include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "base/soon.h"
 #include "transports/transport.h"
@@ -23,15 +22,8 @@ class EnqueuedWatch {
       : control_(control), rank_(rank), world_(world), what_(what) {}
   // Throws peer_lost where one of these ranks is gone; looks now and then only. Who has closed its
   // communicator was through with its own part.
-  template <class Ranks>
-  void check_peers(const Ranks& peers) {
-    if (!its_time()) return;
-    for (const int peer : peers) check_peer(peer);
-  }
-  void check_everybody() {
-    if (!its_time()) return;
-    for (int peer = 0; peer < world_; ++peer) check_peer(peer);
-  }
+  void check_peers(const std::vector<int>& peers);
+  void check_everybody();
   // Throws that this rank has waited so long in vain.
   [[noreturn]] void time_out(const std::string& device, double waited_s) const;
 

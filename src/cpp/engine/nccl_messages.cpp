@@ -1,6 +1,5 @@
 #include "engine/nccl_messages.h"
 
-#include <array>
 #include <cstring>
 
 namespace gpucomm {
@@ -78,7 +77,7 @@ bool NcclMessages::silent(const Message& m) { return pairs_.at({m.peer, m.sendin
 // Whether NCCL is open, or has enqueued what it has.
 bool NcclMessages::settled(Pair& pair, int peer) {
   if (pair.communicator->settled()) return true;
-  watch_.check_peers(std::array{peer});
+  watch_.check_peers({peer});
   return false;
 }
 

@@ -136,9 +136,7 @@ void StreamGroup::prepare() {
     std::byte* const scratch = held.grow_scratch(scratch_of(*part.program, part.arrays));
     spaces_[rank] = staged_spaces(*part.program, part.arrays, scratch);
   }
-  for (size_t rank = 0; rank < parts_.size(); ++rank)
-    for (const Held& other : ranks_)
-      if (ranks_[rank].device != other.device) lend(rank, *other.device, moved);
+  for (size_t rank = 0; rank < parts_.size(); ++rank) lend(rank, moved);
 }
 
 // What comes on the new one comes after all that the former one held.
@@ -148,15 +146,21 @@ void StreamGroup::move_hub(const std::shared_ptr<Device>& device) {
   hub_ = std::move(hub), hub_event_ = make_event(device);
 }
 
-// A rank's memory to another device's work.
-void StreamGroup::lend(size_t rank, Device& other, bool moved) const {
-  if (moved) other.reach(device(rank));
+// A rank's memory to other devices' work.
+void StreamGroup::lend(size_t rank, bool moved) const {
+  bool lent = false;
+  for (const Held& other : ranks_) {
+    if (other.device == ranks_[rank].device) continue;
+    lent = true;
+    if (moved) other.device->reach(device(rank));
+  }
+  if (!lent) return;
   const StreamCall& part = *parts_[rank];
   const Arrays used = staged_arrays(*part.program, part.arrays, ranks_[rank].scratch.get());
   for (const std::byte* array : {used.input, static_cast<const std::byte*>(used.output)})
     if (const std::string why = array ? device(rank).withholds(array) : ""; !why.empty())
       fail(ErrorKind::unavailable, "rank ", rank, " of ", parts_.size(), " calls ", describe(part.record),
-           " beside ranks on ", other.name(), ", but ", why);
+           " beside ranks on other devices, but ", why);
 }
 
 const Launches& StreamGroup::launches_of() {

@@ -38,7 +38,7 @@ class StreamGroup {
   void check_captures() const;
   void prepare();
   void move_hub(const std::shared_ptr<Device>& device);
-  void lend(size_t rank, Device& other, bool moved) const;
+  void lend(size_t rank, bool moved) const;
   const Launches& launches_of();
   void begin(const Launches& launches);
   bool in_turn() const;

@@ -1,4 +1,4 @@
-"""Compares what the ranks are about to do, before they do it."""
+"""Compares what the ranks are about to do, before they do it, and tells them of what one refuses."""
 
 from __future__ import annotations
 

@@ -61,33 +61,22 @@ class DistributedOptimizer(WrappedOptimizer):
         with telling(comm, "DistributedOptimizer"):
             super().__init__(optimizer)
             merging.parse(merge)
-            self._wrap(model, comm, merge, exchange, algorithm, segments)
-
-    def _wrap(
-        self,
-        model: Any,
-        comm: Communicator,
-        merge: str,
-        exchange: str,
-        algorithm: str,
-        segments: int | None,
-    ) -> None:
-        self.comm = comm
-        self._model = model
-        self._merge = merge
-        self._settings = (
-            f"merge={merge!r}, exchange={exchange!r}, algorithm={algorithm!r}, segments={segments!r}"
-        )
-        self._rank = f"rank {comm.rank} of {comm.world}"
-        self._members: list[Member] = []
-        self._steps = 0
-        self._taken = False
-        planned = self._plan()
-        self._exchange = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
-        self._reducer = Reducer(comm, self._exchange)
-        self._adopt(*planned)
-        if comm.world > 1:
-            broadcast_tensors(comm, model.buffers())
+            self.comm = comm
+            self._model = model
+            self._merge = merge
+            self._settings = (
+                f"merge={merge!r}, exchange={exchange!r}, algorithm={algorithm!r}, segments={segments!r}"
+            )
+            self._rank = f"rank {comm.rank} of {comm.world}"
+            self._members: list[Member] = []
+            self._steps = 0
+            self._taken = False
+            planned = self._plan()
+            self._exchange = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
+            self._reducer = Reducer(comm, self._exchange)
+            self._adopt(*planned)
+            if comm.world > 1:
+                broadcast_tensors(comm, model.buffers())
 
     def _plan(self) -> tuple[list[Member], list[list[Member]]]:
         members = claim(self, find_members(self._model, self.param_groups))

@@ -60,27 +60,24 @@ class LayerwiseBSP(WrappedOptimizer):
         require_arguments(model, comm)
         with telling(comm, "LayerwiseBSP"):
             super().__init__(optimizer)
-            self._wrap(model, comm, root, algorithm, segments)
-
-    def _wrap(self, model: Any, comm: Communicator, root: int, algorithm: str, segments: int | None) -> None:
-        for collective in ("reduce", "broadcast"):
-            name = "direct" if algorithm == "auto" else algorithm
-            _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence
-        self.comm, self.root = comm, root
-        self._steps = self._rounds = 0  # _rounds: of the reducer, up to the last step() or zero_grad()
-        how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "async_op": True}
-        self._reducer = Reducer(comm, _ToRoot(partial(comm.reduce, root=root, op="mean", **how)))
-        members = find_members(model, self.param_groups)
-        self._sent = [member for member in members if member.param.requires_grad]
-        layers = [group for _, group in find_layers(model, self._sent)]
-        self._frozen = [member for member in members if not member.param.requires_grad]
-        buckets = [bucket for group in reversed(layers) for bucket in plan_buckets(group, "one")]
-        if comm.world > 1:
-            require_same_layout(comm, members, buckets, f"{root=}, {algorithm=}, {segments=}")
-            broadcast_tensors(comm, [*(member.param for member in members), *model.buffers()], root)
-        self._reducer.attach(buckets)
-        moving = self._sent if comm.world > 1 else []
-        self._weights = WeightFlow(comm, model, moving, root, partial(comm.broadcast, root=root, **how))
+            for collective in ("reduce", "broadcast"):
+                name = "direct" if algorithm == "auto" else algorithm
+                _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence
+            self.comm, self.root = comm, root
+            self._steps = self._rounds = 0  # _rounds: of the reducer, up to the last step() or zero_grad()
+            how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "async_op": True}
+            self._reducer = Reducer(comm, _ToRoot(partial(comm.reduce, root=root, op="mean", **how)))
+            members = find_members(model, self.param_groups)
+            self._sent = [member for member in members if member.param.requires_grad]
+            layers = [group for _, group in find_layers(model, self._sent)]
+            self._frozen = [member for member in members if not member.param.requires_grad]
+            buckets = [bucket for group in reversed(layers) for bucket in plan_buckets(group, "one")]
+            if comm.world > 1:
+                require_same_layout(comm, members, buckets, f"{root=}, {algorithm=}, {segments=}")
+                broadcast_tensors(comm, [*(member.param for member in members), *model.buffers()], root)
+            self._reducer.attach(buckets)
+            moving = self._sent if comm.world > 1 else []
+            self._weights = WeightFlow(comm, model, moving, root, partial(comm.broadcast, root=root, **how))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Lets the root's optimizer step on the mean gradients, clears them, starts to send the new weights.

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
-from gpucomm.errors import Error
+from gpucomm.optim.agreement import telling
 from gpucomm.optim.process_group.calls import is_async, keywords, reduction
 from gpucomm.optim.process_group.packing import Copies, counts, joined, source, splits, spread, target
 from gpucomm.optim.process_group.work import Done, Work, place
@@ -148,10 +148,8 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         """Sends a part of the tensor to each rank and receives one from each; no splits: equal parts."""
         copies: Copies = []
         world = self._comm.world
-        try:
+        with telling(self._comm, "all_to_all"):
             shares = splits(given, input_splits, world), splits(output, output_splits, world)
-        except Error as error:
-            raise self._comm._refused("all_to_all", error) from None
         sent, into = source(given), target(output, copies)
         how = {"counts": counts(shares[0], given, sent), "out_counts": counts(shares[1], output, into)}
         return self._exchange(sent, into, how, opts, [output], copies)
@@ -183,10 +181,8 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
         return self._issue(self._comm.all_to_all, [((sent.reshape(-1),), how)], opts, result, copies)
 
     def _reducing(self, collective: str, x: Any, sent: Any, opts: Any) -> dict[str, Any]:
-        try:
+        with telling(self._comm, collective):
             reduced = reduction(opts, x)
-        except Error as error:
-            raise self._comm._refused(collective, error) from None
         return reduced | keywords(self._choices[collective], sent, opts, reduced["op"])
 
     def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
