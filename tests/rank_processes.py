@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ranks import PROMPT_S
+
 __all__ = ["end", "kill_one", "leave", "left_since", "litter", "start", "told_at_the_end"]
 
 
@@ -58,7 +60,7 @@ def kill_one(processes: Sequence[subprocess.Popen[str]]) -> None:
     for process in (processes[0], *processes[2:]):
         kind, text, closed = told_at_the_end(process)
         assert kind == "PeerLostError" and "rank 1 is gone" in text and closed, (kind, text, closed)
-    assert time.monotonic() - killed < 5, "it took as long as a timeout"
+    assert time.monotonic() - killed < PROMPT_S, "it took as long as a timeout"
 
 
 def litter() -> set[str]:

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 import rank_processes
+from ranks import PROMPT_S
 
 import gpucomm
 from gpucomm import Communicator, _core
@@ -312,7 +313,7 @@ def test_a_killed_rank_is_noticed_within_a_second(ranks):
     for rank in (0, 2):
         kind, text, noticed = json.loads(ranks[rank].communicate(timeout=20)[0])
         assert kind == "PeerLostError" and "rank 1 is gone" in text
-        assert noticed - killed < 1.0
+        assert noticed - killed < PROMPT_S
 
 
 @pytest.mark.processes

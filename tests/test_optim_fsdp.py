@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import PROMPT_S
 from reproduced import check
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -619,10 +620,11 @@ def test_what_can_not_work_is_a_sentence(world, body, error, text):
 def refused_by_one(comm):
     join_torch(comm)
     model = sharded(groups_of(comm, 4)[0])
+    comm.barrier()
     begin = time.monotonic()
     with pytest.raises((InvalidArgumentError, MismatchError), match=r"unknown codec 'zip'.*rank 1"):
         fsdp.use(model, comm, all_gather="zip" if comm.rank == 1 else "int8", algorithm=RING)
-    assert comm.rank == 1 or time.monotonic() - begin < 1
+    assert comm.rank == 1 or time.monotonic() - begin < PROMPT_S
 
 
 def test_a_bad_argument_of_one_rank_is_told_to_all():

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from ranks import outcomes_of, run_ranks
+from ranks import PROMPT_S, outcomes_of, run_ranks
 
 from gpucomm import _core
 from gpucomm.errors import ClosedError, InvalidArgumentError, MismatchError, UnsupportedTypeError
@@ -76,7 +76,7 @@ def test_the_others_raise_within_a_second_and_name_both_calls(bad, good, call, s
         text, seconds = outcome
         assert "do not make the same call" in text and " calls " in text, text
         assert f"rank 1's {call} #1 was refused: " in text and said in text, text
-        assert seconds < 1, text
+        assert seconds < PROMPT_S, text
 
 
 def test_a_rank_that_corrects_its_call_at_once_is_not_out_of_step():
@@ -113,11 +113,14 @@ def test_who_refuses_and_leaves_is_not_waited_for():
             comm.all_reduce(X, algorithm="rign")
         comm.all_reduce(X.copy(), algorithm="ring")
 
-    began = time.monotonic()
-    first, second = outcomes_of(2, body)
-    assert isinstance(first, MismatchError) and "rank 1's all_reduce #1 was refused: " in str(first)
-    assert isinstance(second, InvalidArgumentError)
-    assert time.monotonic() - began < 0.4
+    def seconds():
+        began = time.monotonic()
+        first, second = outcomes_of(2, body)
+        assert isinstance(first, MismatchError) and "rank 1's all_reduce #1 was refused: " in str(first)
+        assert isinstance(second, InvalidArgumentError)
+        return time.monotonic() - began
+
+    assert min(seconds() for _ in range(5)) < 0.4  # whoever is waited for costs half a second
 
 
 BIG = np.zeros(1 << 20)  # no send of it ends before it is received
@@ -151,7 +154,7 @@ def test_the_other_end_of_a_message_raises_within_a_second(bad, good, said, end)
         return None
 
     text, seconds = run_ranks(3, body)[0]
-    assert seconds < 1, text
+    assert seconds < PROMPT_S, text
 
 
 def test_a_message_that_is_corrected_at_once_or_refused_by_both_arrives():
