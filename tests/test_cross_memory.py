@@ -139,7 +139,7 @@ def test_the_sender_does_a_part_of_the_work(bound):
     assert float(said) > 0.2
 
 
-@pytest.mark.parametrize("count", [1 << 14, (1 << 15) + 1, 100_003, 1 << 20, (1 << 22) + 5])
+@pytest.mark.parametrize("count", [1 << 12, 1 << 14, (1 << 15) + 1, 100_003, 1 << 20, (1 << 22) + 5])
 def test_messages_in_pieces(world, count):
     """Point to point too, from where longer ones wait for their receiver."""
 
@@ -241,7 +241,7 @@ FOLDED = """
     import gpucomm
     comm = gpucomm.init()
     total = sum(range(1, comm.world + 1))
-    for count in (1 << 15, 100_003, (1 << 20) + 5, {longest}):
+    for count in (1 << 13, 1 << 15, 100_003, (1 << 20) + 5, {longest}):
         x = np.empty(count, np.float32)
         out = np.empty(count + 2, np.float32)
         for number in range(3):

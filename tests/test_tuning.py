@@ -53,6 +53,17 @@ def test_all_ranks_learn_the_same_and_half_of_the_candidates_drop_out_at_each_ag
     assert row["algorithm"] in {candidate["algorithm"] for candidate in row["candidates"]}
 
 
+@pytest.mark.parametrize("nbytes", [1 << width for width in range(18, 24)])
+def test_in_memory_each_algorithm_is_tried_uncut(nbytes: int) -> None:
+    def tried(comm: Communicator) -> set[str]:
+        comm.set_links(_core.Links("switch", alpha=1e-7, lambda_=3e-7, beta=5e-11))
+        comm.broadcast(np.ones(nbytes, np.uint8), 0)
+        rows = comm.tuning()[0]["candidates"]
+        return {row["algorithm"] for row in rows} - {row["algorithm"] for row in rows if row["segments"] == 1}
+
+    assert run_ranks(2, tried) == [set(), set()]
+
+
 def test_the_one_with_the_least_agreed_time_is_taken() -> None:
     _, (row,), _ = run_ranks(WORLD, learnt)[0]
     names = [(candidate["algorithm"], candidate["segments"]) for candidate in row["candidates"]]

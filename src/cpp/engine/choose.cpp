@@ -79,8 +79,10 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
     const size_t own = cuts[0].algorithm == best.algorithm
                            ? std::bit_width(static_cast<unsigned>(best.segments / cuts[0].segments)) - 1
                            : best_of(cuts, bytes, in_memory);
-    for (size_t i = own % 2; i < cuts.size(); i += 2)
-      if (i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) near.push_back(cuts[i]);
+    // In memory also uncut: what is read where it lies is not pipelined.
+    for (size_t i = 0; i < cuts.size(); ++i)
+      if ((i % 2 == own % 2 && i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) || (in_memory && !i))
+        near.push_back(cuts[i]);
   }
   std::erase_if(near, [&](const Choice& c) { return same_plan(c, best); });
   std::stable_sort(near.begin(), near.end(), [](auto& a, auto& b) { return a.cost_s < b.cost_s; });

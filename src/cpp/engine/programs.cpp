@@ -99,7 +99,7 @@ const std::vector<Choice>& Programs::candidates(const Shape& shape) {
 
 // Whether its messages may be read where they lie in private memory.
 bool Programs::goes_both_ways(const Shape& wish) const {
-  constexpr size_t kLeast = 64 << 10;
+  constexpr size_t kLeast = 32 << 10;
   return attaches_ && !wish.on_device && most_bytes(kind_of(wish)) >= kLeast;
 }
 

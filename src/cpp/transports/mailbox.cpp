@@ -88,8 +88,7 @@ std::string Mailbox::reader(int rank) const {
 }
 
 bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes, const SendProgress& progress) {
-  const bool folds = progress.receiver == Receiver::folds;
-  if (progress.receiver == Receiver::any || bytes < (folds ? kLeastFolded : kLeastRemote)) return false;
+  if (progress.receiver == Receiver::any || bytes < kLeastRemote) return false;
   if (!(area(peer).reads.load(std::memory_order_relaxed) >> rank_ & 1)) return false;
   const bool told = env().cma == 2 || progress.way == PrivateWay::attached;
   const bool wanted = told || (progress.way == PrivateWay::rule && quicker_fetched(data, bytes, progress));
@@ -105,7 +104,8 @@ bool Mailbox::quicker_fetched(const std::byte* data, size_t bytes, const SendPro
   constexpr size_t kFar = 4;
   if (!folds && !crowded && progress.footprint / kFar >= last_level_cache()) return false;
   const bool quick = small_page_speed().quick() && !(crowded && folds);
-  if (bytes < kLeastLong) return quick && !crowded;
+  constexpr size_t kLeastStored = 32 << 10;  // a broadcast's sender has nothing else to do
+  if (bytes < kLeastLong) return quick && !crowded && (folds || bytes >= kLeastStored);
   return quick || huge_pages_.hold(data, bytes);
 }
 

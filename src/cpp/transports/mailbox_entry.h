@@ -33,7 +33,7 @@ struct Loan {
 };
 // Shorter messages are staged: a lender waits for its reader, which costs more than a short copy.
 inline constexpr size_t kLeastLoan = 16 << 10;
-inline constexpr size_t kLeastRemote = 32 << 10, kLeastFolded = 64 << 10;
+inline constexpr size_t kLeastRemote = 16 << 10;
 inline constexpr size_t kLeastLong = 256 << 10;  // from here on huge pages are looked up, too
 inline constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
 
@@ -66,10 +66,10 @@ inline size_t piece_at(const Loan& loan, size_t begin) {
 // A message that both ends copy: the receiver reads pieces from the front on, its sender, which waits for it,
 // writes others from the back, until they meet.
 struct Sharing {
-  static constexpr size_t kMost = 60, kFew = 4;
+  static constexpr size_t kMost = 60, kFew = 2;
   static constexpr size_t kLongPiece = 16 << 20;  // takes some milliseconds, for which a fault waits
   // Of shared memory the receiver's copy takes less than the kernel's: only long ones gain by sharing.
-  static constexpr size_t kLeast = 256 << 10, kLeastStored = 2 << 20;
+  static constexpr size_t kLeast = 64 << 10, kLeastStored = 2 << 20;
   std::atomic<uint32_t> pieces;   // 0: the receiver reads alone
   std::atomic<uint32_t> taken;    // by either
   std::atomic<uint32_t> written;  // by the sender, or refused to it
