@@ -104,8 +104,8 @@ bool Mailbox::quicker_fetched(const std::byte* data, size_t bytes, const SendPro
   constexpr size_t kFar = 4;
   if (!folds && !crowded && progress.footprint / kFar >= last_level_cache()) return false;
   const bool quick = small_page_speed().quick() && !(crowded && folds);
-  constexpr size_t kLeastStored = 32 << 10;  // a broadcast's sender has nothing else to do
-  if (bytes < kLeastLong) return quick && !crowded && (folds || bytes >= kLeastStored);
+  constexpr size_t kLeastCopied = 32 << 10;  // a broadcast's sender has nothing else to do
+  if (bytes < kLeastLong) return quick && !crowded && (folds || bytes >= kLeastCopied);
   return quick || huge_pages_.hold(data, bytes);
 }
 
