@@ -14,8 +14,16 @@ from gpucomm import _core, cli
 from gpucomm.errors import UnavailableError
 from gpucomm.reproduce import command
 from gpucomm.reproduce.cluster import Mpi
-from gpucomm.reproduce.compressed_collectives import between_hosts, collectives, errors, steps, training
+from gpucomm.reproduce.compressed_collectives import (
+    between_hosts,
+    collectives,
+    errors,
+    measuring,
+    steps,
+    training,
+)
 from gpucomm.reproduce.compressed_collectives.measuring import (
+    CODED,
     COLLECTIVES,
     PER_HOP,
     TWO_SHOT,
@@ -43,10 +51,9 @@ def modelled(collective: str, ranks: int, c: float, *, slower: float = 1.0, alph
     cell = Cell("switch", 16 * MIB, 16 * MIB * 1e-8 / alpha, alpha)
     point = Point(ranks, cell, "int4", headline=True)
     per_hop = {PER_HOP: [(ranks - 1) * (1 + c) * point.wire_s]}
-    found = Measured(point, collective, [2 * c * point.wire_s], per_hop)
-    ways = (found.ours, PER_HOP, TWO_SHOT, Way("ring"))
-    times = {way: [found.model_s(way) * (slower if way == found.ours else 1)] for way in ways}
-    return found._replace(ways=times)
+    found, ours = Measured(point, collective, [2 * c * point.wire_s], per_hop), Way("coded_ring", 4, True)
+    times = {way: [found.model_s(way)] for way in (PER_HOP, TWO_SHOT, Way("ring"))}
+    return found._replace(ways={ours: [slower * found.model_s(ours)], **times})
 
 
 def test_the_claims():
@@ -95,6 +102,17 @@ def test_dense_is_the_fastest_dense():
     assert found.dense == Way("direct")
     row = collectives._model_row(Run(), collectives._AG_DENSE, found)
     assert {str(found.ours), "direct", "ring", "ring_per_hop"} <= set(row.samples)
+
+
+def test_into_how_many_segments_to_cut_is_tried(monkeypatch):
+    """All ranks take what is the fastest in its best round."""
+    seconds = {1: [3, 3, 3], 2: [9, 9, 2], 4: [4, 4, 4]}
+    monkeypatch.setattr(measuring, "_slowest", lambda comm, call: call())
+    rounds = {segments: iter(some) for segments, some in seconds.items()}
+    ours = measuring._cut(None, CODED[0], 4 << 14, lambda way: lambda: next(rounds[way.segments]))
+    assert ours == Way("coded_ring", 2, True)
+    assert all(next(some, None) is None for some in rounds.values())
+    assert measuring._cut(None, PER_HOP, 4 << 14, None) == PER_HOP
 
 
 def test_points_are_what_is_asked_for():

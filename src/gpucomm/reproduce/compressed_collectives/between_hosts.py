@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from gpucomm.reproduce.cluster import cluster, find_mpi
 from gpucomm.reproduce.compressed_collectives.measuring import (
+    CODED,
     COLLECTIVES,
-    PER_HOP,
-    TWO_SHOT,
     Measured,
-    coded_ring,
     measure,
     seconds,
 )
@@ -33,7 +31,7 @@ def _measured(run: Run) -> dict[str, Measured]:
     with cluster(_HOSTS, "1gbit") as up:
         for collective in COLLECTIVES:
             run.tell(f"{collective} between {_HOSTS} hosts, {mpi.name}")
-            what = (collective, _NBYTES, _CODEC, [coded_ring(_NBYTES // _HOSTS), PER_HOP, TWO_SHOT], _REPEATS)
+            what = (collective, _NBYTES, _CODEC, CODED, _REPEATS)
             by_rank, alpha, beta = on_hosts(up, mpi, _HOSTS, measure, *what)
             point = Point(_HOSTS, Cell("switch", _NBYTES, _NBYTES * beta / alpha, alpha), _CODEC)
             found[collective] = Measured(point, collective, *seconds(by_rank), links)

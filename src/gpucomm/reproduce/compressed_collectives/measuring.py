@@ -22,13 +22,13 @@ from gpucomm.reproduce.compressed_collectives.points import (
 from gpucomm.reproduce.run import Run, Span, last_ends, start_together
 
 __all__ = [
+    "CODED",
     "COLLECTIVES",
     "PER_HOP",
     "TWO_SHOT",
     "Measured",
     "Way",
     "all_measured",
-    "coded_ring",
     "measure",
     "seconds",
 ]
@@ -40,7 +40,7 @@ _WARM = 2  # rounds before those that count: a first one has fresh memory, and t
 
 
 class Way(NamedTuple):
-    """An algorithm, how finely it cuts, and whether its messages are coded."""
+    """An algorithm, into how many segments it cuts (0: to be found), and whether its messages are coded."""
 
     algorithm: str
     segments: int = 1
@@ -51,14 +51,10 @@ class Way(NamedTuple):
 
 
 COLLECTIVES = ("all_gather", "reduce_scatter")
-_PIECE_BYTES = 512 << 10  # stays in a core's cache while it is coded
-PER_HOP, TWO_SHOT = Way("ring_per_hop", 1, True), Way("two_shot", 1, True)
+_OURS, PER_HOP, TWO_SHOT = Way("coded_ring", 0, True), Way("ring_per_hop", 1, True), Way("two_shot", 1, True)
+CODED = (_OURS, PER_HOP, TWO_SHOT)
 _RING = Way("ring")
-
-
-def coded_ring(part_bytes: int) -> Way:
-    """The collective-level algorithm for parts of this size."""
-    return Way("coded_ring", max(4, part_bytes // _PIECE_BYTES), True)
+_LEAST_PIECE, _MOST_SEGMENTS = 16 << 10, 64
 
 
 class Measured(NamedTuple):
@@ -81,7 +77,7 @@ class Measured(NamedTuple):
     @property
     def ours(self) -> Way:
         """The collective-level algorithm."""
-        return coded_ring(self.point.part_bytes)
+        return next(way for way in self.ways if way.algorithm == _OURS.algorithm)
 
     @property
     def dense(self) -> Way:
@@ -146,12 +142,11 @@ def _measured(run: Run, point: Point, collective: str) -> Measured:
     """Twice where ours is off the model, as on a busy machine, unless the run is quick."""
     under = f"{point.ranks} ranks, {point.codec}, {point.cell.nbytes / 2**20:g} MiB"
     run.tell(f"{collective}: {under}")
-    coded = [coded_ring(point.part_bytes), PER_HOP, TWO_SHOT]
-    found = _once(run, point, collective, coded)
+    found = _once(run, point, collective, CODED)
     ours = found.ours
     suspect = not run.quick and median(found.ways[ours]) > _SUSPECT * found.model_s(ours)
     if suspect and run.may_again(sum(map(sum, found.ways.values()))):
-        more = _once(run, point, collective, coded)
+        more = _once(run, point, collective, [ours, PER_HOP, TWO_SHOT])
         found.coding.extend(more.coding)
         for way in found.ways.keys() & more.ways.keys():
             found.ways[way].extend(more.ways[way])
@@ -187,7 +182,8 @@ def measure(
 ) -> tuple[list[list[Any]], list[list[Span]]]:
     """Measures the codec, these coded ways, and of the dense choices, if wanted, the ring and the fastest.
 
-    These are found by trying all once. What is returned is plain, so that JSON can carry it.
+    Which are the fastest, and into how many segments to cut, is found by trying. What is returned is plain,
+    so that JSON can carry it.
 
     Returns:
         The fields of each way; and this rank's begin and end of each repeat of the codec on every part of a
@@ -200,7 +196,7 @@ def measure(
     own = np.random.default_rng(comm.rank).standard_normal(nbytes // 4 // comm.world, np.float32)
     x = np.tile(own, comm.world)
     call_of = _calls(comm, collective, x, codec)
-    ways = [Way(*way) for way in coded]
+    ways = [_cut(comm, Way(*way), own.nbytes, call_of) for way in coded]
     if with_dense:
         ways += _dense(comm, collective, nbytes, call_of)
     works = [_coding(collective, codec, x, comm.world), *map(call_of, ways)]
@@ -243,6 +239,16 @@ def _calls(comm: Communicator, collective: str, x: Any, codec: str) -> Callable[
         return lambda: call(source, out=out, **how)
 
     return of
+
+
+def _cut(comm: Communicator, way: Way, part_bytes: int, call_of: Callable[[Way], Callable[[], Any]]) -> Way:
+    """The way, in the number of segments that takes least time where it has none; the same on all ranks."""
+    if way.segments:
+        return way
+    finest = min(_MOST_SEGMENTS, max(1, part_bytes // _LEAST_PIECE))
+    cuts = [way._replace(segments=1 << i) for i in range(finest.bit_length())]
+    rounds = [[_slowest(comm, call_of(cut)) for cut in cuts] for _ in range(_WARM + 1)]
+    return min(zip(cuts, zip(*rounds, strict=True), strict=True), key=lambda tried: min(tried[1]))[0]
 
 
 def _dense(
