@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import jobs
 import pytest
+from ranks import PROMPT_S
 
 from gpucomm.errors import UnavailableError
 from gpucomm.reproduce import cluster as clusters
@@ -96,26 +98,54 @@ def test_torchrun(cluster, tmp_path):
         as_planned(report["traffic"])
 
 
-def test_a_host_that_drops_off_is_a_sentence_on_every_rank(cluster, tmp_path):
-    launcher = jobs.find("mpich")
-    command = [*mpiexec(cluster, launcher, 4, 1), jobs.PROGRAM, str(tmp_path), "cut_off"]
-    job = subprocess.Popen(command, env=jobs.environment(), stdout=subprocess.DEVNULL, start_new_session=True)
+@contextlib.contextmanager
+def started(cluster, how, folder, check):
+    """A rank on each host that runs one check; nobody ends c10d's where one has failed."""
+    told = {"WORLD_SIZE": str(HOSTS), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    told |= {"MASTER_ADDR": "10.78.0.1", "MASTER_PORT": "29512", "GLOO_SOCKET_IFNAME": "eth0"}
+    program = [jobs.PROGRAM, str(folder), check]
+    commands = [(cluster.on(r + 1, sys.executable, *program), told | {"RANK": str(r)}) for r in range(HOSTS)]
+    if how == "mpich":
+        commands = [([*mpiexec(cluster, jobs.find(how), HOSTS, 1), *program], {})]
+    quiet = {"stdout": subprocess.DEVNULL, "start_new_session": True}
+    running = [subprocess.Popen(command, env=jobs.environment(**env), **quiet) for command, env in commands]
     try:
-        for rank, report in enumerate(all_reports(tmp_path, 4, 30)):
-            kind, text, _ = report["cut_off"]
-            assert kind in ("CollectiveTimeoutError", "PeerLostError"), (rank, kind, text)
-            assert re.search(r"rank \d of 4|rank \d reports", text), text
+        yield
     finally:
-        cluster.call("exec", "4", "ip", "link", "set", "eth0", "up")
-        job.terminate()
-        job.wait(20)
+        for job in running:
+            job.terminate()
+            job.wait(20)
 
 
-def all_reports(folder: Path, ranks: int, timeout: float) -> Sequence[dict[str, list[str]]]:
-    """The ranks' reports once all have written them: MPI itself may not end any more."""
+@pytest.mark.parametrize("how", ["mpich", "c10d"])
+def test_a_host_that_drops_off_is_a_sentence_on_every_rank(cluster, how, tmp_path):
+    with started(cluster, how, tmp_path, "cut_off"):
+        try:
+            for rank, report in enumerate(all_reports(tmp_path, HOSTS, 40)):
+                kind, text, _ = report["cut_off"]
+                assert kind in ("CollectiveTimeoutError", "PeerLostError"), (rank, kind, text)
+                assert re.search(r"rank \d of 4|rank \d reports", text), text
+        finally:
+            cluster.call("exec", "4", "ip", "link", "set", "eth0", "up")
+
+
+def test_a_killed_rank_is_named_by_c10d(cluster, tmp_path):
+    with started(cluster, "c10d", tmp_path, "kill_of_one"):
+        for report in all_reports(tmp_path, HOSTS, 40, but=[1]):
+            kind, text, seconds = report["kill_of_one"]
+            assert kind == "PeerLostError" and "rank 1" in text and seconds < PROMPT_S, text
+
+
+def all_reports(
+    folder: Path, ranks: int, timeout: float, but: Sequence[int] = ()
+) -> Sequence[dict[str, list[str]]]:
+    """The reports of all ranks but those, once these have written them: MPI itself may not end any more."""
+
+    def found() -> list[dict[str, list[str]]]:
+        return [report for rank, report in enumerate(jobs.reports(folder, ranks)) if rank not in but]
+
     deadline = time.monotonic() + timeout
-    while not all(jobs.reports(folder, ranks)) and time.monotonic() < deadline:
+    while not all(found()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    found = jobs.reports(folder, ranks)
-    assert all(found), found
-    return found
+    assert all(found()), found()
+    return found()

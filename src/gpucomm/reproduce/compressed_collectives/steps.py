@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 RANKS = 4
-# Not zfp: four ranks on two cores code longer in it than the bytes that it saves take.
+# Not zfp: on the fastest links four ranks on two cores code longer in it than the bytes that it saves take.
 CODECS = {"all_gather": "int8", "reduce_scatter": "int8"}
 CODED, PER_HOP, AUTO = "coded_ring", "ring_per_hop", "auto"
 COMPUTE, CODING = "compute", "compute and code"  # over links that take no time
