@@ -14,6 +14,7 @@ enum Kind : uint32_t { kAsk, kTell, kLeft, kPoison, kWord, kRefused };
 constexpr auto kLeast = 1ms;         // between two looks that nobody waits for
 constexpr auto kBrisk = 50us;        // ... and where a call waits for what comes
 constexpr auto kSoon = 20ms;         // a call that takes no longer is not asked after
+constexpr auto kAgain = 300ms;       // until it is asked after once more, at least
 constexpr auto kFarewell = 2000ms;   // how long who leaves waits until its last words are on their way
 constexpr auto kAlarm = 200ms;       // ... and who tells of a fault
 constexpr size_t kTextBytes = 1500;  // as in a mailbox
@@ -82,10 +83,14 @@ void Control::complete(uint64_t sequence) {
 void Control::look() {
   std::lock_guard lock(mutex_);
   receive();
-  if (looked_ - announced_ < kSoon) return;
+  const auto waited = looked_ - announced_;
+  if (waited < kSoon) return;
   const uint64_t now = peers_[rank_].arrived;
+  // Some wires notice that a peer has gone only when they send to it.
+  const bool again = looked_ - asked_ >= std::max<std::chrono::nanoseconds>(kAgain, waited / 8);
+  if (again) asked_ = looked_;
   for (int peer = 0; peer < world_; ++peer) {
-    if (peer == rank_ || peers_[peer].asked >= now || peers_[peer].left) continue;
+    if (peer == rank_ || (peers_[peer].asked >= now && !again) || peers_[peer].left) continue;
     peers_[peer].asked = now;
     send(peer, state(kAsk, now));
   }

@@ -21,7 +21,7 @@ class Control {
 
   void announce(const CallRecord& record);
   void complete(uint64_t sequence);
-  // Receives what has come, answers, and asks those of whom the call under way is not known.
+  // Receives what has come, answers, and asks all others, now and then, which call they are in.
   void look();
   // As those of Transport.
   void refuse(const Refusal& refusal);
@@ -70,7 +70,7 @@ class Control {
   std::vector<Peer> peers_;  // of this rank too: what it has announced
   std::deque<Sent> sent_;
   Poison poison_;
-  std::chrono::steady_clock::time_point looked_{}, announced_{};
+  std::chrono::steady_clock::time_point looked_{}, announced_{}, asked_{};
 };
 
 }  // namespace gpucomm
