@@ -39,7 +39,7 @@ def reduced(world: int, most: float, kind: str = "normal", op: str = "sum", **ho
     return run_ranks(world, body)
 
 
-@pytest.mark.parametrize("most", [0.5, 0.1, 0.03, 0.01, 1e-3, 1e-5])
+@pytest.mark.parametrize("most", [0.5, 0.1, 0.03, 0.01, 1e-3, 1e-5, 1e-7, 1e-9])
 @pytest.mark.parametrize("world", [2, 3, 5])
 @pytest.mark.parametrize("kind", ["normal", "spread", "tiny", "zeros"])
 @pytest.mark.parametrize("op", ["sum", "mean"])
@@ -51,7 +51,6 @@ def test_the_error_is_below_what_was_asked_and_what_is_reported(
     exact = given.sum(0) / (world if op == "mean" else 1)
     norms = np.linalg.norm(given, axis=1).sum() / (world if op == "mean" else 1)
     error = np.linalg.norm(found[0].result - exact)
-    rounding = 2.0**-22 * norms  # of adding up floats
     for one in found:
         assert one.result.tobytes() == found[0].result.tobytes()
         assert (one.codec, one.algorithm, one.bound, one.error) == (
@@ -60,9 +59,9 @@ def test_the_error_is_below_what_was_asked_and_what_is_reported(
             found[0].bound,
             found[0].error,
         )
-    assert error <= found[0].error * norms + rounding
+    assert error <= found[0].error * norms
     assert found[0].error <= found[0].bound * (1 + 1e-9)
-    assert found[0].bound <= most
+    assert found[0].bound <= most or (found[0].codec is None and most < 1e-6)
 
 
 def in_16_bits(world: int, given: Any, most: float, **how: Any) -> list[Bounded]:
@@ -106,6 +105,21 @@ def test_alone_nothing_is_lost() -> None:
     assert (found.codec, found.bound, found.error) == (None, 0.0, 0.0)
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_products_round_within_the_bound(world: int) -> None:
+    """Some of what they make is below the least normal number."""
+
+    def body(comm: Communicator) -> Bounded:
+        x = contribution(comm.rank, 5000, "tiny")
+        return comm.all_reduce(x, "premul_sum", scale=1 / 3, max_rel_err=1e-9)
+
+    found = run_ranks(world, body)[0]
+    given = [contribution(rank, 5000, "tiny").astype(np.float64) / 3 for rank in range(world)]
+    norms = sum(np.linalg.norm(x) for x in given)
+    error = np.linalg.norm(found.result - sum(given)) / norms
+    assert 0 < error <= found.error <= found.bound < 1e-6
+
+
 def test_calls_alike_have_few_specs() -> None:
     def body(comm: Communicator) -> int:
         comm.set_links(links_of(SLOW))
@@ -141,7 +155,7 @@ def test_elements_travel_as_they_are_where_that_is_cheaper(rate: float, coded: b
 
     for one in run_ranks(2, body):
         assert (one.codec is not None) is coded
-        assert (one.error > 0) is coded
+        assert (one.error > 2.0**-22) is coded
 
 
 def test_one_codec_only_out_and_scale() -> None:

@@ -24,8 +24,10 @@ __all__ = ["Bounded", "all_reduce"]
 _SPECS = ("int4", "int8", "fp8_e4m3", "bf16", "fp16", "zfp:8", "zfp:12", "zfp:16")
 # A codec's bound is a multiple of the magnitude, the same in every octave and largest at one of these.
 _MANTISSAS = (1.0, 1.0 + 2**-23, 1.25, 1.5, 1.75, 2.0 - 2**-23)
-# What storing a partial sum rounds, relative to it, where that is not far below what codecs lose.
-_ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+# What storing a partial sum rounds, relative to it, and half of the least number above 0, which a product or
+# quotient may be off by.
+_ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_LEAST = {"float32": 2.0**-150, "float16": 2.0**-25, "bfloat16": 2.0**-134}
 _SUMS = ("sum", "mean", "premul_sum")
 
 
@@ -34,14 +36,14 @@ class Bounded:
     """What an all_reduce with `max_rel_err` did.
 
     Errors are norms of (result - exact sum), relative to the sum of the norms of all ranks' x; what adding up
-    rounds is in them for 16-bit floats, not for float32.
+    rounds is in them.
 
     Attributes:
         result: x or out, with the result.
         codec: the spec of the codec that was taken; None: elements travelled as they are.
         algorithm: what carried it.
         bound: what the error cannot exceed, known before anything was sent. Above what was asked for only
-            where elements travelled as they are, and sums of 16-bit floats alone may round more.
+            where elements travelled as they are, and adding up alone may round more.
         error: what it is at most, from what the ranks' encodings lost.
         bytes_sent: by this rank, in all calls that this took.
     """
@@ -72,6 +74,7 @@ class _Sizes:
     largest: float
     blocks: dict[int, float]  # as of Communicator._norms, by block size
     rounding: float  # of a quotient of two of these sums
+    folds: int  # how often what becomes a result is rounded at most
 
 
 def all_reduce(
@@ -129,7 +132,7 @@ def all_reduce(
             what = op, out, scale, choice.algorithm, choice.segments, timeout, choice.codec, stream
             mine = np.array([math.sqrt(comm._lossy_all_reduce(x, *what))])
             coded = float(_summed(comm, mine, timeout)[0]) / sizes.norm * (1 + sizes.rounding)
-            lost = min(lost, coded + (1 + choice.bound) * _folding(comm.world, sizes.dtype))  # both bounds
+            lost = min(lost, coded + (1 + choice.bound) * _folding(sizes))  # both are bounds
     result = x if out is None else out
     return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, meter.bytes_sent)
 
@@ -163,7 +166,8 @@ def _agree(
     norm, largest, *of_blocks = summed[: -len(mine)].tolist()
     # A sum of n positive terms is off by at most n 2^-53 of it, in whatever order; its root by half of that.
     rounding = (count + 2 * comm.world + 16) * 2.0**-52
-    return _Sizes(count, dtype, norm, largest, dict(zip(blocks, of_blocks, strict=True)), rounding)
+    folds = comm.world if comm.world > 1 else int(scale != 1)
+    return _Sizes(count, dtype, norm, largest, dict(zip(blocks, of_blocks, strict=True)), rounding, folds)
 
 
 def _digest(text: str) -> Any:
@@ -204,7 +208,7 @@ def _choices(
     """What keeps to the bound, the same on every rank: sending elements as they are always does."""
     dense = comm._predict(x, None, timeout) if codecs else []
     least = min((cost for *_, cost in dense), default=0.0)
-    yield _Choice(least, None, "auto", 0, _folding(comm.world, sizes.dtype))
+    yield _Choice(least, None, "auto", 0, _folding(sizes))
     for codec in codecs:
         for algorithm, segments, cost in comm._predict(x, codec.spec, timeout):
             about = _core.algorithms()[algorithm]
@@ -224,7 +228,7 @@ def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> flo
     additive = codec.traits["additive"]
     found = _passes(algorithm, world, additive)
     least = up * found * codec.bound(0.0, sizes.dtype) * world * math.sqrt(sizes.count) / sizes.norm
-    unit = _ROUNDING.get(sizes.dtype, 0.0)
+    unit = _ROUNDING[sizes.dtype]
     if codec.traits["bound"] == "absolute":
         growth, blocks = (
             2 * unit + unit**2,
@@ -241,9 +245,12 @@ def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> flo
     return up * growth * blocks / sizes.norm + least
 
 
-def _folding(world: int, dtype: str) -> float:
-    """What folds of as many arrays, and a division, round at most, relative to the sum of norms."""
-    return math.expm1(world * math.log1p(_ROUNDING.get(dtype, 0.0))) if world > 1 else 0.0
+def _folding(sizes: _Sizes) -> float:
+    """What adding up, and a product or quotient, round at most, relative to the sum of norms."""
+    if not sizes.folds or not sizes.norm:
+        return 0.0
+    least = sizes.folds * _LEAST[sizes.dtype] * math.sqrt(sizes.count) / sizes.norm
+    return math.expm1(sizes.folds * math.log1p(_ROUNDING[sizes.dtype])) + least
 
 
 @lru_cache
