@@ -26,6 +26,27 @@ from gpucomm import errors
 from gpucomm.optim.process_group import Options
 
 
+def own(rank, world):
+    """What goes by the communicator: each call is one of its own, or more."""
+    group, x = dist.new_group(), torch.ones(world)
+    y, parts = torch.empty(world * world), [torch.empty(world) for _ in range(world)]
+    calls = {
+        "broadcast": lambda: dist.broadcast(x, 0, group=group),
+        "all_reduce": lambda: dist.all_reduce(x, group=group),
+        "all_gather": lambda: dist.all_gather(parts, x, group=group),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(y, x, group=group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(x, y, group=group),
+        "all_to_all_single": lambda: dist.all_to_all_single(parts[0], x, group=group),
+        "barrier": lambda: dist.barrier(group=group),
+    }
+    wrong = []
+    for name, call in calls.items():
+        before = group.communicator.stats()["calls"]
+        call()
+        wrong += [] if group.communicator.stats()["calls"] > before else [name]
+    return wrong
+
+
 def inside(rank, world):
     """What goes by the Gloo group inside, and objects."""
     every = [None] * world

@@ -22,6 +22,9 @@ from gpucomm.errors import (
 CODED = pairs(coded=True)
 TELLING = [pair for pair in CODED if pair[0] != "all_gather" and not _core.algorithms()[pair[1]]["repeats"]]
 IDENTICAL = [pair for pair in CODED if pair[1] != "ring_per_hop"]
+KEEPING = [
+    spec for spec in CODECS if all(_core.Codec(spec).traits[kept] for kept in ("keeps_nan", "keeps_infinity"))
+]
 COUNTS = (1, 7, 1000, 70_001)
 
 
@@ -79,6 +82,15 @@ def call(comm: Communicator, collective: str, count: int, op: str = "sum", **how
     return comm.all_reduce(contribution(comm.rank, count), op, **how)
 
 
+def whole(comm: Communicator, collective: str, x: Any, **how: Any) -> Any:
+    """The result of all ranks together, the same on all."""
+    if collective == "all_gather":
+        return comm.all_gather(x, **how)
+    if collective == "reduce_scatter":
+        return comm.all_gather(comm.reduce_scatter(x, **how))
+    return comm.all_reduce(x, **how)
+
+
 def exact(collective: str, count: int, rank: int, world: int) -> tuple[Any, Any]:
     """The sum, and the sum of magnitudes, in float64."""
     if collective == "all_gather":
@@ -113,8 +125,9 @@ def test_the_error_keeps_to_its_bound(collective: str, algorithm: str, spec: str
 @pytest.mark.parametrize(("collective", "algorithm"), IDENTICAL)
 @pytest.mark.parametrize("spec", ["int8", "mpc", "fixed:0.001", "zfp:8"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("world", [3, 7])
 def test_all_ranks_have_the_same_bits_and_again(
-    collective: str, algorithm: str, spec: str, dtype: str
+    collective: str, algorithm: str, spec: str, dtype: str, world: int
 ) -> None:
     if not _core.Codec(spec).takes(dtype):
         pytest.skip(f"{spec} does not take {dtype}")
@@ -122,18 +135,29 @@ def test_all_ranks_have_the_same_bits_and_again(
     def body(comm: Communicator) -> Any:
         twice = []
         for _ in range(2):
-            x = contribution(comm.rank, 3000).astype(dtype)
-            if collective == "all_gather":
-                y = comm.all_gather(x, codec=spec, algorithm=algorithm)
-            elif collective == "reduce_scatter":
-                y = comm.all_gather(comm.reduce_scatter(x, codec=spec, algorithm=algorithm))
-            else:
-                y = comm.all_reduce(x, codec=spec, algorithm=algorithm)
-            twice.append(y.tobytes())
+            x = contribution(comm.rank, 1000 * world).astype(dtype)
+            twice.append(whole(comm, collective, x, codec=spec, algorithm=algorithm).tobytes())
         return twice
 
-    results = {bits for twice in run_ranks(3, body) for bits in twice}
+    results = {bits for twice in run_ranks(world, body) for bits in twice}
     assert len(results) == 1
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), CODED)
+@pytest.mark.parametrize("spec", KEEPING)
+def test_what_is_not_finite_stays_where_it_is(collective: str, algorithm: str, spec: str) -> None:
+    def body(comm: Communicator) -> Any:
+        x = contribution(comm.rank, 3000)
+        if comm.rank == 1:
+            x[[5, 2900]] = np.nan, np.inf
+        return whole(comm, collective, x, codec=spec, algorithm=algorithm, segments=2)
+
+    expected = exact("all_reduce", 3000, 0, 3)[0]
+    for found in run_ranks(3, body):
+        if collective == "all_gather":
+            found, expected = found[3000:6000], contribution(1, 3000)
+        assert np.isnan(found[5]) and found[2900] == np.inf
+        assert np.abs(np.delete(found - expected, [5, 2900])).max() < 2  # of sums up to 6
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])

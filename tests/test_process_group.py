@@ -30,6 +30,7 @@ PARALLELISM = [
     "fsdp",
     "tensors",
     "functional",
+    "own",
     "inside",
     "checkpoint",
     "options",
