@@ -25,6 +25,16 @@ def test_summary_has_percentiles_of_every_group_and_the_worst_cells() -> None:
     assert "all_reduce 1 KiB, 4 ranks, switch:1Gbit: ring 1 (3 ms), best direct 2 (1 ms)" in lines[6]
 
 
+def test_links_too_fast_for_the_machine_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cells.json"
+    arguments = ["--ranks", "2", "--sizes", "8", "--repeats", "1", "--least", "0.0001"]
+    arguments += ["--links", "switch:9Tbit", "--collectives", "gather", "--json", str(file)]
+    cli.main(["bench-auto", *arguments])
+    sentence = "what is measured on them is the machine's, not the links'"
+    assert sentence in json.loads(file.read_text())[0]["marked"]
+    assert capsys.readouterr().out.count(sentence) == 1
+
+
 def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "cells.json"
     arguments = ["--ranks", "2", "--sizes", "1K", "--links", "shm", "--repeats", "1", "--least", "0.0001"]

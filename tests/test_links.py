@@ -303,3 +303,11 @@ def test_bad_rates_of_a_communicator(keywords, sentence):
     how = {"links": _core.Links("switch")} | keywords
     with pytest.raises(InvalidArgumentError, match=sentence):
         Communicator("local", 0, 2, region=_core.Region(2), **how)
+
+
+@pytest.mark.parametrize(("text", "said"), [("switch:9Tbit", True), ("switch:1Mbit", False)])
+def test_init_says_that_links_are_too_fast(text, said, monkeypatch, caplog):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "GPUCOMM_LINKS": text}.items():
+        monkeypatch.setenv(name, value)
+    gpucomm.init().close()
+    assert ("what is measured on them is the machine's" in caplog.text) is said

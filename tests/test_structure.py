@@ -132,7 +132,8 @@ def test_import_is_light():
 
 
 def test_public_names():
-    parts = ["cost", "cuda", "exchange", "merge", "optim"]  # not of `import *`: not all are there everywhere
+    # Not of `import *`: not all are there everywhere.
+    parts = ["cost", "cuda", "exchange", "links", "merge", "optim", "probe"]
     assert sorted([*gpucomm.__all__, *parts]) == dir(gpucomm)
     assert len(gpucomm.__all__) <= 15
     for name in gpucomm.__all__:

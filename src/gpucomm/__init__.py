@@ -30,9 +30,11 @@ _LATE = {
     "empty": "memory",
     "exchange": "exchange",
     "init": "launch",
+    "links": "links",
     "local": "launch",
     "merge": "merge",
     "optim": "optim",
+    "probe": "probe",
 }  # name -> the part that holds it, or is it
 
 

@@ -81,10 +81,16 @@ def _basics(name: str) -> Iterator[Finding]:
     yield Finding("SIMD", True, f"{_core.simd_level()} of {levels}; GPUCOMM_SIMD forces one")
 
 
-def _registered(name: str) -> Iterator[Finding]:
-    entries = _core.transports() if name == "transport" else _core.algorithms()
-    for entry, about in sorted(entries.items()):
-        yield Finding(f"{name} {entry}", True, str(about.get("summary", "")))
+def _transports(name: str) -> Iterator[Finding]:
+    modules = {"c10d": "torch", "mpi": "mpi4py"}
+    for entry, about in sorted(_core.transports().items()):
+        on = entry not in modules or _find(modules[entry]) is not None
+        yield Finding(f"{name} {entry}", on, about["summary"] + ("" if on else f"; needs {about['needs']}"))
+
+
+def _algorithms(name: str) -> Iterator[Finding]:
+    for entry, about in sorted(_core.algorithms().items()):
+        yield Finding(f"{name} {entry}", True, str(about["summary"]))
 
 
 def _shared_memory(name: str) -> Iterator[Finding]:
@@ -328,8 +334,8 @@ _PACKAGES = {
 
 _LOOKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "basics": _basics,
-    "transport": _registered,
-    "algorithm": _registered,
+    "transport": _transports,
+    "algorithm": _algorithms,
     "shared memory": _shared_memory,
     "shared heap": _shared_heap,
     "cross-memory attach": _cross_memory,

@@ -9,7 +9,7 @@ import statistics
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpucomm.bench.metrics import ONE_THREAD, p95
 from gpucomm.bench.table import with_progress
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import World, local
+from gpucomm.links import host_bound, parse_emulated
 from gpucomm.units import format_seconds, format_size, parse_names, parse_sizes
 
 __all__ = ["GOALS", "Cell", "add_arguments", "main", "summary"]
@@ -51,6 +52,7 @@ class Cell:
         auto_s, best_s: their medians, seconds.
         first: the ratio of the first measurement, if this is the second one.
         learnt_in: calls until "auto" had learnt.
+        marked: why what is measured is the machine's and not the links', or "".
     """
 
     links: str
@@ -64,6 +66,7 @@ class Cell:
     learnt_in: int
     first: float | None = None
     codec: str | None = None
+    marked: str = ""
 
     @property
     def ratio(self) -> float:
@@ -156,13 +159,14 @@ def _cells(
     for name in links:
         for number in ranks:
             for collective in collectives:
-                with warnings.catch_warnings():  # of links too fast for this machine: the summary says it
+                emulated = None if name == "shm" else name
+                marked = host_bound(parse_emulated(emulated), number) if emulated else ""
+                with warnings.catch_warnings():  # the summary says it
                     warnings.simplefilter("ignore", RuntimeWarning)
-                    emulated = None if name == "shm" else name
                     world = local(number, links=emulated, env=ONE_THREAD, timeout=args.timeout)
                 with world:
                     for nbytes in sizes:
-                        yield _cell(world, name, collective, nbytes, args)
+                        yield replace(_cell(world, name, collective, nbytes, args), marked=marked)
                         yield None
 
 
@@ -189,7 +193,7 @@ def _cell(world: World, links: str, collective: str, nbytes: int, args: argparse
 
 
 def summary(cells: Sequence[Cell]) -> str:
-    """Ratios by links and ranks, then the ten worst cells."""
+    """Ratios by links and ranks, links that are too fast for this machine, and the ten worst cells."""
     lines = [f"{'links':<18} ranks  cells  median     p95     max"]
     groups = sorted({(cell.links, cell.ranks) for cell in cells})
     for links, ranks in [*groups, ("all", 0)]:
@@ -198,7 +202,8 @@ def summary(cells: Sequence[Cell]) -> str:
             f"{links:<18} {ranks or '':>5}  {len(some):>5}  {statistics.median(some):6.3f}"
             f"  {p95(some):6.3f}  {max(some):6.3f}"
         )
-    lines += ["", "the worst:"]
+    marks = {f"{cell.links}: {cell.marked}": None for cell in cells if cell.marked}
+    lines += [*marks, "", "the worst:"]
     for cell in sorted(cells, key=lambda c: -c.ratio)[:10]:
         where = f"{cell.collective} {format_size(cell.nbytes)}, {cell.ranks} ranks, {cell.links}"
         lines.append(

@@ -93,8 +93,18 @@ def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communi
             "rank %d of %d: started by %s, transport %s, nodes %s",
             *(comm.rank, comm.world, ranks.source, comm.transport, list(comm.nodes)),
         )
+        if ranks.links and ranks.rank == 0 and ranks.source != "gpucomm":  # whose launcher has said it
+            _mark(ranks)
         _remember(comm)
         return comm
+
+
+def _mark(ranks: Ranks) -> None:
+    """Says that links are too fast to be emulated on this machine, if they are."""
+    from gpucomm.links import host_bound, parse_emulated
+
+    if marked := host_bound(parse_emulated(ranks.links), ranks.world):
+        _log.warning("%s", marked)
 
 
 def frozen_if_asked(comm: Communicator, asked: bool | None = None) -> Communicator:
