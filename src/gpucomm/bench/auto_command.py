@@ -158,9 +158,9 @@ def _cells(
 ) -> Generator[Any, None, None]:
     for name in links:
         for number in ranks:
+            emulated = None if name == "shm" else name
+            marked = host_bound(parse_emulated(emulated), number) if emulated else ""
             for collective in collectives:
-                emulated = None if name == "shm" else name
-                marked = host_bound(parse_emulated(emulated), number) if emulated else ""
                 with warnings.catch_warnings():  # the summary says it
                     warnings.simplefilter("ignore", RuntimeWarning)
                     world = local(number, links=emulated, env=ONE_THREAD, timeout=args.timeout)

@@ -58,7 +58,8 @@ def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communi
     are several nodes, MPI or torch.distributed connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override).
     GPUCOMM_LINKS, which `gpucomm run --links` sets, makes the links as slow as described there. A second call
     returns the same communicator while it is open. Inside `gpucomm.local(...).run(fn)` it is the one that
-    `fn` was given. What was picked is logged: INFO, by the logger "gpucomm".
+    `fn` was given. What was picked is logged: INFO, by the logger "gpucomm"; that links are too fast to be
+    emulated on this machine, where `gpucomm run` has not said it: WARNING.
 
     Args:
         timeout: seconds that all ranks have to come, and the communicator's default for its calls.

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from gpucomm.reproduce.cluster import cluster, find_mpi
-from gpucomm.reproduce.compressed_collectives.measuring import (
-    CODED,
-    COLLECTIVES,
-    Measured,
-    measure,
-    seconds,
-)
+from gpucomm.reproduce.compressed_collectives.measuring import CODED, COLLECTIVES, Measured, measure, seconds
 from gpucomm.reproduce.compressed_collectives.points import MIB, Point
 from gpucomm.reproduce.hosts import on_hosts, where_possible
 from gpucomm.reproduce.run import Cell, Run
