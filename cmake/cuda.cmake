@@ -60,5 +60,6 @@ function(gpucomm_add_cuda)
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off>
     "$<$<COMPILE_LANGUAGE:CUDA>:--fmad=false;-Xfatbin=-compress-all;--threads=2;-Xcompiler=-Wall,-Wno-unknown-pragmas,-ffp-contract=off>")
   target_link_libraries(_cuda PRIVATE CUDA::cudart_static Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_options(_cuda PRIVATE LINKER:--exclude-libs,ALL)
   install(TARGETS _cuda LIBRARY DESTINATION gpucomm)
 endfunction()
