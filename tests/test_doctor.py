@@ -156,3 +156,9 @@ def test_doctor_imports_nothing_big() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_process_that_dies_without_a_word_is_told() -> None:
+    assert doctor._last_line("", -11) == "the process that asked said nothing: ended by SIGSEGV"
+    assert doctor._last_line("\n", 3) == "the process that asked said nothing: exit status 3"
+    assert doctor._last_line("first\nlast\n", 1) == "last"

@@ -9,7 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from gpucomm.errors import UnsupportedTypeError
+
 __all__ = ["empty_like"]
+
+_HOST = 1  # DLPack's device type
 
 
 def empty_like(x: Any, shape: tuple[int, ...], stream: int | None = None) -> Any:
@@ -22,14 +26,29 @@ def empty_like(x: Any, shape: tuple[int, ...], stream: int | None = None) -> Any
 
     Returns:
         An uninitialised array; a NumPy one where x's library has mutable arrays of no kind (JAX).
+
+    Raises:
+        UnsupportedTypeError: x is such an array on a GPU.
     """
     if hasattr(x, "new_empty"):  # torch
         with _on(stream, x):
             return x.new_empty(shape)
-    namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else np
-    if type(x).__module__.startswith("jax"):
-        namespace = np
-    return namespace.empty(shape, dtype=x.dtype)
+    return _namespace(x).empty(shape, dtype=x.dtype)
+
+
+def _namespace(x: Any) -> Any:
+    library = type(x).__module__.partition(".")[0]
+    if library.startswith("jax"):
+        if x.__dlpack_device__()[0] != _HOST:
+            raise UnsupportedTypeError(
+                "the result of an array of JAX on a GPU needs out=, an array of a library whose arrays can be "
+                "written (torch, CuPy), for JAX's cannot"
+            )
+        return np
+    if hasattr(x, "__array_namespace__"):
+        return x.__array_namespace__()
+    module = sys.modules.get(library)  # CuPy
+    return module if hasattr(module, "empty") else np
 
 
 def _on(stream: int | None, x: Any) -> AbstractContextManager[Any]:

@@ -11,6 +11,7 @@ import os
 import platform
 import resource
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -211,16 +212,22 @@ def _ask(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
+def _last_line(said: str, code: int) -> str:
+    """Of what a process has said; where it said nothing, how it ended."""
+    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    return (said.strip().splitlines() or [f"the process that asked said nothing: {how}"])[-1]
+
+
 def _nccl(name: str) -> Iterator[Finding]:
     done = _ask(_ABOUT_NCCL)
-    what = ((done.stdout or done.stderr).strip() or "no reason given").splitlines()[-1]
+    what = _last_line(done.stdout or done.stderr, done.returncode)
     use = "" if done.returncode else "; carries arrays on GPUs between nodes"
     yield Finding(name, done.returncode == 0, what + use)
 
 
 def _chosen() -> str:
     asked = _ask(_ABOUT_SHARING)
-    unshared = ((asked.stderr if asked.returncode else asked.stdout).strip().splitlines() or [""])[-1]
+    unshared = _last_line(asked.stderr, asked.returncode) if asked.returncode else asked.stdout.strip()
     inside = f"through host memory, as {unshared}" if unshared else "through memory that its processes share"
     lacks = _ask(_ABOUT_NCCL).returncode
     between = "through host memory, as NCCL is off" if lacks else "over NCCL"
@@ -262,7 +269,7 @@ def _mpi(name: str) -> Iterator[Finding]:
         return
     done = subprocess.run([sys.executable, "-c", _ABOUT_MPI], capture_output=True, text=True, timeout=20)
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        why = _last_line(done.stderr, done.returncode)
         yield Finding(name, False, f"mpi4py does not load an MPI: {why}")
         return
     version, library, level = done.stdout.splitlines()
