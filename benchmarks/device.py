@@ -88,8 +88,8 @@ def measure_host(results: Results, place: Any, repeats: int) -> None:
             for row in rows:
                 results.add(results.told["host"], row)
                 print(
-                    f"{row.name:<44} {row.host_us:10.1f} us of the host {row.steps:4} steps "
-                    f"of {row.step_us:.1f} us"
+                    f"{row.name:<44} {row.call_us:10.1f} us a call, {row.enqueuing_us:.1f} us to enqueue "
+                    f"{row.steps} steps, {row.step_us:.1f} us each"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Collectives of ranks that are threads: their traffic, and what enqueuing them takes of the host."""
+"""Collectives of ranks that are threads, against what their plans move, and what they take of the host."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WORK = ("copy", "reduce", "encode", "decode", "decode_add_encode")
 def collectives(turns: Turns) -> Iterator[Section]:
     """As they are called, and launched as a graph."""
     for world in (2, 4, 8):
-        traffic = 2 * world * 4 * turns.count
         for algorithm, how in _all_reduces(world):
             call = _all_reduce(turns.sets[0][:world], algorithm, how)
+            traffic = _moved(algorithm, world) * 4 * turns.count
             name = f"all_reduce {algorithm}, {world} ranks"
             yield name, _measured(turns, name, world, traffic, call)
         if world > 2:
@@ -39,6 +39,15 @@ def _all_reduces(world: int) -> Iterator[tuple[str, dict[str, int]]]:
         yield "direct", {"segments": 1}
         yield "ring", {}
     yield "linear_pipeline", {"segments": 8}
+
+
+def _moved(algorithm: str, world: int) -> int:
+    """Messages read and written by the plan, of all ranks.
+
+    Each of `direct` reads its part of all arrays and writes it to all; in the others each hop folds, two read
+    and one written, and each hop back copies.
+    """
+    return 2 * world if algorithm == "direct" else 5 * (world - 1)
 
 
 def _all_reduce(arrays: list[Any], algorithm: str, how: dict[str, int]) -> Call:
@@ -68,23 +77,33 @@ def _measured(turns: Turns, name: str, world: int, traffic: int, call: Call) -> 
         yield turns.row(f"{name}, graph", traffic, lambda _: graph())
 
 
+class _Together:
+    """Has all ranks make a call, so many times one behind the other; gives their seconds."""
+
+    def __init__(self, comms: list[gpucomm.Communicator], pool: ThreadPoolExecutor) -> None:
+        self._comms, self._pool = comms, pool
+
+    def __call__(self, call: Call, stream: int | None = None, times: int = 1) -> list[float]:
+        def seconds(comm: gpucomm.Communicator) -> float:
+            begun = time.perf_counter()
+            for _ in range(times):
+                call(comm, stream)
+            return time.perf_counter() - begun
+
+        return list(self._pool.map(seconds, self._comms))
+
+    def enqueuing_s(self) -> list[float]:
+        """By rank, what it has taken so far to enqueue the work of all."""
+        return [comm.stats()["enqueuing_s"] for comm in self._comms]
+
+
 @contextmanager
-def _ranks(world: int) -> Iterator[Callable[..., list[Any]]]:
-    """What has all ranks make a call, so many times one behind the other; it gives their seconds."""
+def _ranks(world: int) -> Iterator[_Together]:
     region = _core.Region(world)
     how = {"region": region, "timeout": 15}  # so that a section that fails leaves time to the others
     comms = [gpucomm.Communicator("local", rank, world, **how) for rank in range(world)]
-
-    def seconds(comm: gpucomm.Communicator, call: Call, stream: int | None, times: int) -> float:
-        begun = time.perf_counter()
-        for _ in range(times):
-            call(comm, stream)
-        return time.perf_counter() - begun
-
     with ThreadPoolExecutor(world) as pool:
-        yield lambda call, stream=None, times=1: list(
-            pool.map(lambda comm: seconds(comm, call, stream, times), comms)
-        )
+        yield _Together(comms, pool)
     for comm in comms:
         comm.close()
 
@@ -95,13 +114,15 @@ class Enqueued:
 
     Attributes:
         name: what was called.
-        host_us: the median over the repetitions, a call.
-        steps: kernels and copies that it enqueues for all ranks together.
-        step_us: `host_us` over `steps`.
+        call_us: the median over the repetitions, a call: with the turns that Python's threads take.
+        enqueuing_us: what that rank takes of it which enqueues the work of all.
+        steps: kernels and copies that it enqueues.
+        step_us: `enqueuing_us` over `steps`.
     """
 
     name: str
-    host_us: float
+    call_us: float
+    enqueuing_us: float
     steps: int
     step_us: float
 
@@ -122,28 +143,35 @@ def _enqueuing(
     steps = _steps(world, count, call_of)
     times = max(1, 512 // steps)  # far fewer than CUDA queues
     with _ranks(world) as together:
-        yield _enqueued(place, name, steps, times, repeats, lambda n: max(together(call, times=n)))
+
+        def run() -> tuple[float, float]:
+            before = sum(together.enqueuing_s())
+            seconds = max(together(call, times=times)) / times
+            return seconds, (sum(together.enqueuing_s()) - before) / times
+
+        yield _enqueued(place, name, steps, repeats, run)
         graph = place.captured(lambda stream: together(call, stream))
-        yield _enqueued(place, f"{name}, graph", 1, times, repeats, lambda n: _launched(graph, n))
+        yield _enqueued(place, f"{name}, graph", 1, repeats, lambda: _launched(graph, times))
 
 
-def _launched(graph: Callable[[], None], times: int) -> float:
+def _launched(graph: Callable[[], None], times: int) -> tuple[float, float]:
     begun = time.perf_counter()
     for _ in range(times):
         graph()
-    return time.perf_counter() - begun
+    seconds = (time.perf_counter() - begun) / times
+    return seconds, seconds
 
 
 def _enqueued(
-    place: Any, name: str, steps: int, times: int, repeats: int, run: Callable[[int], float]
+    place: Any, name: str, steps: int, repeats: int, run: Callable[[], tuple[float, float]]
 ) -> Enqueued:
     seconds = []
     for _ in range(repeats + 1):
         place.synchronize()
-        seconds.append(run(times) / times)
+        seconds.append(run())
     place.synchronize()
-    host_us = statistics.median(seconds[1:]) * 1e6
-    return Enqueued(name, host_us, steps, host_us / steps)
+    call_us, enqueuing_us = (statistics.median(each) * 1e6 for each in zip(*seconds[1:], strict=True))
+    return Enqueued(name, call_us, enqueuing_us, steps, enqueuing_us / steps)
 
 
 def _steps(world: int, count: int, call_of: Callable[[list[Any]], Call]) -> int:

@@ -197,3 +197,28 @@ def test_codings(make_kit, spec, dtype):
             own = x[shift:].copy()
             codec.decode_add(coded, own, dtype)
             assert kit.host(fused)[8:].tobytes() == codec.encode(own, dtype).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("spec", [spec for spec in CODECS if usable(spec).traits["keeps_nan"]])
+def test_codings_of_what_is_not_finite(make_kit, spec, dtype):
+    """It comes back as it does on the host, by itself and added to numbers."""
+    kit, codec, count = make_kit(), usable(spec), 1000
+    if not codec.takes(dtype):
+        pytest.skip(f"{spec} does not take {dtype}")
+    x, own = elements(dtype, count), elements(dtype, count)
+    x[::7] = {"bfloat16": 0x7FC0}.get(dtype, np.nan)
+    if codec.traits["keeps_infinity"]:
+        x[1::7] = {"bfloat16": 0x7F80}.get(dtype, np.inf)
+    there, back, sum_of = (kit.array(y.copy(), dtype) for y in (x, own, own))
+    slot = kit.array(np.zeros(8 + codec.max_bytes(count, dtype), np.uint8))
+    kit.device.encode(codec.spec, dtype, kit.address(there), count, kit.address(slot))
+    kit.device.decode(codec.spec, dtype, kit.address(slot), kit.address(back), count)
+    kit.device.decode(codec.spec, dtype, kit.address(slot), kit.address(sum_of), count, True)
+    finish(kit)
+    coded, decoded = codec.encode(x, dtype), np.zeros_like(x)
+    codec.decode(coded, decoded, dtype)
+    codec.decode_add(coded, own, dtype)
+    assert kit.host(slot)[8 : 8 + coded.size].tobytes() == coded.tobytes()
+    assert kit.host(back).tobytes() == decoded.tobytes()
+    assert kit.host(sum_of).tobytes() == own.tobytes()

@@ -1389,7 +1389,8 @@ class Communicator:
     def stats(self) -> dict:
         """
         Since the start: bytes_sent, bytes_received (payload), messages_sent, calls and, of these, device_calls, on
-        arrays of devices, which count once they are enqueued; of pieces: encodes, decodes.
+        arrays of devices, which count once they are enqueued; of pieces: encodes, decodes. enqueuing_s: the seconds
+        that this rank has taken to enqueue such calls, of ranks that are threads for all of them.
         """
     def tuning(self) -> list:
         """

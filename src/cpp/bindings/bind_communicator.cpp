@@ -294,7 +294,10 @@ Raises:
       .def("stats", &PyCommunicator::stats,
            "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls and, of these, "
            "device_calls, "
-           "on\narrays of devices, which count once they are enqueued; of pieces: encodes, decodes.")
+           "on\narrays of devices, which count once they are enqueued; of pieces: encodes, decodes. "
+           "enqueuing_s: "
+           "the seconds\nthat this rank has taken to enqueue such calls, of ranks that are threads for all "
+           "of them.")
       .def(
           "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
           "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "

@@ -390,7 +390,7 @@ py::dict PyCommunicator::stats() const {
   uint64_t encodes, decodes;
   table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
   table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls();
-  table["device_calls"] = core_->device_calls();
+  table["device_calls"] = core_->device_calls(), table["enqueuing_s"] = core_->enqueuing_s();
   std::tie(encodes, decodes) = core_->codings();
   table["encodes"] = encodes, table["decodes"] = decodes;
   return table;

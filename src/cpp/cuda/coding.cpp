@@ -1,6 +1,9 @@
 // From a codec to its kernels.
 #include "cuda/coding.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/error.h"
 #include "cuda/kernels.h"
 
@@ -22,16 +25,35 @@ std::string known() {
   return names;
 }
 
-void run(CodecKernels::Launch CodecKernels::* which, const CodedPiece& piece, Job job) {
-  const std::string spec = piece.codec->spec();
-  const std::string_view name = name_in(spec);
-  const CodecKernels* kernels = find(name);
+// The kernels of a codec, and the codec's argument.
+struct Found {
+  const CodecKernels& kernels;
+  std::string spec;
+  const char* argument() const {
+    const size_t name = name_in(spec).size();
+    return spec.c_str() + name + (name < spec.size());
+  }
+};
+
+template <class Launch>
+Found kernels_of(const Codec& codec, Launch CodecKernels::* which) {
+  std::string spec = codec.spec();
+  const CodecKernels* kernels = find(name_in(spec));
   if (!kernels || !(kernels->*which))
     fail(ErrorKind::invalid_argument, "codec ", spec, " has no kernel for this on CUDA devices");
+  return {*kernels, std::move(spec)};
+}
+
+Job filled(Job job, const CodedPiece& piece, const Found& found) {
   job.dtype = piece.dtype, job.count = piece.count;
   job.coded_bytes = piece.codec->max_bytes(piece.count, piece.dtype);
-  job.argument = spec.c_str() + name.size() + (name.size() < spec.size());
-  (kernels->*which)(job);
+  job.argument = found.argument();
+  return job;
+}
+
+void run(CodecKernels::Launch CodecKernels::* which, const CodedPiece& piece, Job job) {
+  const Found found = kernels_of(*piece.codec, which);
+  (found.kernels.*which)(filled(std::move(job), piece, found));
 }
 
 }  // namespace
@@ -51,15 +73,23 @@ void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, St
   run(&CodecKernels::encode, piece, {.dense = dense, .to_slot = slot, .status = status, .stream = stream});
 }
 
-void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
-            Status* status, cudaStream_t stream) {
-  run(&CodecKernels::decode, piece,
-      {.from = slot,
-       .to_dense = dense,
-       .adds = adds,
-       .divisor = divisor,
-       .status = status,
-       .stream = stream});
+void decode(const Decoding* all, size_t count, bool adds, int divisor, Status* status, cudaStream_t stream) {
+  const Found found = kernels_of(*all->piece.codec, &CodecKernels::decode);
+  for (size_t begin = 0; begin < count; begin += kMostPieces) {
+    Job jobs[kMostPieces];
+    const size_t some = std::min(count - begin, kMostPieces);
+    for (size_t i = 0; i < some; ++i) {
+      const auto& [piece, slot, dense] = all[begin + i];
+      jobs[i] = filled({.from = slot,
+                        .to_dense = dense,
+                        .adds = adds,
+                        .divisor = divisor,
+                        .status = status,
+                        .stream = stream},
+                       piece, found);
+    }
+    found.kernels.decode(jobs, some);
+  }
 }
 
 void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Status* status,

@@ -15,9 +15,10 @@ std::string refuses(const Codec& codec, Dtype dtype);
 // `status`: a word that the device reaches, 0 while nothing is wrong; see status.h.
 void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, unsigned long long* status,
             cudaStream_t stream);
-// divisor > 1 divides the outcome, after it was rounded to the dtype: as reduce() does on the host.
-void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
-            unsigned long long* status, cudaStream_t stream);
+// Pieces of one codec and dtype. divisor > 1 divides the outcome, after it was rounded to the dtype: as
+// reduce() does on the host.
+void decode(const Decoding* all, size_t count, bool adds, int divisor, unsigned long long* status,
+            cudaStream_t stream);
 // Of additive codecs.
 void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, unsigned long long* status,
                cudaStream_t stream);

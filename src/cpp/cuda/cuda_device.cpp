@@ -197,9 +197,9 @@ class CudaDevice final : public Device {
     GPUCOMM_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, as_stream(stream)));
   }
 
-  void reduce(const Fold& fold, Stream stream) override {
+  void reduce_all(const std::vector<Fold>& all, Stream stream) override {
     const Context::Scope scope(context_);
-    cuda::reduce(fold, as_stream(stream));
+    cuda::reduce(all, as_stream(stream));
   }
 
   void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
@@ -235,7 +235,13 @@ class CudaDevice final : public Device {
   void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
               Stream stream) override {
     const Context::Scope scope(context_);
-    cuda::decode(piece, slot, dense, adds, divisor, status_->device(), as_stream(stream));
+    const Decoding one{piece, slot, dense};
+    cuda::decode(&one, 1, adds, divisor, status_->device(), as_stream(stream));
+  }
+
+  void decode_all(const std::vector<Decoding>& all, int divisor, Stream stream) override {
+    const Context::Scope scope(context_);
+    cuda::decode(all.data(), all.size(), false, divisor, status_->device(), as_stream(stream));
   }
 
   void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override {

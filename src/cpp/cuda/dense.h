@@ -78,8 +78,10 @@ GPUCOMM_PROGRAM Four widen_any(Kind kind, const Words4& raw) {
 }
 // NaN of float32 as it is, of halves canonical.
 GPUCOMM_PROGRAM Four widen(Kind kind, const Words4& raw) {
-  if (kind == Kind::float32) return widen_any(kind, raw);
-  return widen_any(kind, {canonical_two(kind, raw.at[0]), canonical_two(kind, raw.at[1]), 0, 0});
+  Four x = widen_any(kind, raw);
+  if (kind == Kind::float32) return x;
+  for (float& value : x.at) value = canonical(value);  // the GPU's own conversion gives another NaN
+  return x;
 }
 
 // Rounded as narrow_two_any() does it, NaN of any bits.

@@ -15,8 +15,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void add(const Job& job) {
-  launch<add_coded_tiles<T>>(groups_of<Fixed<T>>(job), job.stream, job.count, job.coded_bytes, job.from,
-                             job.to_slot, job.status);
+  launch<add_coded_tiles<T>>(groups_of<Fixed<T>::kTiles>(job), job.stream, job.count, job.coded_bytes,
+                             job.from, job.to_slot, job.status);
 }
 
 // The width is in the spec.
@@ -26,13 +26,19 @@ void by_width(const Job& job) {
   (width == 8 ? narrow : width == 16 ? middle : wide)(job);
 }
 
+template <CodecKernels::LaunchAll narrow, CodecKernels::LaunchAll middle, CodecKernels::LaunchAll wide>
+void all_by_width(const Job* jobs, size_t count) {
+  const int width = parse_fixed(jobs->argument).value().width;
+  (width == 8 ? narrow : width == 16 ? middle : wide)(jobs, count);
+}
+
 using Narrow = TileKernels<Fixed<int8_t>>;
 using Middle = TileKernels<Fixed<int16_t>>;
 using Wide = TileKernels<Fixed<int32_t>>;
 
 const CodecKernels fixed{
     "fixed", by_width<Narrow::encode, Middle::encode, Wide::encode>,
-    by_width<Narrow::decode, Middle::decode, Wide::decode>,
+    all_by_width<Narrow::decode, Middle::decode, Wide::decode>,
     by_width<Narrow::decode_add_encode, Middle::decode_add_encode, Wide::decode_add_encode>,
     by_width<add<int8_t>, add<int16_t>, add<int32_t>>};
 

@@ -12,9 +12,10 @@
 namespace gpucomm::cuda {
 
 // The parameters of a kernel: pointers too, so that nothing is copied to the device before it.
-struct FoldArguments {
-  const std::byte* sources[kMaxSources];
-  std::byte* destinations[kMaxSources];
+template <int kMost>
+struct FoldArgumentsOf {
+  const std::byte* sources[kMost];
+  std::byte* destinations[kMost];
   int source_count = 0;
   int destination_count = 0;
   int divisor = 1;
@@ -22,6 +23,7 @@ struct FoldArguments {
   size_t head = 0;   // of them before the first pack
   size_t packs = 0;  // of kPackBytes, at addresses that are multiples of it
 };
+using FoldArguments = FoldArgumentsOf<kMaxSources>;
 inline constexpr size_t kPackBytes = 16;
 
 // Moved by one instruction, and kept whole until its elements are needed: apart they take a register each.
@@ -67,8 +69,8 @@ inline constexpr int kBatch = 4;
 
 // kElements of every source from `byte` on, folded in the sources' order. kSources: their number where it is
 // known to the compiler, else 0. All are read before any destination, which may be a source, is written.
-template <class Form, class Operation, int kSources, int kElements>
-GPUCOMM_BOTH void fold_elements(const FoldArguments& fold, size_t byte) {
+template <class Form, class Operation, int kSources, int kElements, class Arguments>
+GPUCOMM_BOTH void fold_elements(const Arguments& fold, size_t byte) {
   using Stored = typename Form::Stored;
   using Run = cuda::Run<Stored, kElements>;
   using Elements = cuda::Elements<Stored, kElements>;
@@ -104,8 +106,8 @@ GPUCOMM_BOTH void fold_elements(const FoldArguments& fold, size_t byte) {
 }
 
 // The share of one of `threads` threads.
-template <class Form, class Operation, int kSources>
-GPUCOMM_BOTH void fold_share(const FoldArguments& fold, size_t thread, size_t threads) {
+template <class Form, class Operation, int kSources, class Arguments>
+GPUCOMM_BOTH void fold_share(const Arguments& fold, size_t thread, size_t threads) {
   using InPacks = Packed<Form, Operation>;
   constexpr size_t kSize = sizeof(typename Form::Stored);
   constexpr size_t kInPack = kPackBytes / sizeof(typename InPacks::Form::Stored);

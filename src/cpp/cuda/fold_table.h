@@ -89,7 +89,8 @@ void with_fold(Dtype dtype, Op op, int sources, Visit visit) {
 }
 
 // Packs only where all pointers reach a multiple of kPackBytes after the same number of elements.
-inline void lay_out_packs(FoldArguments& fold, size_t size_bytes) {
+template <class Arguments>
+void lay_out_packs(Arguments& fold, size_t size_bytes) {
   const auto address = [](const std::byte* at) { return reinterpret_cast<uintptr_t>(at) % kPackBytes; };
   const uintptr_t first = address(fold.sources[0]);
   const auto differs = [&](const std::byte* at) { return address(at) != first; };
@@ -101,13 +102,14 @@ inline void lay_out_packs(FoldArguments& fold, size_t size_bytes) {
   fold.packs = (fold.count - fold.head) * size_bytes / kPackBytes;
 }
 
-inline FoldArguments arguments_of(const Fold& fold) {
+template <int kMost = kMaxSources>
+FoldArgumentsOf<kMost> arguments_of(const Fold& fold) {
   const size_t sources = fold.sources.size(), destinations = fold.destinations.size();
   GPUCOMM_CHECK(reducible(fold.dtype) && !(bitwise(fold.op) && is_float(fold.dtype)));
-  GPUCOMM_CHECK(sources >= 1 && sources <= kMaxSources && destinations >= 1 && destinations <= kMaxSources);
+  GPUCOMM_CHECK(sources >= 1 && sources <= kMost && destinations >= 1 && destinations <= kMost);
   const bool divides = fold.divisor > 1 && fold.dtype != Dtype::boolean;
   GPUCOMM_CHECK(!divides || fold.op == Op::sum || fold.op == Op::mean || fold.op == Op::premul_sum);
-  FoldArguments arguments{};
+  FoldArgumentsOf<kMost> arguments{};
   std::copy(fold.sources.begin(), fold.sources.end(), arguments.sources);
   std::copy(fold.destinations.begin(), fold.destinations.end(), arguments.destinations);
   arguments.source_count = static_cast<int>(sources);

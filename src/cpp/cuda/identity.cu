@@ -55,7 +55,7 @@ void decode_add_encode(const Job& job) {
   launch<decode_add_encode_elements>(groups_of(piece), job.stream, piece, job.from, job.dense, job.to_slot);
 }
 
-const CodecKernels identity("identity", encode, decode, decode_add_encode);
+const CodecKernels identity("identity", encode, each<decode>, decode_add_encode);
 
 }  // namespace
 }  // namespace gpucomm::cuda

@@ -7,7 +7,7 @@ namespace gpucomm::cuda {
 
 template <int kBits>
 struct Integers {
-  static constexpr unsigned kTiles = 4;
+  static constexpr unsigned kTiles = 4, kEncodeTiles = 8;
   static constexpr unsigned kBlockBytes = kBits == 8 ? kTile : kTile / 2;
   using Levels = blocks::Uniform<kBits == 8 ? 127 : 7>;
   using Raw = BlockRaw<2>;
@@ -117,6 +117,9 @@ struct Integers {
 };
 
 using Int8 = Integers<8>;
-using Int4 = Integers<4>;
+struct Int4 : Integers<4> {
+  static constexpr bool kStaysFused = true;  // has more to do for an element than others
+  static Int4 make(const char*) { return {}; }
+};
 
 }  // namespace gpucomm::cuda

@@ -21,11 +21,14 @@ struct Job {
   cudaStream_t stream;
 };
 
+inline constexpr size_t kMostPieces = 16;  // that are decoded at once
+
 // An object of static storage, which puts itself into the list of them all.
 struct CodecKernels {
   using Launch = void (*)(const Job&);
+  using LaunchAll = void (*)(const Job* jobs, size_t count);  // which differ in where and how long they are
 
-  CodecKernels(const char* name, Launch encode, Launch decode, Launch decode_add_encode,
+  CodecKernels(const char* name, Launch encode, LaunchAll decode, Launch decode_add_encode,
                Launch add_coded = nullptr)
       : name(name),
         encode(encode),
@@ -37,11 +40,19 @@ struct CodecKernels {
   }
 
   const char* name;
-  Launch encode, decode, decode_add_encode;
+  Launch encode;
+  LaunchAll decode;
+  Launch decode_add_encode;
   Launch add_coded;  // of additive codecs only
   const CodecKernels* next;
 
   inline static constinit const CodecKernels* first = nullptr;
 };
+
+// One after the other.
+template <CodecKernels::Launch decode>
+void each(const Job* jobs, size_t count) {
+  for (size_t i = 0; i < count; ++i) decode(jobs[i]);
+}
 
 }  // namespace gpucomm::cuda

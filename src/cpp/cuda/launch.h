@@ -1,6 +1,9 @@
-// Kernels around the programs, one for each kind of dense elements, and how they are launched: as many thread
-// blocks as a device holds at a time, which go through all that there is.
+// Kernels around the programs, one for each kind of dense elements, and how they are launched: a thread block
+// for each part of the work, which is fastest; or, where one begins with work of its own, as many as a device
+// holds at a time, which go through all that there is.
 #pragma once
+#include <algorithm>
+
 #include "cuda/kernels.h"
 #include "cuda/residency.h"
 #include "cuda/tiles_program.h"
@@ -8,14 +11,19 @@
 
 namespace gpucomm::cuda {
 
-// For one or more `groups`, each of which is the work of a warp.
-template <auto kernel, class... Args>
-void launch(size_t groups, cudaStream_t stream, const Args&... args) {
-  const unsigned most = resident_blocks(residency<kernel>);
-  const size_t wanted = (groups + kWarps - 1) / kWarps;
-  const unsigned blocks = wanted < most ? static_cast<unsigned>(wanted) : most;
-  kernel<<<blocks, kThreads, 0, stream>>>(args...);
+inline constexpr size_t kMostBlocks = 0x7fffffff;
+
+// For one or more `groups`, each of which is the work of a warp; `rows`: so many times.
+template <auto kernel, bool kStays = true, class... Args>
+void launch_rows(size_t groups, size_t rows, cudaStream_t stream, const Args&... args) {
+  const size_t held = resident_blocks(residency<kernel>), wanted = (groups + kWarps - 1) / kWarps;
+  const size_t most = kStays ? std::max<size_t>(held / rows, 1) : kMostBlocks;
+  kernel<<<dim3(std::min(wanted, most), rows), kThreads, 0, stream>>>(args...);
   check_launch();
+}
+template <auto kernel, bool kStays = true, class... Args>
+void launch(size_t groups, cudaStream_t stream, const Args&... args) {
+  launch_rows<kernel, kStays>(groups, 1, stream, args...);
 }
 
 template <class Math>
@@ -33,14 +41,22 @@ __global__ void __launch_bounds__(kThreads) encode_tiles(Piece<Math> piece, std:
   Encode<Math, const WarpExec>{ex, shared, piece, slot}.run();
 }
 
+// Pieces of one call, each a row of thread blocks.
+template <class Math>
+struct Coded {
+  Piece<Math> pieces[kMostPieces];
+  const std::byte* slots[kMostPieces];
+};
+
 template <class Math, Kind kKind>
 __global__ void __launch_bounds__(kThreads)
-    decode_tiles(Piece<Math> piece, const std::byte* slot, bool adds, int divisor) {
+    decode_tiles(const __grid_constant__ Coded<Math> coded, bool adds, int divisor) {
   __shared__ typename Math::Shared shared;
   prepare_block<Math>(shared);
+  Piece<Math> piece = coded.pieces[blockIdx.y];
   piece.dense.kind = kKind;
   const WarpExec ex;
-  Decode<Math, const WarpExec>{ex, shared, piece, slot, adds, divisor}.run();
+  Decode<Math, const WarpExec>{ex, shared, piece, coded.slots[blockIdx.y], adds, divisor}.run();
 }
 
 // Four thread blocks at a time: without the number ptxas spills registers of some to make room for five.
@@ -59,29 +75,38 @@ Piece<Math> piece_of(const Job& job, const std::byte* dense) {
   return {Math::make(job.argument), dense_of(job.dtype, dense, job.count), job.coded_bytes, job.status};
 }
 
-template <class Math>
+template <unsigned kTiles>
 size_t groups_of(const Job& job) {
-  return job.count / (kTile * Math::kTiles) + 1;
+  return job.count / (kTile * kTiles) + 1;
 }
 
 template <class Math>
 struct TileKernels {
+  static constexpr bool kStays = requires { Math::kStays; };
+  static constexpr bool kStaysFused = kStays || requires { Math::kStaysFused; };
+
   static void encode(const Job& job) {
     with_kind(job.dtype, [&]<Kind kKind>() {
-      launch<encode_tiles<Math, kKind>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.dense),
-                                        job.to_slot);
+      launch<encode_tiles<Math, kKind>, kStays>(groups_of<kEncodeTiles<Math>>(job), job.stream,
+                                                piece_of<Math>(job, job.dense), job.to_slot);
     });
   }
-  static void decode(const Job& job) {
-    with_kind(job.dtype, [&]<Kind kKind>() {
-      launch<decode_tiles<Math, kKind>>(groups_of<Math>(job), job.stream, piece_of<Math>(job, job.to_dense),
-                                        job.from, job.adds, job.divisor);
+  static void decode(const Job* jobs, size_t count) {
+    Coded<Math> coded;
+    size_t groups = 0;
+    for (size_t i = 0; i < count; ++i) {
+      coded.pieces[i] = piece_of<Math>(jobs[i], jobs[i].to_dense), coded.slots[i] = jobs[i].from;
+      groups = std::max(groups, groups_of<Math::kTiles>(jobs[i]));
+    }
+    with_kind(jobs->dtype, [&]<Kind kKind>() {
+      launch_rows<decode_tiles<Math, kKind>, kStays>(groups, count, jobs->stream, coded, jobs->adds,
+                                                     jobs->divisor);
     });
   }
   static void decode_add_encode(const Job& job) {
     with_kind(job.dtype, [&]<Kind kKind>() {
-      launch<decode_add_encode_tiles<Math, kKind>>(groups_of<Math>(job), job.stream,
-                                                   piece_of<Math>(job, job.dense), job.from, job.to_slot);
+      launch<decode_add_encode_tiles<Math, kKind>, kStaysFused>(
+          groups_of<Math::kTiles>(job), job.stream, piece_of<Math>(job, job.dense), job.from, job.to_slot);
     });
   }
   static CodecKernels named(const char* name) { return {name, encode, decode, decode_add_encode}; }

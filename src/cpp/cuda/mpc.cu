@@ -49,7 +49,7 @@ void decode(const Job& job) {
     launch<decode_mpc<uint32_t, Plain<float>>>(kGroups, job.stream, piece, job.from, job.to_dense);
 }
 
-const CodecKernels mpc("mpc", encode, decode, nullptr);
+const CodecKernels mpc("mpc", encode, each<decode>, nullptr);
 
 }  // namespace
 }  // namespace gpucomm::cuda

@@ -6,38 +6,83 @@
 
 namespace gpucomm::cuda {
 
+// Of few arrays, so that several fit into the parameters of a kernel: each a row of thread blocks.
+constexpr size_t kFew = 8;
+struct Folds {
+  FoldArgumentsOf<kFew> rows[kFew];
+};
+
 template <class Form, class Operation, int kSources>
+__global__ void __launch_bounds__(kThreads) fold_few(const __grid_constant__ Folds folds) {
+  const size_t thread = size_t{blockIdx.x} * kThreads + threadIdx.x;
+  fold_share<Form, Operation, kSources>(folds.rows[blockIdx.y], thread, size_t{gridDim.x} * kThreads);
+}
+
+template <class Form, class Operation>
 __global__ void __launch_bounds__(kThreads) fold(const __grid_constant__ FoldArguments arguments) {
   const size_t thread = size_t{blockIdx.x} * kThreads + threadIdx.x;
-  fold_share<Form, Operation, kSources>(arguments, thread, size_t{gridDim.x} * kThreads);
+  fold_share<Form, Operation, 0>(arguments, thread, size_t{gridDim.x} * kThreads);
 }
 
 namespace {
 
-template <class Form, class Operation, int kSources>
-void launch_fold(const FoldArguments& arguments, cudaStream_t stream) {
-  const size_t single = arguments.count - arguments.packs * (kPackBytes / sizeof(typename Form::Stored));
-  const size_t work = std::max(arguments.packs, single);
-  launch<fold<Form, Operation, kSources>>((work + kLanes - 1) / kLanes, stream, arguments);
+// Packs, or single elements where these are more.
+template <class Form, class Arguments>
+size_t groups_of(const Arguments& fold) {
+  const size_t single = fold.count - fold.packs * (kPackBytes / sizeof(typename Form::Stored));
+  return (std::max(fold.packs, single) + kLanes - 1) / kLanes;
 }
 
 // As on the host: one source is moved as it is, NaN too.
-void copy(const FoldArguments& arguments, size_t bytes, cudaStream_t stream) {
-  for (int d = 0; d < arguments.destination_count; ++d)
-    if (arguments.destinations[d] != arguments.sources[0])
-      GPUCOMM_CUDA(
-          cudaMemcpyAsync(arguments.destinations[d], arguments.sources[0], bytes, cudaMemcpyDefault, stream));
+void copy(const Fold& fold, cudaStream_t stream) {
+  const size_t bytes = fold.count * size_of(fold.dtype);
+  for (std::byte* to : fold.destinations)
+    if (to != fold.sources[0])
+      GPUCOMM_CUDA(cudaMemcpyAsync(to, fold.sources[0], bytes, cudaMemcpyDefault, stream));
 }
+
+template <class Form, class Operation, int kSources>
+void launch_few(const std::vector<Fold>& all, cudaStream_t stream) {
+  Folds folds;
+  size_t rows = 0, groups = 0;
+  const auto launch = [&] {
+    if (rows) launch_rows<fold_few<Form, Operation, kSources>>(groups, rows, stream, folds);
+    rows = groups = 0;
+  };
+  for (const Fold& fold : all) {
+    if (!fold.count) continue;
+    folds.rows[rows] = arguments_of<kFew>(fold);
+    groups = std::max(groups, groups_of<Form>(folds.rows[rows]));
+    if (++rows == kFew) launch();
+  }
+  launch();
+}
+
+template <class Form, class Operation>
+void launch_each(const std::vector<Fold>& all, cudaStream_t stream) {
+  for (const Fold& one : all) {
+    const FoldArguments arguments = arguments_of(one);
+    if (one.count) launch<fold<Form, Operation>>(groups_of<Form>(arguments), stream, arguments);
+  }
+}
+
+bool few(const Fold& fold) { return fold.destinations.size() <= kFew; }
 
 }  // namespace
 
-void reduce(const Fold& fold, cudaStream_t stream) {
-  const FoldArguments arguments = arguments_of(fold);
-  if (fold.count == 0) return;
-  if (arguments.source_count == 1 && arguments.divisor == 1)
-    return copy(arguments, fold.count * size_of(fold.dtype), stream);
-  with_fold(fold.dtype, fold.op, arguments.source_count, [&]<class Form, class Operation, int kSources>() {
-    launch_fold<Form, Operation, kSources>(arguments, stream);
+void reduce(const std::vector<Fold>& all, cudaStream_t stream) {
+  const Fold& first = all[0];
+  const int sources = static_cast<int>(first.sources.size());
+  if (sources == 1 && first.divisor <= 1) {
+    for (const Fold& fold : all) copy(fold, stream);
+    return;
+  }
+  const int known = std::all_of(all.begin(), all.end(), few) ? sources : 0;
+  with_fold(first.dtype, first.op, known, [&]<class Form, class Operation, int kSources>() {
+    if constexpr (kSources)
+      launch_few<Form, Operation, kSources>(all, stream);
+    else
+      launch_each<Form, Operation>(all, stream);
   });
 }
 

@@ -6,8 +6,8 @@
 
 namespace gpucomm::cuda {
 
-// As Device::reduce; on the current device.
-void reduce(const Fold& fold, cudaStream_t stream);
+// As Device::reduce_all; on the current device.
+void reduce(const std::vector<Fold>& all, cudaStream_t stream);
 
 // As Device::scale; on the current device.
 void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,

@@ -2,13 +2,21 @@
 // several whole tiles at a time, whose loads are then under way together; what is left, or not aligned, goes
 // one by one.
 //
-// Math has kTiles; Raw, what a lane fetches of a coded tile; Shared, memory of a thread block; fetch(message,
-// tile, lane); decode(ex, shared, raw, tile, x), false where the message is damaged; encode(ex, shared, x,
-// tile, message, status), whose code is the same for every NaN.
+// Math has kTiles, and kEncodeTiles where that is another number; Raw, what a lane fetches of a coded tile;
+// Shared, memory of a thread block; fetch(message, tile, lane); decode(ex, shared, raw, tile, x), false where
+// the message is damaged; encode(ex, shared, x, tile, message, status), whose code is the same for every NaN.
 #pragma once
 #include "cuda/tiles.h"
 
 namespace gpucomm::cuda {
+
+template <class Math>
+inline constexpr unsigned kEncodeTiles = [] {
+  if constexpr (requires { Math::kEncodeTiles; })
+    return Math::kEncodeTiles;
+  else
+    return Math::kTiles;
+}();
 
 template <class Math, class Exec>
 struct Encode {
@@ -19,7 +27,7 @@ struct Encode {
 
   GPUCOMM_PROGRAM void run() const {
     write_size(ex, slot, piece.coded_bytes);
-    walk<Math::kTiles>(ex, piece.dense, *this);
+    walk<kEncodeTiles<Math>>(ex, piece.dense, *this);
   }
 
   template <unsigned kTiles, Access kAccess>

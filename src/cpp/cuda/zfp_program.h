@@ -40,6 +40,7 @@ GPUCOMM_PROGRAM bool find_largest(const Exec& ex, typename Exec::template Lanes<
 
 struct ZfpWord {  // R = 8
   static constexpr unsigned kTiles = 4;
+  static constexpr bool kStays = true;  // each thread block copies the tables first
   using Raw = uint32_t;
   using Shared = ZfpTables;
   static ZfpWord make(const char*) { return {}; }
@@ -73,6 +74,7 @@ struct ZfpWord {  // R = 8
 
 struct Zfp {
   static constexpr unsigned kTiles = 2, kMostWords = 128;
+  static constexpr bool kStays = true;
   using Raw = Words4;
   struct Shared {
     ZfpTables tables;

@@ -41,6 +41,13 @@ struct CodedPiece {
   size_t count = 0;  // elements
 };
 
+// Where a coded piece lies, and where its elements go.
+struct Decoding {
+  CodedPiece piece;
+  const std::byte* slot;
+  std::byte* dense;
+};
+
 // Threads may share it. What is enqueued runs in the order of its stream, later; it never blocks the host and
 // allocates nothing. Throws unavailable, naming the device, where the device refuses.
 class Device {
@@ -77,7 +84,10 @@ class Device {
   virtual uint64_t capture_of(Stream stream) = 0;
 
   virtual void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
-  virtual void reduce(const Fold& fold, Stream stream) = 0;
+  void reduce(const Fold& fold, Stream stream) { reduce_all({fold}, stream); }
+  // At least one; of one dtype, op, divisor and number of sources. None writes what another one reads or
+  // writes.
+  virtual void reduce_all(const std::vector<Fold>& all, Stream stream) = 0;
   // As scale() of reduce/scale.h.
   virtual void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
                      Stream stream) = 0;
@@ -95,6 +105,9 @@ class Device {
   // adds: to what is in `dense`, rounded once. divisor > 1 divides the outcome.
   virtual void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds,
                       int divisor, Stream stream) = 0;
+  // Pieces of one codec and dtype, at least one, which lie apart: together they take less than each by
+  // itself.
+  virtual void decode_all(const std::vector<Decoding>& all, int divisor, Stream stream) = 0;
   // Of additive codecs: into += from, both coded.
   virtual void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) = 0;
 

@@ -221,14 +221,16 @@ void HostDevice::copy(std::byte* to, const std::byte* from, size_t bytes, Stream
   enqueue("copy", stream, [=] { std::memmove(to, from, bytes); });
 }
 
-void HostDevice::reduce(const Fold& fold, Stream stream) {
-  enqueue("reduce", stream, [fold] {
-    const std::vector<const void*> sources(fold.sources.begin(), fold.sources.end());
-    std::byte* const first = fold.destinations[0];
-    gpucomm::reduce(fold.dtype, fold.op, first, sources.data(), static_cast<int>(sources.size()), fold.count,
-                    fold.divisor);
-    for (size_t i = 1; i < fold.destinations.size(); ++i)
-      copy_bytes(fold.destinations[i], first, fold.count * size_of(fold.dtype));
+void HostDevice::reduce_all(const std::vector<Fold>& all, Stream stream) {
+  enqueue("reduce", stream, [=] {
+    for (const Fold& fold : all) {
+      const std::vector<const void*> sources(fold.sources.begin(), fold.sources.end());
+      std::byte* const first = fold.destinations[0];
+      gpucomm::reduce(fold.dtype, fold.op, first, sources.data(), static_cast<int>(sources.size()),
+                      fold.count, fold.divisor);
+      for (size_t i = 1; i < fold.destinations.size(); ++i)
+        copy_bytes(fold.destinations[i], first, fold.count * size_of(fold.dtype));
+    }
   });
 }
 
@@ -260,6 +262,15 @@ void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byt
   enqueue("decode", stream, [=] {
     coding_of(piece).decode(slot, dense, adds);
     divide(piece, dense, divisor);
+  });
+}
+
+void HostDevice::decode_all(const std::vector<Decoding>& all, int divisor, Stream stream) {
+  enqueue("decode", stream, [=] {
+    for (const auto& [piece, slot, dense] : all) {
+      coding_of(piece).decode(slot, dense, false);
+      divide(piece, dense, divisor);
+    }
   });
 }
 

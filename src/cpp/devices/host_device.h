@@ -53,7 +53,7 @@ class HostDevice : public Device {
   void launch(const std::shared_ptr<HostGraph>& graph, Stream stream);
 
   void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override;
-  void reduce(const Fold& fold, Stream stream) override;
+  void reduce_all(const std::vector<Fold>& all, Stream stream) override;
   void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
              Stream stream) override;
   void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count,
@@ -77,6 +77,7 @@ class HostDevice : public Device {
   std::string export_event(Event event) override;
   Event open_event(const std::string& handle) override;
 
+  void decode_all(const std::vector<Decoding>& all, int divisor, Stream stream) override;
   void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own, std::byte* to,
                          Stream stream) override;
   std::string failure() override;

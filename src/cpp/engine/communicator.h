@@ -120,6 +120,10 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     return device_calls_;
   }
+  double enqueuing_s() const {
+    std::lock_guard lock(mutex_);
+    return on_device_ ? on_device_->enqueuing_s() : 0;
+  }
   const Links& links() const { return programs_.links(); }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);

@@ -1,5 +1,7 @@
 #include "engine/device_calls.h"
 
+#include <chrono>
+
 #include "base/env.h"
 #include "engine/device_execution.h"
 #include "engine/nccl_calls.h"
@@ -18,7 +20,10 @@ class ThreadCalls : public DeviceCalls {
   void begin(const StreamCall& call) override {
     sequence_ = call.record.sequence;
     transport_->announce(call.record);
+    using Clock = std::chrono::steady_clock;
+    const auto begun = Clock::now();
     group_->come(rank_, call);
+    if (done()) enqueuing_s_ += std::chrono::duration<double>(Clock::now() - begun).count();
     for (int peer = 0; done() && peer < world_; ++peer)
       if (peer != rank_) transport_->wake(peer);
   }

@@ -46,6 +46,8 @@ class DeviceCalls {
   virtual bool done() const = 0;
   // As Drivable::silent.
   virtual bool silent() { return false; }
+  // What enqueuing has taken this rank, where one of the threads does it for all.
+  double enqueuing_s() const { return enqueuing_s_; }
   // This rank ends its communicator: nothing more is enqueued. May wait for what is, but not for long.
   virtual void leave() = 0;
   // Waits, not for long, until no other rank reads what this one has sent: its process may end then.
@@ -57,6 +59,9 @@ class DeviceCalls {
   // Of a host that waits for work that is enqueued, or has waited until it was done: throws what has gone
   // wrong. `waited_s`: it has waited so long in vain.
   virtual void check(bool /*done*/, std::optional<double> /*waited_s*/) {}
+
+ protected:
+  double enqueuing_s_ = 0;
 };
 
 // `nccl`: where that is the way.

@@ -9,23 +9,19 @@ size_t count_of(const DeviceCall& call, const Instruction& in) {
   return in.bytes / size_of(call.program.shape.dtype);
 }
 
-// Which divides a mean: the fold that completes it.
+CodedPiece piece_of(const DeviceCall& call, const Instruction& in) {
+  return {call.program.shape.codec, call.program.shape.dtype, count_of(call, in)};
+}
+
+}  // namespace
+
 int divisor_of(const DeviceCall& call, const Instruction& in) {
   return call.program.shape.op == Op::mean && in.final ? call.program.world : 1;
 }
 
-void fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> sources, Part part,
-          const std::vector<std::byte*>& others = {}) {
-  const Shape& shape = call.program.shape;
-  const Op op = shape.op == Op::mean ? Op::sum : shape.op;
-  Fold fold{shape.dtype,          op,
-            divisor_of(call, in), {call.target(in) + part.begin},
-            std::move(sources),   part.bytes / size_of(shape.dtype)};
-  fold.destinations.insert(fold.destinations.end(), others.begin(), others.end());
-  call.device.reduce(fold, call.stream);
+Decoding decoding_of(const DeviceCall& call, const Instruction& in) {
+  return {piece_of(call, in), call.coded_source(in), call.target(in)};
 }
-
-}  // namespace
 
 size_t message_bytes(const Program& program, const Instruction& in) {
   const Shape& shape = program.shape;
@@ -33,10 +29,19 @@ size_t message_bytes(const Program& program, const Instruction& in) {
   return kCodedHeader + shape.codec->max_bytes(in.bytes / size_of(shape.dtype), shape.dtype);
 }
 
-void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
-                  Part part, const std::vector<std::byte*>& others) {
+static Fold fold_sources(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> sources,
+                         Part part) {
+  const Shape& shape = call.program.shape;
+  const Op op = shape.op == Op::mean ? Op::sum : shape.op;
+  return {shape.dtype,          op,
+          divisor_of(call, in), {call.target(in) + part.begin},
+          std::move(sources),   part.bytes / size_of(shape.dtype)};
+}
+
+Fold fold_of(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
+             Part part) {
   arrived.insert(arrived.begin() + in.below, call.source(in) + part.begin);
-  fold(call, in, std::move(arrived), part, others);
+  return fold_sources(call, in, std::move(arrived), part);
 }
 
 // What a mean's sum loses once it is divided is the world's share of what the contributions lose.
@@ -104,8 +109,7 @@ Traffic traffic_of(const Program& program) {
 }
 
 void enqueue_local(const DeviceCall& call, const Instruction& in) {
-  const Shape& shape = call.program.shape;
-  const CodedPiece piece{shape.codec, shape.dtype, count_of(call, in)};
+  const CodedPiece piece = piece_of(call, in);
   const std::byte* const source = call.coded_source(in);
   std::byte* const target = call.target(in);
   if (!in.bytes || in.spared) return;  // an empty piece does not travel
@@ -117,7 +121,8 @@ void enqueue_local(const DeviceCall& call, const Instruction& in) {
     return call.device.decode(piece, source, target, false, divisor_of(call, in), call.stream);
   if (in.kind == StepKind::reduce && in.coded)
     return call.device.add_coded(piece, source, target, call.stream);
-  if (in.kind == StepKind::reduce) return fold(call, in, {target, source}, {0, in.bytes});
+  if (in.kind == StepKind::reduce)
+    return call.device.reduce(fold_sources(call, in, {target, source}, {0, in.bytes}), call.stream);
   if (target != source) call.device.copy(target, source, in.bytes, call.stream);
 }
 

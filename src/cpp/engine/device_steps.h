@@ -44,14 +44,16 @@ struct DeviceCall {
 struct Part {
   size_t begin, bytes;
 };
-// recv_reduce: what came from each peer, in their order, folded with the own operand into the target, and
-// into `others`.
-void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
-                  Part part, const std::vector<std::byte*>& others = {});
+// recv_reduce: what came from each peer, in their order, folded with the own operand into the target.
+Fold fold_of(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived, Part part);
 inline void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vector<const std::byte*> arrived,
-                         const std::vector<std::byte*>& others = {}) {
-  enqueue_fold(call, in, std::move(arrived), {0, in.bytes}, others);
+                         Part part) {
+  call.device.reduce(fold_of(call, in, std::move(arrived), part), call.stream);
 }
+// Which divides a mean: the step that completes it.
+int divisor_of(const DeviceCall& call, const Instruction& in);
+// Of a step that decodes.
+Decoding decoding_of(const DeviceCall& call, const Instruction& in);
 // reduce, encode, decode, decode_reduce, copy.
 void enqueue_local(const DeviceCall& call, const Instruction& in);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "engine/joining.h"
 #include "engine/loans.h"
 
 namespace gpucomm {
@@ -14,8 +15,8 @@ namespace {
 
 class Arranger {
  public:
-  Arranger(const std::vector<const Program*>& programs, bool in_turn)
-      : programs_(programs), in_turn_(in_turn), ends_(programs.size()), lanes_(programs.size()) {
+  explicit Arranger(const std::vector<const Program*>& programs)
+      : programs_(programs), ends_(programs.size()), lanes_(programs.size()) {
     for (size_t r = 0; r < programs.size(); ++r) {
       ends_[r].resize(programs[r]->instructions.size());
       for (int l = 0; l < programs[r]->lanes; ++l) lanes_[r].push_back({l});
@@ -23,7 +24,7 @@ class Arranger {
     match();
   }
 
-  Launches run() {
+  Launches run(bool on_one_device, bool in_graph) {
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t r = 0; r < lanes_.size(); ++r)
@@ -31,10 +32,14 @@ class Arranger {
     }
     for (size_t r = 0; r < lanes_.size(); ++r)
       for (const Lane& lane : lanes_[r]) GPUCOMM_CHECK(head(r, lane) < 0);
-    if (in_turn_ && result_.list.size() <= lanes_.size())
+    const bool one_each = on_one_device && result_.list.size() <= lanes_.size();
+    result_.one_fold = one_each && all_fold();
+    if (result_.one_fold || (one_each && !in_graph)) {
       line_up();
-    else
+    } else {
+      join_decodings(programs_, result_.list, before_);
       order();
+    }
     return std::move(result_);
   }
 
@@ -199,6 +204,21 @@ class Arranger {
     return {{track, launch}};
   }
 
+  // Whether all are folds that can be enqueued as one.
+  bool all_fold() const {
+    const auto step = [&](const Launch& launch) -> const Instruction& {
+      return at(launch.rank, launch.step);
+    };
+    const auto& list = result_.list;
+    return std::all_of(list.begin(), list.end(),
+                       [&](const Launch& launch) {
+                         const Instruction &in = step(launch), &first = step(list[0]);
+                         return in.kind == StepKind::recv_reduce && in.final == first.final &&
+                                in.peers.size() == first.peers.size();
+                       }) &&
+           std::all_of(before_.begin(), before_.end(), [](const Ends& ends) { return ends.empty(); });
+  }
+
   // On one track, where the list's order is enough.
   void line_up() {
     for (Launch& launch : result_.list) launch.track = 0;
@@ -221,7 +241,6 @@ class Arranger {
   }
 
   const std::vector<const Program*>& programs_;
-  const bool in_turn_;
   std::vector<std::vector<std::optional<Ends>>> ends_;  // by rank and step; none: not yet done
   std::vector<std::vector<Lane>> lanes_;
   std::map<std::tuple<int, int, size_t>, int> comes_;  // the send, of a rank's receive and place
@@ -234,8 +253,8 @@ class Arranger {
 
 }  // namespace
 
-Launches arrange(const std::vector<const Program*>& programs, bool in_turn) {
-  return Arranger(programs, in_turn).run();
+Launches arrange(const std::vector<const Program*>& programs, bool on_one_device, bool in_graph) {
+  return Arranger(programs).run(on_one_device, in_graph);
 }
 
 }  // namespace gpucomm

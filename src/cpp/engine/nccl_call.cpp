@@ -134,7 +134,7 @@ void NcclCall::follow(int index) {
   if (in.kind != StepKind::recv_reduce) return enqueue_local(call_, in);
   std::vector<const std::byte*> arrived;
   for (size_t k = 0; k < in.peers.size(); ++k) arrived.push_back(landing(index, k));
-  enqueue_fold(call_, in, std::move(arrived));
+  enqueue_fold(call_, in, std::move(arrived), {0, in.bytes});
 }
 
 void enqueue(const Grouped& grouped, const Arrays& arrays, std::byte* scratch, NcclCommunicator& communicator,

@@ -183,10 +183,13 @@ size_t coded_slot(const Plan& plan, const Layout& layout, const Shape& shape) {
                 shape.codec->max_bytes(slot_elements(plan, layout, Space::coded), shape.dtype));
 }
 
+size_t wide_bytes(const Plan& plan, const Layout& layout, const Shape& shape) {
+  return adds_wide(shape) ? padded(wide_elements(plan, layout) * sizeof(float)) : 0;
+}
+
 size_t scratch_of(const Plan& plan, const Layout& layout, const Shape& shape) {
-  const size_t wide = adds_wide(shape) ? wide_elements(plan, layout) : 0;
   return padded(slot_elements(plan, layout, Space::scratch) * size_of(shape.dtype)) * plan.scratch_slots +
-         coded_slot(plan, layout, shape) * plan.coded_slots + padded(wide * sizeof(float));
+         coded_slot(plan, layout, shape) * plan.coded_slots + wide_bytes(plan, layout, shape);
 }
 
 void mark_rows(Program& program, const Plan& plan) {
@@ -210,6 +213,64 @@ std::vector<std::pair<size_t, size_t>> exact_parts(const Program& program) {
   const size_t all = shape.count * size_of(shape.dtype);
   if (done < all) exact.push_back({done, all});
   return exact;
+}
+
+// Whether coded pieces are read where they were encoded, by whichever rank (launches.h): what only brings
+// them needs no memory.
+bool lends(const Shape& shape) { return shape.codec && shape.on_device && shape.way == DeviceWay::threads; }
+
+// Moves the coded slots that are written together; returns their number.
+int leave_out_lent_slots(Program& program, int slots) {
+  std::vector<bool> written(slots);
+  for (const Instruction& in : program.instructions) {
+    const bool lent = in.kind == StepKind::recv && in.used_by >= 0;
+    if (in.target.space == Space::coded && in.kind != StepKind::send && !lent) written[in.target.slot] = true;
+  }
+  std::vector<size_t> begins(slots);
+  int kept = 0;
+  for (int slot = 0; slot < slots; ++slot)
+    if (written[slot]) begins[slot] = kept++ * program.coded_slot_bytes;
+  for (Instruction& in : program.instructions) {
+    if (in.source.space == Space::coded) in.source_offset = begins[in.source.slot];
+    if (in.target.space == Space::coded) in.target_offset = begins[in.target.slot];
+  }
+  return kept;
+}
+
+// What a plan says, with its sizes. `all`: of all ranks.
+Program filled(const Shape& shape, const Plan& plan, const std::vector<Plan>& all) {
+  const size_t item = size_of(shape.dtype);
+  const Layout layout = cut(plan, shape.count, align_of(shape), shape.counts);
+  const Layout out_layout = shape.out_counts.empty() ? layout : cut_out(plan, shape);
+  Program program;
+  program.shape = shape, program.world = plan.world, program.rank = plan.rank;
+  program.shape.segments = plan.segments;
+  program.scratch_slot_bytes = padded(slot_elements(plan, layout, Space::scratch) * item);
+  program.coded_slot_bytes = coded_slot(plan, layout, shape);
+  const size_t own =
+      plan.world > 1 && by_rank(shape.collective) ? layout.begin(plan.piece(plan.rank, 0)) * item : 0;
+  program.input_shift = gathers(shape.collective) ? own : 0;
+  program.output_shift = scatters(shape.collective) ? own : 0;
+  Compiler(plan, layout, out_layout, item, program, receivers_of(plan, all, shape.count * item)).run();
+  if (adds_wide(shape)) mark_rows(program, plan);
+  pair_answers(program);
+  pair_recodings(program);
+  mark_passing(program);
+  const int slots = lends(shape) ? leave_out_lent_slots(program, plan.coded_slots) : plan.coded_slots;
+  program.coded_begin = program.scratch_slot_bytes * plan.scratch_slots;
+  program.wide_begin = program.coded_begin + program.coded_slot_bytes * slots;
+  program.scratch_bytes = program.wide_begin + wide_bytes(plan, layout, shape);
+  return program;
+}
+
+// Of the neediest rank.
+size_t most_scratch(const Shape& shape, const std::vector<Plan>& all) {
+  const Layout layout = cut(all[0], shape.count, align_of(shape), shape.counts);
+  size_t most = 0;
+  for (const Plan& plan : all)
+    most = std::max(most,
+                    lends(shape) ? filled(shape, plan, all).scratch_bytes : scratch_of(plan, layout, shape));
+  return most;
 }
 
 }  // namespace
@@ -248,43 +309,22 @@ CallRecord make_record(const Shape& shape) {
 
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
   const int world = static_cast<int>(nodes.size());
-  const size_t item = size_of(shape.dtype);
   PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place, nodes};
   request.additive = adds_coded(shape);
-  Program program;
-  program.shape = shape, program.world = world, program.rank = rank;
-  program.ranks_here = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[rank]));
   for (;; request.segments *= 2) {
-    const Plan plan = build_plan(shape.algorithm, request);
-    const Layout layout = cut(plan, shape.count, align_of(shape), shape.counts);
-    const Layout out_layout = shape.out_counts.empty() ? layout : cut_out(plan, shape);
-    program.scratch_slot_bytes = padded(slot_elements(plan, layout, Space::scratch) * item);
-    program.coded_slot_bytes = coded_slot(plan, layout, shape);
-    program.coded_begin = program.scratch_slot_bytes * plan.scratch_slots;
-    program.wide_begin = program.coded_begin + program.coded_slot_bytes * plan.coded_slots;
-    program.scratch_bytes = scratch_of(plan, layout, shape);
     // All ranks must cut alike, but only some may need scratch: all look at the neediest, in place.
-    size_t neediest = 0;
     PlanRequest any = request;
     any.in_place = shape.out_counts.empty();
     const std::vector<Plan> all = build_plans(shape.algorithm, any);
-    for (const Plan& other : all) neediest = std::max(neediest, scratch_of(other, layout, shape));
-    if (neediest > kMaxScratchBytes && Registry<Algorithm>::find(shape.algorithm).segmented) continue;
-    const size_t own = world > 1 && by_rank(shape.collective) ? layout.begin(plan.piece(rank, 0)) * item : 0;
-    program.input_shift = gathers(shape.collective) ? own : 0;
-    program.output_shift = scatters(shape.collective) ? own : 0;
-    program.shape.segments = plan.segments;
-    Compiler(plan, layout, out_layout, item, program, receivers_of(plan, all, shape.count * item)).run();
-    if (adds_wide(shape)) mark_rows(program, plan);
-    pair_answers(program);
-    pair_recodings(program);
-    mark_passing(program);
-    break;
+    if (most_scratch(shape, all) > kMaxScratchBytes && Registry<Algorithm>::find(shape.algorithm).segmented)
+      continue;
+    Program program = filled(shape, build_plan(shape.algorithm, request), all);
+    program.ranks_here = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[rank]));
+    program.exact = exact_parts(program);
+    program.record = make_record(program.shape);
+    program.fingerprint = fingerprint_of(program.record);
+    return program;
   }
-  program.exact = exact_parts(program);
-  program.record = make_record(program.shape);
-  program.fingerprint = fingerprint_of(program.record);
-  return program;
 }
 
 Program opaque(const Shape& shape, int rank, int world) {

@@ -37,7 +37,10 @@ void StreamGroup::come(int rank, const StreamCall& part) {
   prepare();
   const Launches& launches = launches_of();
   begin(launches);
-  for (const Launch& launch : launches.list) enqueue(launch);
+  if (launches.one_fold)
+    enqueue_at_once(launches.list);
+  else
+    for (const Launch& launch : launches.list) enqueue(launch);
   end(launches);
   const uint64_t sequence = part.record.sequence;
   for (auto& each : parts_) each.reset();
@@ -165,22 +168,22 @@ void StreamGroup::lend(size_t rank, bool moved) const {
 
 const Launches& StreamGroup::launches_of() {
   constexpr size_t kMost = 256;
-  Key key(in_turn(), {});
-  for (const auto& part : parts_) key.second.push_back(part->program);
+  Key key(on_one_device(), parts_[0]->arrays.capture != 0, {});
+  auto& [one_device, in_graph, programs] = key;
+  for (const auto& part : parts_) programs.push_back(part->program);
   if (const auto found = launches_.find(key); found != launches_.end()) return found->second;
-  std::vector<const Program*> programs;
-  for (const auto& program : key.second) programs.push_back(program.get());
+  std::vector<const Program*> values;
+  for (const auto& program : programs) values.push_back(program.get());
   if (launches_.size() >= kMost) launches_.clear();
-  Launches launches = arrange(programs, key.first);
+  Launches launches = arrange(values, one_device, in_graph);
   return launches_.emplace(std::move(key), std::move(launches)).first->second;
 }
 
-// On one device a step of each rank fills it, and the host takes less for them one after the other than to
-// order streams. A graph's launch does not, so there they are apart.
-bool StreamGroup::in_turn() const {
-  return !parts_[0]->arrays.capture && std::all_of(ranks_.begin(), ranks_.end(), [&](const Held& held) {
-    return held.device == ranks_[0].device;
-  });
+// There a step of each rank fills it, and the host takes less for them one after the other than to order
+// streams.
+bool StreamGroup::on_one_device() const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [&](const Held& held) { return held.device == ranks_[0].device; });
 }
 
 // All of the group comes after what all ranks' streams hold, and after its former call.
@@ -214,14 +217,28 @@ void StreamGroup::enqueue(const Launch& launch) {
   const Instruction& in = step(launch.rank, launch.step);
   DeviceCall call = call_of(launch.rank, streams_[launch.track]);
   for (const int track : launch.after) call.device.wait(call.stream, events_[track]);
-  if (receives(in.kind)) {
+  if (receives(in.kind))
     receive(in, launch, call);
-  } else {
-    for (const Launch::Source& lies : launch.sources)
-      call.arrived = call_of(lies.rank, nullptr).source(step(lies.rank, lies.step));
-    enqueue_local(call, in);
-  }
+  else if (!launch.joined.empty())
+    call.device.decode_all(decodings(launch), divisor_of(call, in), call.stream);
+  else
+    enqueue_local(reading(call, launch.sources), in);
   if (launch.record) call.device.record(events_[launch.track], call.stream);
+}
+
+// The coded piece of its step lies where it was encoded, if anywhere else.
+DeviceCall StreamGroup::reading(DeviceCall call, const std::vector<Launch::Source>& sources) const {
+  for (const Launch::Source& lies : sources)
+    call.arrived = call_of(lies.rank, nullptr).source(step(lies.rank, lies.step));
+  return call;
+}
+
+std::vector<Decoding> StreamGroup::decodings(const Launch& launch) const {
+  const DeviceCall call = call_of(launch.rank, nullptr);
+  std::vector<Decoding> all{decoding_of(reading(call, launch.sources), step(launch.rank, launch.step))};
+  for (const Launch::Joined& other : launch.joined)
+    all.push_back(decoding_of(reading(call, other.sources), step(launch.rank, other.step)));
+  return all;
 }
 
 void StreamGroup::end(const Launches& launches) {
@@ -283,6 +300,21 @@ DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
 
 // Straight out of the senders' memory.
 void StreamGroup::receive(const Instruction& in, const Launch& launch, const DeviceCall& call) {
+  const size_t bytes = call.message_bytes(in);
+  if (!bytes) return;
+  if (in.kind == StepKind::recv)
+    copy(in, launch, call);
+  else
+    call.device.reduce(fold_of(in, launch, call), call.stream);
+}
+
+void StreamGroup::copy(const Instruction& in, const Launch& launch, const DeviceCall& call) {
+  const Launch::Source& from = launch.sources[0];
+  const std::byte* const lies = call_of(from.rank, nullptr).source(step(from.rank, from.step));
+  call.device.copy(call.target(in), lies, call.message_bytes(in), call.stream);
+}
+
+Fold StreamGroup::fold_of(const Instruction& in, const Launch& launch, const DeviceCall& call) const {
   std::vector<const std::byte*> arrived;
   std::vector<std::byte*> answered;
   for (const Launch::Source& from : launch.sources) {
@@ -291,12 +323,19 @@ void StreamGroup::receive(const Instruction& in, const Launch& launch, const Dev
     arrived.push_back(theirs.source(sent));
     if (from.answered) answered.push_back(theirs.target(step(from.rank, sent.answered_by)));
   }
-  const size_t bytes = call.message_bytes(in);
-  if (!bytes) return;
-  if (in.kind == StepKind::recv)
-    call.device.copy(call.target(in), arrived[0], bytes, call.stream);
-  else
-    enqueue_fold(call, in, std::move(arrived), answered);
+  Fold fold = gpucomm::fold_of(call, in, std::move(arrived), {0, in.bytes});
+  fold.destinations.insert(fold.destinations.end(), answered.begin(), answered.end());
+  return fold;
+}
+
+void StreamGroup::enqueue_at_once(const std::vector<Launch>& folds) {
+  std::vector<Fold> all;
+  for (const Launch& launch : folds) {
+    const Instruction& in = step(launch.rank, launch.step);
+    const DeviceCall call = call_of(launch.rank, nullptr);
+    if (call.message_bytes(in)) all.push_back(fold_of(in, launch, call));
+  }
+  if (!all.empty()) device(0).reduce_all(all, streams_[0]);
 }
 
 }  // namespace gpucomm

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -41,15 +42,20 @@ class StreamGroup {
   void lend(size_t rank, bool moved) const;
   const Launches& launches_of();
   void begin(const Launches& launches);
-  bool in_turn() const;
+  bool on_one_device() const;
   void give_streams(const std::vector<int>& tracks);
   void enqueue(const Launch& launch);
+  DeviceCall reading(DeviceCall call, const std::vector<Launch::Source>& sources) const;
+  std::vector<Decoding> decodings(const Launch& launch) const;
   void end(const Launches& launches);
   Stream ended(size_t rank);
   bool streams_alike(size_t rank, bool waiting = false) const;
   template <class Stage>
   void stage(Stage stage);
   void receive(const Instruction& in, const Launch& launch, const DeviceCall& call);
+  void copy(const Instruction& in, const Launch& launch, const DeviceCall& call);
+  Fold fold_of(const Instruction& in, const Launch& launch, const DeviceCall& call) const;
+  void enqueue_at_once(const std::vector<Launch>& folds);
   DeviceCall call_of(int rank, Stream stream) const;
   Device& device(int rank) const { return *ranks_[rank].device; }
   const Instruction& step(int rank, int index) const { return parts_[rank]->program->instructions[index]; }
@@ -65,7 +71,8 @@ class StreamGroup {
   std::vector<Spaces> spaces_;   // by rank, of the call at hand
   std::vector<Stream> streams_;  // by track
   std::vector<Event> events_;    // the same; none where the hub is the only one
-  using Key = std::pair<bool, std::vector<std::shared_ptr<const Program>>>;  // whether in turn, by rank
+  // Whether on one device, whether in a graph; by rank.
+  using Key = std::tuple<bool, bool, std::vector<std::shared_ptr<const Program>>>;
   std::map<Key, Launches> launches_;
   int present_ = 0;
   bool left_ = false;    // no rank calls any more ...
