@@ -41,8 +41,8 @@ def _namespace(x: Any) -> Any:
     if library.startswith("jax"):
         if x.__dlpack_device__()[0] != _HOST:
             raise UnsupportedTypeError(
-                "the result of an array of JAX on a GPU needs out=, an array of a library whose arrays can be "
-                "written (torch, CuPy), for JAX's cannot"
+                "the result for an array of JAX on a GPU needs out=, an array of a library whose arrays can "
+                "be written (torch, CuPy): JAX's cannot"
             )
         return np
     if hasattr(x, "__array_namespace__"):
