@@ -32,6 +32,7 @@ def collectives(turns: Turns) -> Iterator[Section]:
             yield name, _measured(turns, name, world, traffic, call)
         if world > 2:
             yield f"all_gather int4, {world} ranks", _all_gather(turns, world, "int4")
+            yield f"all_reduce int8, {world} ranks", _coded_all_reduce(turns, world, "int8")
 
 
 def _all_reduces(world: int) -> Iterator[tuple[str, dict[str, int]]]:
@@ -68,6 +69,21 @@ def _all_gather(turns: Turns, world: int, codec: str) -> Iterator[Row]:
 
     traffic = world * (4 * part + coded + world * (coded + 4 * part))
     yield from _measured(turns, f"all_gather {codec}, {world} ranks", world, traffic, call)
+
+
+def _coded_all_reduce(turns: Turns, world: int, codec: str) -> Iterator[Row]:
+    """Partial sums go round the ring, coded anew at each hop; then as in an all_gather."""
+    arrays = turns.sets[0][:world]
+    dense = 4 * (turns.count // world)
+    coded = int(turns.count // world * CODED[codec])
+
+    def call(comm: gpucomm.Communicator, stream: int | None) -> None:
+        comm.all_reduce(arrays[comm.rank], "mean", codec=codec, algorithm="coded_ring", stream=stream)
+
+    folded = (dense + coded) + (world - 2) * (dense + 2 * coded) + (2 * dense + coded)
+    gathered = (dense + coded) + world * (coded + dense)
+    traffic = world * (folded + gathered)
+    yield from _measured(turns, f"all_reduce {codec}, {world} ranks", world, traffic, call)
 
 
 def _measured(turns: Turns, name: str, world: int, traffic: int, call: Call) -> Iterator[Row]:

@@ -5,39 +5,28 @@
 
 namespace gpucomm::cuda {
 
-// As loaded: to join the parts is to wait for them, which must not be before all fetches are under way.
+// As loaded: to join the bytes is to wait for them, which must not be before all fetches are under way.
 template <unsigned kBytes>
 struct BlockRaw {
   uint32_t codes;
-  uint32_t scale[kBytes];
+  uint8_t scale[kBytes];
 };
-
-// Two bytes at once where they can be.
-GPUCOMM_PROGRAM bool even(const std::byte* at) { return reinterpret_cast<uintptr_t>(at) % 2 == 0; }
 
 // At any address.
 template <unsigned kBytes>
 GPUCOMM_PROGRAM void load_scale(const std::byte* scales, size_t block, BlockRaw<kBytes>& raw) {
-  const std::byte* const at = scales + block * kBytes;
-  raw.scale[kBytes - 1] = 0;
-  if (kBytes == 2 && even(scales))
-    raw.scale[0] = load<uint16_t>(at);
-  else
-    for (unsigned i = 0; i < kBytes; ++i) raw.scale[i] = load<uint8_t>(at + i);
+  for (unsigned i = 0; i < kBytes; ++i) raw.scale[i] = load<uint8_t>(scales + block * kBytes + i);
 }
 template <unsigned kBytes>
 GPUCOMM_PROGRAM uint32_t scale_of(const BlockRaw<kBytes>& raw) {
   uint32_t scale = 0;
-  for (unsigned i = 0; i < kBytes; ++i) scale |= raw.scale[i] << (8 * i);
+  for (unsigned i = 0; i < kBytes; ++i) scale |= static_cast<uint32_t>(raw.scale[i]) << (8 * i);
   return scale;
 }
 template <unsigned kBytes>
 GPUCOMM_PROGRAM void store_scale(std::byte* scales, size_t block, uint32_t scale) {
-  std::byte* const at = scales + block * kBytes;
-  if (kBytes == 2 && even(scales))
-    store(at, static_cast<uint16_t>(scale));
-  else
-    for (unsigned i = 0; i < kBytes; ++i) store(at + i, static_cast<uint8_t>(scale >> (8 * i)));
+  for (unsigned i = 0; i < kBytes; ++i)
+    store(scales + block * kBytes + i, static_cast<uint8_t>(scale >> (8 * i)));
 }
 
 // The bytes of a lane, as one word; beyond `count` bytes of the tile, zeros.
