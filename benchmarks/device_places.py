@@ -13,6 +13,11 @@ import numpy as np
 from gpucomm import _core
 
 
+def machine() -> str:
+    """What the host is."""
+    return f"{platform.system()} on {platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+
+
 class Host:
     """Threads in place of a GPU: shows that this program works."""
 
@@ -63,7 +68,7 @@ class Host:
 
     def versions(self) -> dict[str, str]:
         """Of what the figures depend on."""
-        return {"machine": platform.platform()}
+        return {"machine": machine()}
 
 
 class Cuda:
@@ -142,7 +147,7 @@ class Cuda:
         return {
             "architectures": _cuda.architectures(),
             "nccl": nccl.why_not() or nccl.load().version,
-            "machine": platform.platform(),
+            "machine": machine(),
             "gpu": self.name,
             "driver": str(_cuda.driver_version()),
             "runtime": str(_cuda.runtime_version()),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from generators.algorithms import algorithms, coded_algorithms, effort, predictions
 from generators.choices import exchanges, merges
 from generators.codecs import codec_errors, codec_speeds, codec_traits, codecs
+from generators.device_results import device_results
 from generators.errors import error
 from generators.reference import reference
 from generators.reproduced import claim
@@ -45,4 +46,5 @@ KINDS: dict[str, Callable[[str], str]] = {
     "speeds": codec_speeds,
     "reference": reference,
     "claim": claim,
+    "device": device_results,
 }

@@ -310,7 +310,7 @@ CallRecord make_record(const Shape& shape) {
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
   const int world = static_cast<int>(nodes.size());
   PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place, nodes};
-  request.additive = adds_coded(shape);
+  request.additive = adds_coded(shape), request.lends = lends(shape);
   for (;; request.segments *= 2) {
     // All ranks must cut alike, but only some may need scratch: all look at the neediest, in place.
     PlanRequest any = request;

@@ -13,8 +13,8 @@ namespace {
 using At = CodedSteps::At;
 using Slots = CodedSteps::Slots;
 
-// So many segments travel at a time, through all hops: one is on the wire while others are coded.
-constexpr int kAtOnce = 4;
+// So many segments travel at a time at the most, through all hops: one is on the wire while others are coded.
+constexpr int kMostAtOnce = 4;
 
 class CodedRing {
  public:
@@ -23,20 +23,21 @@ class CodedRing {
         steps_(plan),
         hops_(request.world - 1),
         rank_(request.rank),
+        at_once_(request.lends ? 1 : kMostAtOnce),
         folds_(reduces(request.collective)),
         gathers_(!scatters(request.collective)),
         additive_(request.additive),
         own_(steps_.own()),
-        encoded_(steps_.slots(Space::coded, 2 * kAtOnce)),
-        received_(steps_.slots(Space::coded, 2 * kAtOnce)) {
-    if (folds_ && additive_) addends_ = steps_.slots(Space::coded, 2 * kAtOnce);
-    if (!gathers_ && !additive_ && hops_ > 1) sums_ = steps_.slots(Space::scratch, 2 * kAtOnce);
+        encoded_(steps_.slots(Space::coded, 2 * at_once_)),
+        received_(steps_.slots(Space::coded, 2 * at_once_)) {
+    if (folds_ && additive_) addends_ = steps_.slots(Space::coded, 2 * at_once_);
+    if (!gathers_ && !additive_ && hops_ > 1) sums_ = steps_.slots(Space::scratch, 2 * at_once_);
   }
 
   void run() {
-    for (int k = 0; k < kAtOnce; ++k) first_message(k);
-    for (int first = 0; first < plan_.segments; first += kAtOnce) {
-      const int end = std::min(first + kAtOnce, plan_.segments);
+    for (int k = 0; k < at_once_; ++k) first_message(k);
+    for (int first = 0; first < plan_.segments; first += at_once_) {
+      const int end = std::min(first + at_once_, plan_.segments);
       for (int hop = 0; folds_ && hop < hops_; ++hop)
         for (int k = first; k < end; ++k) fold(hop, k);
       for (int k = first; folds_ && gathers_ && k < end; ++k) start_gathering(k);
@@ -51,7 +52,7 @@ class CodedRing {
 
   // Of a segment's message at this of all its hops, equal at both ends.
   int round(int hop, int segment) const {
-    const int first = segment / kAtOnce * kAtOnce, width = std::min(kAtOnce, plan_.segments - first);
+    const int first = segment / at_once_ * at_once_, width = std::min(at_once_, plan_.segments - first);
     return first * total_hops() + hop * width + segment - first;
   }
 
@@ -75,15 +76,15 @@ class CodedRing {
     const int piece = plan_.piece(chunk(-2 - hop), segment);
     const At arrived = receive(piece, hop, segment);
     // What starts next is encoded while the last hop of what ends is on the wire.
-    if (last && !gathers_) first_message(segment + kAtOnce);
+    if (last && !gathers_) first_message(segment + at_once_);
     if (additive_) {
-      sum_[segment % kAtOnce] = steps_.fold(arrived, steps_.encode(own_, piece, addends_), piece, false);
-      if (last && !gathers_) steps_.decode(sum_[segment % kAtOnce], piece, true);
+      sum_[segment % at_once_] = steps_.fold(arrived, steps_.encode(own_, piece, addends_), piece, false);
+      if (last && !gathers_) steps_.decode(sum_[segment % at_once_], piece, true);
     } else {
-      sum_[segment % kAtOnce] = steps_.fold(arrived, operand(piece, last), piece, last);
+      sum_[segment % at_once_] = steps_.fold(arrived, operand(piece, last), piece, last);
     }
     if (last) return;
-    const At& sum = sum_[segment % kAtOnce];
+    const At& sum = sum_[segment % at_once_];
     send(additive_ ? sum : steps_.encode(sum, piece, encoded_), piece, hop + 1, segment);
   }
 
@@ -95,7 +96,7 @@ class CodedRing {
 
   void start_gathering(int segment) {
     const int piece = plan_.piece(rank_, segment);
-    const At& from = folds_ ? sum_[segment % kAtOnce] : own_;
+    const At& from = folds_ ? sum_[segment % at_once_] : own_;
     const At coded = from.place.space == Space::coded ? from : steps_.encode(from, piece, encoded_, folds_);
     send(coded, piece, folds_ ? hops_ : 0, segment);
     steps_.decode(coded, piece, folds_ && additive_);
@@ -106,17 +107,17 @@ class CodedRing {
     const int piece = plan_.piece(chunk(-1 - hop), segment), all = hop + (folds_ ? hops_ : 0);
     const At arrived = receive(piece, all, segment);
     if (!last) send(arrived, piece, all + 1, segment);
-    if (last) first_message(segment + kAtOnce);
+    if (last) first_message(segment + at_once_);
     steps_.decode(arrived, piece, folds_ && additive_);
   }
 
   Plan& plan_;
   CodedSteps steps_;
-  int hops_, rank_;
+  int hops_, rank_, at_once_;
   bool folds_, gathers_, additive_;
   At own_;
   Slots encoded_, received_, addends_{}, sums_{};
-  At sum_[kAtOnce];  // of the segments on their way
+  At sum_[kMostAtOnce];  // of the segments on their way
 };
 
 void build(const PlanRequest& request, Plan& plan) {

@@ -119,6 +119,9 @@ struct PlanRequest {
   bool in_place = true;
   std::vector<int> nodes;  // the node of each rank, numbered from 0 in order of first ranks; empty: one
   bool additive = false;   // of coded plans: the codec adds coded pieces
+  // Of coded plans: pieces are read where they were encoded. Then nothing is on its way, and fewer segments
+  // at a time need fewer slots.
+  bool lends = false;
 };
 
 // The rank so many places further round the world; `by` is at least -world.
