@@ -280,3 +280,21 @@ def test_links_show_their_figures():
         "inner_beta=1e-10, inner_lambda=0)"
     )
     assert eval(repr(model), {"Links": _core.Links}).nodes == [0, 0, 1]
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_reduce"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        _core.Links(kind="chain", alpha=1e-6, beta=2e-8),  # 400 Mbit/s
+        _core.Links(kind="switch", alpha=5e-5, beta=8e-9),
+        _core.Links(kind="switch", alpha=5e-6, lambda_=5e-6, beta=2e-9),
+    ],
+)
+def test_auto_cuts_a_pipeline_on_links_as_the_papers_do(model, collective):
+    for nbytes in (1 << 16, 1 << 20, 1 << 24):
+        for world in (4, 8):
+            best = c.best_segments(world, nbytes, model, collective)
+            least = _core.total_time(collective, "linear_pipeline", world, nbytes, model, segments=best)
+            _, segments, taken = _core.choose(collective, nbytes, world, model, algorithm="linear_pipeline")
+            assert taken <= 1.05 * least, (nbytes, world, segments, best)

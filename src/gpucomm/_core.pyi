@@ -51,6 +51,7 @@ __all__: list[str] = [
     "grouped",
     "hasten",
     "last_level_cache",
+    "least_segment",
     "let_siblings_read",
     "most_bytes",
     "mpi_wire",
@@ -1625,6 +1626,11 @@ def hasten(communicator: type) -> None:
 def last_level_cache() -> int:
     """
     Bytes of the last-level cache, as the kernel or GPUCOMM_LLC_MIB tells.
+    """
+
+def least_segment(links: Links) -> int:
+    """
+    The bytes below which "auto" cuts no message.
     """
 
 def let_siblings_read() -> None:

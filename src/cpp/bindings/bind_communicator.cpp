@@ -93,6 +93,7 @@ static void bind_choose(py::module_& m) {
       "most_bytes",
       [](size_t nbytes) { return most_bytes(kind_of({.dtype = Dtype::uint8, .count = nbytes})); }, "nbytes"_a,
       "The largest message that is chosen for as one of so many bytes is.");
+  m.def("least_segment", &least_segment, "links"_a, "The bytes below which \"auto\" cuts no message.");
 }
 
 void bind_communicator(py::module_& m) {

@@ -6,7 +6,8 @@
 namespace gpucomm {
 namespace {
 
-constexpr size_t kLeastSegmentBytes = 64 << 10;  // arXiv:1611.04255's block; below it overhead wins
+// In memory below arXiv:1611.04255's block overhead wins.
+constexpr size_t kLeastInMemory = 64 << 10, kLeastOnLinks = 1 << 10;
 constexpr int kMostSegments = 256;
 // Of all ranks: finer plans are not looked at, so that choosing takes no minutes.
 constexpr size_t kMostSteps = 1 << 17;
@@ -42,9 +43,10 @@ bool considered(const Algorithm& entry, const std::vector<int>& nodes) {
 std::vector<Choice> cuts(const std::string& name, const Algorithm& entry, const Shape& shape, size_t bytes,
                          const std::vector<int>& nodes, const Links& links, const Coding& coding) {
   const int world = static_cast<int>(nodes.size()), first = shape.segments ? shape.segments : 1;
+  const size_t least = least_segment(links);
   std::vector<Choice> cuts;
-  for (int m = first; m == first || (!shape.segments && entry.segmented && m <= kMostSegments &&
-                                     bytes / m >= kLeastSegmentBytes);
+  for (int m = first;
+       m == first || (!shape.segments && entry.segmented && m <= kMostSegments && bytes / m >= least);
        m *= 2) {
     PlanRequest request{shape.collective, world, 0, shape.root, m, true, nodes};
     request.additive = adds_coded(shape);
@@ -98,6 +100,11 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
 }
 
 }  // namespace
+
+size_t least_segment(const Links& links) {
+  if (links.beta < kMemorySecondsAByte) return kLeastInMemory;
+  return std::clamp(static_cast<size_t>(links.alpha / links.beta), kLeastOnLinks, kLeastInMemory);
+}
 
 bool codes(const Choice& choice) { return Registry<Algorithm>::find(choice.algorithm).coded; }
 

@@ -17,6 +17,9 @@ struct Choice {
   PrivateWay way = PrivateWay::rule;  // of which the model knows nothing
 };
 bool codes(const Choice& choice);
+// Bytes: messages are not cut finer. On links a segment takes at least as long as what sending it costs a
+// rank.
+size_t least_segment(const Links& links);
 // Whether they have the same plan.
 bool same_plan(const Choice& a, const Choice& b);
 

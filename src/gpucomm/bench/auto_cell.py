@@ -38,8 +38,8 @@ def measure(
 ) -> dict[str, Any]:
     """Times "auto" and the best fixed choices, in turns.
 
-    Fixed choices are all algorithms with 1, 4, 16, 64, ... segments of at least 64 KiB; each is tried, the
-    slow ones are left out, and the fastest take turns with "auto".
+    Fixed choices are all algorithms with 1, 4, 16, 64, ... segments, at least as long as those of "auto"; each
+    is tried, the slow ones are left out, and the fastest take turns with "auto".
 
     Args:
         comm: every rank calls this alike.
@@ -60,7 +60,8 @@ def measure(
         auto = call_of(("auto", None))
         learnt_in = learn(comm, collective, count * 4, auto, codec)
         row = learnt(comm, collective, count * 4, codec)
-        tried = {choice: _spent(comm, call_of(choice)) for choice in fixed(collective, comm.world, count * 4)}
+        choices = fixed(collective, comm.world, count * 4, _core.least_segment(comm.links))
+        tried = {choice: _spent(comm, call_of(choice)) for choice in choices}
         least = min(tried.values())
         kept = sorted((c for c in tried if tried[c] <= _HOPELESS * least), key=lambda c: tried[c])[:_FEW]
         calls = min(_MOST_CALLS, math.ceil(least_s / least))
@@ -97,8 +98,8 @@ def _calls(comm: Communicator, collective: str, count: int, codec: str | None) -
     return bind
 
 
-def fixed(collective: str, world: int, nbytes: int) -> Iterator[Choice]:
-    """All dense algorithms for one node, with 1, 4, 16, 64, ... segments of at least 64 KiB.
+def fixed(collective: str, world: int, nbytes: int, least: int = 1 << 16) -> Iterator[Choice]:
+    """All dense algorithms for one node, with 1, 4, 16, 64, ... segments of at least so many bytes.
 
     None that is as another one among so many ranks.
     """
@@ -107,7 +108,7 @@ def fixed(collective: str, world: int, nbytes: int) -> Iterator[Choice]:
         if not offered or about["across_nodes"] or about["coded"]:
             continue
         segments = 1
-        while segments == 1 or (about["segmented"] and segments <= 256 and nbytes // segments >= 1 << 16):
+        while segments == 1 or (about["segmented"] and segments <= 256 and nbytes // segments >= least):
             yield name, segments
             segments *= 4
 
