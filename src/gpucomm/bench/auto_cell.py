@@ -38,8 +38,8 @@ def measure(
 ) -> dict[str, Any]:
     """Times "auto" and the best fixed choices, in turns.
 
-    Fixed choices are all algorithms with 1, 4, 16, 64, ... segments, at least as long as those of "auto"; each
-    is tried, the slow ones are left out, and the fastest take turns with "auto".
+    Fixed choices are all algorithms with 1, 4, 16, 64, ... segments, at least as long as those of "auto";
+    each is tried, the slow ones are left out, and the fastest take turns with "auto".
 
     Args:
         comm: every rank calls this alike.
