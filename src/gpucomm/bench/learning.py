@@ -10,6 +10,7 @@ from gpucomm.bench.peers import Call
 __all__ = ["has_learnt", "learn", "learnt"]
 
 _MOST_CALLS = 20_000
+_LONG = 1 << 20  # bytes
 
 
 def learnt(comm: Communicator, collective: str, nbytes: int, codec: str | None = None) -> dict[str, Any]:
@@ -30,9 +31,16 @@ def has_learnt(row: dict[str, Any]) -> bool:
 
 
 def learn(comm: Communicator, collective: str, nbytes: int, call: Call, codec: str | None = None) -> int:
-    """Makes calls until one candidate is left; every rank does so alike. Returns how many it took."""
-    for calls in range(1, _MOST_CALLS):
-        call()
+    """Makes calls until one candidate is left; every rank does so alike. Returns how many it took.
+
+    As they are timed afterwards: short ones in runs, long ones alone, for what is best one behind the other
+    need not be best alone.
+    """
+    run = 1 if nbytes >= _LONG else 32
+    for calls in range(run, _MOST_CALLS, run):
+        comm.barrier()
+        for _ in range(run):
+            call()
         row = learnt(comm, collective, nbytes, codec)
         alone = len(row["candidates"]) == 1 and not row["both_ways"]
         if alone or has_learnt(row):
