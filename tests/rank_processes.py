@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ranks import PROMPT_S
 
-__all__ = ["end", "kill_one", "leave", "left_since", "litter", "start", "told_at_the_end"]
+__all__ = ["end", "keep_calling", "kill_one", "leave", "left_since", "litter", "start", "told_at_the_end"]
 
 
 def start(script: str, environments: Sequence[Mapping[str, str]]) -> list[subprocess.Popen[str]]:
@@ -41,6 +41,26 @@ def leave(error: Exception, comm: Any) -> NoReturn:
     """
     print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
     os._exit(0)
+
+
+def keep_calling(comm: Any, issue: Callable[[], tuple[Any, Any]], wait: bool, most: int = -1) -> None:
+    """In a script: make calls until one fails, whose error it leaves with; "started" is said after five.
+
+    `issue` gives a call's work and what must be kept until the next one; `wait`: the host waits for each;
+    `most`: so many calls at most.
+    """
+    from gpucomm.errors import Error
+
+    calls = 0
+    try:
+        while calls != most:
+            work, _kept = issue()
+            work.synchronize() if wait else work.wait()
+            calls += 1
+            if calls == 5:
+                print("started", flush=True)
+    except Error as error:
+        leave(error, comm)
 
 
 def told_at_the_end(process: subprocess.Popen[str]) -> list[Any]:

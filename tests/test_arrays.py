@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import types
 
 import numpy as np
 import pytest
 from conftest import ROOTED, pairs
 from ranks import run_ranks
 
+from gpucomm.arrays import empty_like
 from gpucomm.errors import UnsupportedTypeError
 
 
@@ -250,3 +252,20 @@ def test_views_that_only_say_what_they_hold_are_refused():
         return comm.broadcast(x.conj().resolve_conj()).tolist()
 
     assert run_ranks(1, body) == [[1 - 2j, 3 + 1j]]
+
+
+def test_new_arrays_are_made_by_the_module_of_a_type_without_a_namespace(monkeypatch):
+    """As CuPy's."""
+    module = types.ModuleType("like_cupy")
+    module.empty = np.empty
+    monkeypatch.setitem(sys.modules, "like_cupy", module)
+    monkeypatch.setattr(np, "empty", None)
+    x = type("ndarray", (), {"__module__": "like_cupy._core", "dtype": np.float32})()
+    made = empty_like(x, (2, 3))
+    assert made.shape == (2, 3) and made.dtype == np.float32
+
+
+def test_no_new_array_is_made_for_jax_on_a_gpu():
+    x = type("ArrayImpl", (), {"__module__": "jaxlib._jax", "__dlpack_device__": lambda self: (2, 0)})()
+    with pytest.raises(UnsupportedTypeError, match="on a GPU needs out="):
+        empty_like(x, (2,))

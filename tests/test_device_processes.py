@@ -175,23 +175,11 @@ sys.path.insert(0, {path!r})
 import numpy as np
 import gpucomm
 from on_device import HostKit
-from rank_processes import leave
+from rank_processes import keep_calling
 comm = gpucomm.init(timeout=20)
-gpu = HostKit(100)
-x = gpu.array(np.ones({count}, np.float32))
-try:
-    i = 0
-    while True:
-        work = comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True)
-        if {wait}:
-            work.synchronize()
-        else:
-            work.wait()
-        i += 1
-        if i == 5:
-            print("started", flush=True)
-except gpucomm.errors.Error as error:
-    leave(error, comm)
+kit = HostKit(100)
+x = kit.array(np.ones({count}, np.float32))
+keep_calling(comm, lambda: (comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True), x), {wait})
 """
 
 

@@ -165,7 +165,7 @@ import sys
 import numpy as np
 import gpucomm, nccl_library
 from on_device import HostKit
-from rank_processes import leave
+from rank_processes import keep_calling, leave
 nccl_library.own()
 comm = gpucomm.init(timeout=20)
 """
@@ -175,16 +175,7 @@ ENDLESS = (
     + """
 kit = HostKit(100)
 x = kit.array(np.ones({count}, np.float32))
-try:
-    i = 0
-    while True:
-        work = comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True)
-        work.synchronize() if {wait} else work.wait()
-        i += 1
-        if i == 5:
-            print("started", flush=True)
-except gpucomm.errors.Error as error:
-    leave(error, comm)
+keep_calling(comm, lambda: (comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True), x), {wait})
 """
 )
 

@@ -138,7 +138,7 @@ import numpy as np
 import gpucomm, nccl_library
 import nccl_message_ranks as ranks_do
 from on_device import HostKit
-from rank_processes import leave
+from rank_processes import keep_calling, leave
 nccl_library.own()
 comm = gpucomm.init(timeout=20)
 """
@@ -147,16 +147,7 @@ ENDLESS = (
     START
     + """
 kit = HostKit(100)
-try:
-    i = 0
-    while True:
-        work, _ = ranks_do.around(comm, {count}, kit)
-        work.synchronize() if {wait} else work.wait()
-        i += 1
-        if i == 5:
-            print("started", flush=True)
-except gpucomm.errors.Error as error:
-    leave(error, comm)
+keep_calling(comm, lambda: ranks_do.around(comm, {count}, kit), {wait})
 """
 )
 

@@ -175,23 +175,14 @@ SCRIPT = """
 import numpy as np
 import gpucomm, staged_ranks
 from on_device import HostKit
-from rank_processes import leave
+from rank_processes import keep_calling
 comm = gpucomm.init(timeout=20)
-gpu = HostKit(100)
-x = gpu.array(np.ones({count}, np.float32))
-try:
-    i = 0
-    while True:
-        work = comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True)
-        work.synchronize() if {wait} else work.wait()
-        i += 1
-        if i == 5:
-            print("started", flush=True)
-        if i == {most}:
-            print(staged_ranks.ways(comm), flush=True)
-            break
-except gpucomm.errors.Error as error:
-    leave(error, comm)
+kit = HostKit(100)
+x = kit.array(np.ones({count}, np.float32))
+def issue():
+    return comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True), x
+keep_calling(comm, issue, {wait}, {most})
+print(staged_ranks.ways(comm), flush=True)
 """
 
 

@@ -27,6 +27,14 @@ def test_the_current_stream_of_cupy(codec):
         np.testing.assert_allclose(found, 6, rtol=0.02 if codec else 0)
 
 
+def test_new_results_are_cupys():
+    def body(comm):
+        gathered = comm.all_gather(cupy.full(2, comm.rank + 1.0, cupy.float32))
+        return type(gathered), gathered.get().tolist()
+
+    assert run_ranks(2, body) == [(cupy.ndarray, [1.0, 1.0, 2.0, 2.0])] * 2
+
+
 def test_results_of_another_array_and_its_dtype():
     def body(comm):
         x = cupy.arange(6, dtype=cupy.int64).reshape(2, 3) * (comm.rank + 1)

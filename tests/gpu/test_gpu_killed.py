@@ -12,19 +12,10 @@ SCRIPT = """
 import numpy as np
 import gpucomm
 from device_ranks import own
-from rank_processes import leave
+from rank_processes import keep_calling
 comm = gpucomm.init(timeout=20)
 x = own(100).array(np.ones({count}, np.float32))
-try:
-    i = 0
-    while True:
-        work = comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True)
-        work.synchronize() if {wait} else work.wait()
-        i += 1
-        if i == 5:
-            print("started", flush=True)
-except gpucomm.errors.Error as error:
-    leave(error, comm)
+keep_calling(comm, lambda: (comm.all_reduce(x, op="max", algorithm="{algorithm}", async_op=True), x), {wait})
 """
 
 

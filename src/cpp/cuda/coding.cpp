@@ -73,11 +73,11 @@ void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, St
   run(&CodecKernels::encode, piece, {.dense = dense, .to_slot = slot, .status = status, .stream = stream});
 }
 
-void decode(const Decoding* all, size_t count, bool adds, int divisor, Status* status, cudaStream_t stream) {
-  const Found found = kernels_of(*all->piece.codec, &CodecKernels::decode);
-  for (size_t begin = 0; begin < count; begin += kMostPieces) {
+void decode(const std::vector<Decoding>& all, bool adds, int divisor, Status* status, cudaStream_t stream) {
+  const Found found = kernels_of(*all[0].piece.codec, &CodecKernels::decode);
+  for (size_t begin = 0; begin < all.size(); begin += kMostPieces) {
     Job jobs[kMostPieces];
-    const size_t some = std::min(count - begin, kMostPieces);
+    const size_t some = std::min(all.size() - begin, kMostPieces);
     for (size_t i = 0; i < some; ++i) {
       const auto& [piece, slot, dense] = all[begin + i];
       jobs[i] = filled({.from = slot,

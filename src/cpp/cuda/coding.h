@@ -17,7 +17,7 @@ void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, un
             cudaStream_t stream);
 // Pieces of one codec and dtype. divisor > 1 divides the outcome, after it was rounded to the dtype: as
 // reduce() does on the host.
-void decode(const Decoding* all, size_t count, bool adds, int divisor, unsigned long long* status,
+void decode(const std::vector<Decoding>& all, bool adds, int divisor, unsigned long long* status,
             cudaStream_t stream);
 // Of additive codecs.
 void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, unsigned long long* status,

@@ -232,16 +232,9 @@ class CudaDevice final : public Device {
     cuda::encode(piece, dense, slot, status_->device(), as_stream(stream));
   }
 
-  void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
-              Stream stream) override {
+  void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) override {
     const Context::Scope scope(context_);
-    const Decoding one{piece, slot, dense};
-    cuda::decode(&one, 1, adds, divisor, status_->device(), as_stream(stream));
-  }
-
-  void decode_all(const std::vector<Decoding>& all, int divisor, Stream stream) override {
-    const Context::Scope scope(context_);
-    cuda::decode(all.data(), all.size(), false, divisor, status_->device(), as_stream(stream));
+    cuda::decode(all, adds, divisor, status_->device(), as_stream(stream));
   }
 
   void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override {

@@ -8,6 +8,7 @@ namespace gpucomm::cuda {
 template <int kBits>
 struct Integers {
   static constexpr unsigned kTiles = 4, kEncodeTiles = 8;
+  static constexpr bool kStaysFused = kBits == 4;  // has more to do for an element than others
   static constexpr unsigned kBlockBytes = kBits == 8 ? kTile : kTile / 2;
   using Levels = blocks::Uniform<kBits == 8 ? 127 : 7>;
   using Raw = BlockRaw<2>;
@@ -117,9 +118,6 @@ struct Integers {
 };
 
 using Int8 = Integers<8>;
-struct Int4 : Integers<4> {
-  static constexpr bool kStaysFused = true;  // has more to do for an element than others
-  static Int4 make(const char*) { return {}; }
-};
+using Int4 = Integers<4>;
 
 }  // namespace gpucomm::cuda

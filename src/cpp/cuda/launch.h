@@ -1,6 +1,6 @@
-// Kernels around the programs, one for each kind of dense elements, and how they are launched: a thread block
-// for each part of the work, which is fastest; or, where one begins with work of its own, as many as a device
-// holds at a time, which go through all that there is.
+// Kernels around the programs, one for each kind of dense elements, and how they are launched: as many thread
+// blocks as a device holds at a time, which stay and go through all that there is; or one for each part of
+// the work, which is faster for most codecs, but not where a block begins with work of its own.
 #pragma once
 #include <algorithm>
 
@@ -83,7 +83,12 @@ size_t groups_of(const Job& job) {
 template <class Math>
 struct TileKernels {
   static constexpr bool kStays = requires { Math::kStays; };
-  static constexpr bool kStaysFused = kStays || requires { Math::kStaysFused; };
+  static constexpr bool kStaysFused = [] {
+    if constexpr (requires { Math::kStaysFused; })
+      return Math::kStaysFused;
+    else
+      return kStays;
+  }();
 
   static void encode(const Job& job) {
     with_kind(job.dtype, [&]<Kind kKind>() {

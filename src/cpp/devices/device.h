@@ -102,12 +102,13 @@ class Device {
   // Why it cannot code these elements; empty: it can.
   virtual std::string refuses(const Codec& codec, Dtype dtype) const = 0;
   virtual void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) = 0;
-  // adds: to what is in `dense`, rounded once. divisor > 1 divides the outcome.
-  virtual void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds,
-                      int divisor, Stream stream) = 0;
+  void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
+              Stream stream) {
+    decode_all({{piece, slot, dense}}, adds, divisor, stream);
+  }
   // Pieces of one codec and dtype, at least one, which lie apart: together they take less than each by
-  // itself.
-  virtual void decode_all(const std::vector<Decoding>& all, int divisor, Stream stream) = 0;
+  // itself. adds: to what is in `dense`, rounded once. divisor > 1 divides the outcome.
+  virtual void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) = 0;
   // Of additive codecs: into += from, both coded.
   virtual void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) = 0;
 

@@ -257,18 +257,10 @@ void HostDevice::encode(const CodedPiece& piece, const std::byte* dense, std::by
   enqueue("encode", stream, [=] { coding_of(piece).encode(dense, slot); });
 }
 
-void HostDevice::decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds,
-                        int divisor, Stream stream) {
-  enqueue("decode", stream, [=] {
-    coding_of(piece).decode(slot, dense, adds);
-    divide(piece, dense, divisor);
-  });
-}
-
-void HostDevice::decode_all(const std::vector<Decoding>& all, int divisor, Stream stream) {
+void HostDevice::decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) {
   enqueue("decode", stream, [=] {
     for (const auto& [piece, slot, dense] : all) {
-      coding_of(piece).decode(slot, dense, false);
+      coding_of(piece).decode(slot, dense, adds);
       divide(piece, dense, divisor);
     }
   });

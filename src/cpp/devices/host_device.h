@@ -63,8 +63,6 @@ class HostDevice : public Device {
   void add_squares(const Squared& of, std::byte* parts, Stream stream) override;
   std::string refuses(const Codec&, Dtype) const override { return ""; }
   void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) override;
-  void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
-              Stream stream) override;
   void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override;
   std::string shares() override { return shares_ ? "" : Device::shares(); }
   Probe probe() override;
@@ -77,7 +75,7 @@ class HostDevice : public Device {
   std::string export_event(Event event) override;
   Event open_event(const std::string& handle) override;
 
-  void decode_all(const std::vector<Decoding>& all, int divisor, Stream stream) override;
+  void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) override;
   void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own, std::byte* to,
                          Stream stream) override;
   std::string failure() override;

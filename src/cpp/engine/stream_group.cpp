@@ -220,16 +220,20 @@ void StreamGroup::enqueue(const Launch& launch) {
   if (receives(in.kind))
     receive(in, launch, call);
   else if (!launch.joined.empty())
-    call.device.decode_all(decodings(launch), divisor_of(call, in), call.stream);
+    call.device.decode_all(decodings(launch), false, divisor_of(call, in), call.stream);
   else
     enqueue_local(reading(call, launch.sources), in);
   if (launch.record) call.device.record(events_[launch.track], call.stream);
 }
 
+// Where what a rank sends lies.
+const std::byte* StreamGroup::lies(const Launch::Source& sent) const {
+  return call_of(sent.rank, nullptr).source(step(sent.rank, sent.step));
+}
+
 // The coded piece of its step lies where it was encoded, if anywhere else.
 DeviceCall StreamGroup::reading(DeviceCall call, const std::vector<Launch::Source>& sources) const {
-  for (const Launch::Source& lies : sources)
-    call.arrived = call_of(lies.rank, nullptr).source(step(lies.rank, lies.step));
+  for (const Launch::Source& sent : sources) call.arrived = lies(sent);
   return call;
 }
 
@@ -300,8 +304,7 @@ DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
 
 // Straight out of the senders' memory.
 void StreamGroup::receive(const Instruction& in, const Launch& launch, const DeviceCall& call) {
-  const size_t bytes = call.message_bytes(in);
-  if (!bytes) return;
+  if (!call.message_bytes(in)) return;
   if (in.kind == StepKind::recv)
     copy(in, launch, call);
   else
@@ -309,19 +312,16 @@ void StreamGroup::receive(const Instruction& in, const Launch& launch, const Dev
 }
 
 void StreamGroup::copy(const Instruction& in, const Launch& launch, const DeviceCall& call) {
-  const Launch::Source& from = launch.sources[0];
-  const std::byte* const lies = call_of(from.rank, nullptr).source(step(from.rank, from.step));
-  call.device.copy(call.target(in), lies, call.message_bytes(in), call.stream);
+  call.device.copy(call.target(in), lies(launch.sources[0]), call.message_bytes(in), call.stream);
 }
 
 Fold StreamGroup::fold_of(const Instruction& in, const Launch& launch, const DeviceCall& call) const {
   std::vector<const std::byte*> arrived;
   std::vector<std::byte*> answered;
   for (const Launch::Source& from : launch.sources) {
-    const DeviceCall theirs = call_of(from.rank, nullptr);
-    const Instruction& sent = step(from.rank, from.step);
-    arrived.push_back(theirs.source(sent));
-    if (from.answered) answered.push_back(theirs.target(step(from.rank, sent.answered_by)));
+    arrived.push_back(lies(from));
+    const int answer = step(from.rank, from.step).answered_by;
+    if (from.answered) answered.push_back(call_of(from.rank, nullptr).target(step(from.rank, answer)));
   }
   Fold fold = gpucomm::fold_of(call, in, std::move(arrived), {0, in.bytes});
   fold.destinations.insert(fold.destinations.end(), answered.begin(), answered.end());

@@ -45,6 +45,7 @@ class StreamGroup {
   bool on_one_device() const;
   void give_streams(const std::vector<int>& tracks);
   void enqueue(const Launch& launch);
+  const std::byte* lies(const Launch::Source& sent) const;
   DeviceCall reading(DeviceCall call, const std::vector<Launch::Source>& sources) const;
   std::vector<Decoding> decodings(const Launch& launch) const;
   void end(const Launches& launches);
