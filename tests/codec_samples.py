@@ -14,6 +14,7 @@ __all__ = [
     "CODECS",
     "FLOATS",
     "codec_for",
+    "golden_decoded",
     "golden_elements",
     "golden_path",
     "narrow",
@@ -67,6 +68,13 @@ def golden_elements() -> Array:
     return np.ldexp(whole, -21 - (i // 8 % 5 * 4).astype(np.int32)).astype(np.float32)
 
 
-def golden_path(spec: str) -> Path:
-    """Where the coded bytes of a spec lie."""
-    return Path(__file__).parent / "golden" / "codecs" / f"{spec.replace(':', '_')}.bin"
+def golden_decoded(spec: str) -> Array:
+    """What the golden bytes of a spec decode to, float32: committed, but for codecs that lose nothing."""
+    if not _core.Codec(spec).traits["lossy"]:
+        return golden_elements()
+    return np.fromfile(golden_path(spec, "decoded"), "<f4")
+
+
+def golden_path(spec: str, kind: str = "codecs") -> Path:
+    """Where the coded bytes of a spec lie, or, of kind "decoded", the float32 that they decode to."""
+    return Path(__file__).parent / "golden" / kind / f"{spec.replace(':', '_')}.bin"

@@ -1,4 +1,4 @@
-"""Shared objects that tests compile: once, however many processes of pytest ask for them."""
+"""What tests compile: once, however many processes of pytest ask for them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["compiler", "shared_object"]
+__all__ = ["compiler", "program", "shared_object"]
 
-FLAGS = ["-std=c++20", "-ffp-contract=off", "-Wno-unknown-pragmas", "-fPIC", "-shared"]
+FLAGS = ["-std=c++20", "-ffp-contract=off", "-Wno-unknown-pragmas"]
 
 
 def compiler() -> str | None:
@@ -24,10 +24,17 @@ def compiler() -> str | None:
 def shared_object(
     factory: pytest.TempPathFactory, name: str, sources: Sequence[Path], flags: Sequence[str] = ()
 ) -> Path:
-    """Compile them to a file of this name, one for each set of flags.
+    """Compile them to a shared object of this name, one for each set of flags.
 
     Without a compiler the test is skipped.
     """
+    return program(factory, name, sources, ["-fPIC", "-shared", *flags])
+
+
+def program(
+    factory: pytest.TempPathFactory, name: str, sources: Sequence[Path], flags: Sequence[str] = ()
+) -> Path:
+    """Compile them to a program; as for shared_object."""
     if (command := compiler()) is None:
         pytest.skip("no C++ compiler here")
     base = factory.getbasetemp()

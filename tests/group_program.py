@@ -6,7 +6,7 @@ A check returns a list of what was wrong.
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import sys
 import tempfile
 import time
@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from group_checkpoints import checkpoint, shards  # noqa: F401
 from group_collectives import all_reduces, layouts, moves, reduce_scatters  # noqa: F401
-from group_training import ddp, differences, fsdp, functional, model, on_gloo, tensors, trained, weights  # noqa: F401
+from group_training import ddp, differences, fsdp, functional, on_gloo, tensors, trained, weights  # noqa: F401
 from jobs import leave
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,22 +68,6 @@ def inside(rank, world):
     for work in dist.batch_isend_irecv([sending, dist.P2POp(dist.irecv, y, (rank - 1) % world)]):
         work.wait()
     return wrong + ([] if part == rank and y == (rank - 1) % world else ["gather, scatter, send, recv"])
-
-
-def checkpoint(rank, world):
-    from torch.distributed import checkpoint
-
-    folder = [tempfile.mkdtemp() if rank == 0 else None]
-    dist.broadcast_object_list(folder, 0)
-    net = trained(DistributedDataParallel, rank, steps=1)
-    checkpoint.save({"net": net.module.state_dict()}, checkpoint_id=folder[0])
-    other = {"net": model().state_dict()}
-    checkpoint.load(other, checkpoint_id=folder[0])
-    loaded = torch.cat([p.reshape(-1) for p in other["net"].values()])
-    dist.barrier()
-    if rank == 0:
-        shutil.rmtree(folder[0])
-    return [] if torch.equal(weights(net), loaded) else ["what was loaded is not what was saved"]
 
 
 def handles(rank, world):
@@ -176,6 +161,45 @@ def options(rank, world):
     wrong += [] if torch.equal(largest, noise) else ["max is not exact"]
     net = trained(partial(DistributedDataParallel, process_group=coded), rank)
     return wrong + differences("DDP with int8", weights(net), on_gloo(rank), atol=0.02)
+
+
+def last_call(comm):
+    """Its text in the flight log, and the algorithm, segments and codec by which it went."""
+    text = [row["call"] for row in comm.flight_log() if row["rank"] == comm.rank][-1]
+    codec, algorithm, segments = re.search(r"(?:codec (\w+), )?algorithm (\w+), (\d+) segment", text).groups()
+    return text, {"algorithm": algorithm, "segments": int(segments), "codec": codec}
+
+
+def choices(rank, world):
+    """What was named for a collective has run, and of the others "auto" has chosen."""
+    named = {
+        "all_reduce": {"algorithm": "ring", "segments": 3},
+        "all_gather": {"algorithm": "coded_ring", "segments": 1, "codec": "int8"},
+        "reduce_scatter": {"algorithm": "two_shot", "segments": 2, "codec": "bf16"},
+        "broadcast": {"algorithm": "binomial_tree", "segments": 2},
+    }
+    x, parts = torch.ones(world * 500), [torch.empty(world * 500) for _ in range(world)]
+    calls = {
+        "all_reduce": lambda group: dist.all_reduce(x, group=group),
+        "all_gather": lambda group: dist.all_gather(parts, x, group=group),
+        "reduce_scatter": lambda group: dist.reduce_scatter_tensor(x.new_empty(500), x, group=group),
+        "broadcast": lambda group: dist.broadcast(x, 0, group=group),
+        "all_to_all": lambda group: dist.all_to_all_single(parts[0], x, group=group),
+    }
+    wrong = []
+    for how in (named, {name: named[name] for name in ("all_gather", "broadcast")}, {}):
+        group = dist.new_group(pg_options=Options(**how))
+        for name, call in calls.items():
+            call(group)
+            text, taken = last_call(group.communicator)
+            learnt = [row for row in group.communicator.tuning() if row["collective"] == name]
+            if name in how:
+                right = taken == {"codec": None} | how[name] and not learnt
+            else:
+                offered = [c["algorithm"] for row in learnt for c in row["candidates"]]
+                right = taken["algorithm"] in offered and taken["codec"] is None
+            wrong += [] if right and text.startswith(name) else [f"{text}, of options {how.get(name)}"]
+    return wrong
 
 
 def refusals(rank, world):

@@ -9,7 +9,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["ddp", "differences", "fsdp", "model", "on_gloo", "tensors", "trained", "weights"]
+__all__ = [
+    "SGD",
+    "ddp",
+    "differences",
+    "fsdp",
+    "model",
+    "on_gloo",
+    "sharded",
+    "tensors",
+    "trained",
+    "weights",
+]
 
 
 def model():
@@ -87,15 +98,18 @@ def ddp(rank, world):
     return wrong + differences("ZeRO", weights(trained(DistributedDataParallel, rank, zero)), reference)
 
 
+def sharded(mesh, net):
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
 def fsdp(rank, world):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-
-    def sharded(mesh, net):
-        for layer in net:
-            if isinstance(layer, nn.Linear):
-                fully_shard(layer, mesh=mesh)
-        return fully_shard(net, mesh=mesh)
+    from torch.distributed.fsdp import FullyShardedDataParallel
 
     reference = on_gloo(rank)
     flat = init_device_mesh("cpu", (world,), mesh_dim_names=("all",))

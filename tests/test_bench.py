@@ -15,13 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ranks import run_ranks
 
 from gpucomm import Communicator, _core, cli
-from gpucomm.bench import command, mpi_job, pattern, suite, worker
+from gpucomm.bench import coded, command, mpi_job, pattern, suite, worker
 from gpucomm.bench import mpi as mpi_module
 from gpucomm.bench.metrics import Result, busbw_factor, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome, Variant
-from gpucomm.bench.peers import aligned_zeros, known_peers, peer, ways
+from gpucomm.bench.ours import Gpucomm
+from gpucomm.bench.peers import aligned_zeros, known_peers, peer, storage_of, ways
 from gpucomm.bench.table import cells, header
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, RankFailedError, UnavailableError
 from gpucomm.launch import local
@@ -184,6 +186,9 @@ def test_wrong_arguments_are_sentences(capsys, monkeypatch, tmp_path):
     assert "unknown peer 'nosuch' to measure against; known: gloo" in says("--against", "nosuch")
     assert "unknown algorithm 'nosuch'" in says("--algorithms", "auto,nosuch")
     assert "--ranks 0 must be at least 1" in says("--ranks", "0")
+    assert "--links and --codec are ours alone: gloo knows" in says("--against", "gloo", "--codec", "int8")
+    assert "coded_ring codes its messages, give --codec" in says("--algorithms", "coded_ring")
+    assert "--codec int8 does not take int32" in says("--codec", "int8", "--dtype", "int32")
     assert "--repeats 0 must be at least 1" in says("--repeats", "0")
     assert "--memory 'heap' must name one or more of private, huge_pages, shared" in says("--memory", "heap")
     assert "limit takes float32 only, got float64" in says("--against", "limit", "--dtype", "float64")
@@ -303,6 +308,49 @@ def test_a_run_on_shared_arrays_beside_jobs_of_their_own(tmp_path, monkeypatch, 
         ("openmpi", "default", "mpi"),
         ("openmpi", "huge_pages", "mpi"),
     ]
+
+
+@pytest.mark.parametrize("spoil", [0.0, 0.5])
+@pytest.mark.parametrize(("codec", "dtype"), [("int8", "float32"), ("fixed:0.01", "bfloat16")])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_of_coded_results_what_is_beyond_the_bound_is_wrong(collective, codec, dtype, spoil):
+    def right(comm: Communicator) -> list[bool]:
+        storage, size = storage_of(dtype), 3 * 1000
+        buffer = np.zeros(size, storage)
+        part = buffer[comm.rank * 1000 :][:1000] if collective != "all_reduce" else buffer
+        found = []
+        for algorithm in ("auto", "direct", "coded_ring", "two_shot"):
+            pattern.fill(collective, buffer, part, comm.rank)
+            Gpucomm(comm).bind(
+                collective, algorithm, buffer, part, None, coded.codec_of(algorithm, codec), "mean"
+            )()
+            if dtype == "float32":
+                part[7] += np.float32(spoil)
+            elif spoil:
+                part[7] ^= 1 << 6  # of the mantissa's seven bits
+            most = coded.within(codec, collective, algorithm, 3, dtype, storage.itemsize)
+            found.append(pattern.holds(collective, buffer, part, comm.rank, 3, most))
+        return found
+
+    for found in run_ranks(3, right):
+        assert found == 4 * [not spoil]
+
+
+@pytest.mark.processes
+def test_a_run_with_a_codec_over_emulated_links(tmp_path, capsys):
+    file = tmp_path / "rows.json"
+    asked = f"--sizes 256K --quick --repeats 2 --links switch:400Mbit --codec int8 --json {file}"
+    asked += " --algorithms auto,ring,coded_ring"
+    assert cli.main(["bench", "all_gather", *asked.split()]) == 0
+    auto, ring, ours = json.loads(file.read_text())
+    assert [(row["algorithm"], row["codec"]) for row in (auto, ring, ours)] == [
+        ("auto", "int8"),
+        ("ring", "none"),
+        ("coded_ring", "int8"),
+    ]
+    assert all(row["correct"] for row in (auto, ring, ours)) and "emulated" in auto["transport"]
+    assert max(auto["time_us"], ours["time_us"]) < ring["time_us"] / 2
+    assert "all_gather, 2 ranks, float32, int8, switch:400Mbit, median of 2" in capsys.readouterr().out
 
 
 @pytest.mark.processes

@@ -6,9 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import ALGORITHMS
 
 from gpucomm import cli
 from gpucomm.bench.auto_command import Cell, summary
+
+FIELDS = [
+    *("links", "ranks", "collective", "nbytes", "codec", "taken", "best", "auto_s", "best_s", "ratio"),
+    *("first", "learnt_in", "marked"),
+]
 
 
 def cell(ratio: float, links: str = "shm", ranks: int = 2) -> Cell:
@@ -49,10 +55,39 @@ def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
+    ("links", "chosen", "collectives"),
+    [
+        ("shm", [], ["all_reduce", "all_gather", "reduce_scatter"]),
+        ("switch:20Mbit", ["--collectives", "all_reduce"], ["all_reduce"]),
+    ],
+)
+def test_a_codec_that_auto_may_take(
+    tmp_path: Path, links: str, chosen: list[str], collectives: list[str]
+) -> None:
+    """On a slow link it does: 7 ms without, 2 ms with it. In memory it may or may not."""
+    file = tmp_path / "cells.json"
+    arguments = ["--codec", "int8", "--ranks", "2", "--sizes", "16K", "--links", links, *chosen]
+    code = cli.main(["bench-auto", *arguments, "--repeats", "1", "--least", "0.0001", "--json", str(file)])
+    assert code in (0, 1)  # a single repetition shows nothing
+    rows = json.loads(file.read_text())
+    assert [row["collective"] for row in rows] == collectives
+    for row in rows:
+        assert row.keys() == set(FIELDS)
+        assert (row["links"], row["ranks"], row["nbytes"], row["codec"]) == (links, 2, 16384, "int8")
+        assert row["ratio"] == row["auto_s"] / row["best_s"] > 0
+        assert row["learnt_in"] >= 1
+        coded, compared = (ALGORITHMS[row[kind][0]]["coded"] for kind in ("taken", "best"))
+        assert not compared
+        assert coded or links == "shm"
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["--ranks", "1"], "at least 2"),
         (["--collectives", "barrier"], "none of all_reduce"),
+        (["--codec", "int8", "--collectives", "gather"], "'gather' is none of all_reduce, all_gather, red"),
+        (["--codec", "int9"], "unknown codec 'int9'"),
         (["--repeats", "0"], "--repeats 0 must be at least 1"),
         (["--least", "-1"], "--least -1.0 must be a number of seconds above 0"),
         (["--least", "nan"], "--least nan must be a number of seconds above 0"),

@@ -7,9 +7,27 @@ import itertools
 import numpy as np
 import pytest
 import zfpy
-from codec_samples import CODECS, Array, golden_elements, golden_path, usable
+from codec_samples import (
+    CODECS,
+    FLOATS,
+    Array,
+    golden_decoded,
+    golden_elements,
+    golden_path,
+    narrow,
+    storage,
+    usable,
+)
 
 from gpucomm import _core, errors
+
+# What is lossy says nothing of its elements' dtype; the others code the golden elements' own, float32.
+READ = [
+    (spec, dtype)
+    for spec in CODECS
+    for dtype in FLOATS
+    if _core.Codec(spec).takes(dtype) and (_core.Codec(spec).traits["lossy"] or dtype == "float32")
+]
 
 
 def decoded(codec: _core.Codec, stream: Array, like: Array) -> Array:
@@ -24,9 +42,18 @@ def test_the_bytes_are_those_committed(spec: str) -> None:
     assert usable(spec).encode(golden_elements()).tobytes() == golden_path(spec).read_bytes()
 
 
+@pytest.mark.parametrize(("spec", "dtype"), READ)
+def test_the_committed_bytes_are_read_as_committed(level: str, spec: str, dtype: str) -> None:
+    out = np.full(len(golden_elements()), 77, storage(dtype))
+    usable(spec).decode(np.fromfile(golden_path(spec), np.uint8), out, dtype=dtype)
+    assert out.tobytes() == narrow(dtype, golden_decoded(spec)).tobytes()
+
+
 def test_no_golden_file_is_left_over() -> None:
-    files = set(golden_path("zfp:8").parent.iterdir())
-    assert files == {golden_path(spec) for spec in CODECS}
+    lossy = [spec for spec in CODECS if _core.Codec(spec).traits["lossy"]]
+    for kind, specs in (("codecs", CODECS), ("decoded", lossy)):
+        files = set(golden_path("zfp:8", kind).parent.iterdir())
+        assert files == {golden_path(spec, kind) for spec in specs}
 
 
 # zfp

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 import training
 from torch.nn.parallel import DistributedDataParallel
-from training import MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, train, weights
+from training import INPUTS, MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, share, train, weights
 
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.exchange import Dense
+from gpucomm.exchange import Dense, reshard
 from gpucomm.optim import ddp
 
 CODED = "coded_ring"
@@ -102,6 +102,43 @@ def test_residuals_follow_their_parameters_and_resume_to_the_bit():
         return results
 
     assert on_ddp_ranks(2, body) == [[True, False]] * 2
+
+
+def test_residuals_are_loaded_at_another_world_with_their_sum(tmp_path):
+    options = {"bucket_cap_mb": 1e-4}  # several buckets, which DDP cuts anew after the first step
+
+    def saving(comm, store):
+        model = wrap(here(MLP), comm, store, **options)
+        hook = ddp.use(model, comm, exchange="int4", algorithm=CODED)
+        go_on(model, SGD(model.parameters()), comm, range(3))
+        torch.save(hook.state_dict(), tmp_path / f"{comm.rank}.pt")
+
+    def loading(comm, store):
+        states = [torch.load(file) for file in tmp_path.iterdir()]
+        model = wrap(here(MLP), comm, store, **options)
+        hook = ddp.use(model, comm, exchange="int8", algorithm=CODED)
+        with pytest.raises(InvalidArgumentError, match=r"of 3, .*every rank.*reshard\(states, 2\)"):
+            hook.load_state_dict(states[0])
+        hook.load_state_dict(reshard(states, comm.world)[comm.rank])
+        paid = {name: torch.zeros(param.numel()) for name, param in model.module.named_parameters()}
+        held = [hook.state_dict()["residuals"]]
+        for _ in range(3):  # of gradients that are 0
+            model.zero_grad()
+            (model(share(comm, INPUTS[0])) * 0.0).sum().backward()
+            for name, param in model.module.named_parameters():
+                paid[name] += param.grad.reshape(-1).cpu()
+        held.append(hook.state_dict()["residuals"])
+        return states, held, paid
+
+    on_ddp_ranks(3, saving)
+    (states, before, paid), (_, other, _) = on_ddp_ranks(2, loading)
+    assert len(states) == 3
+    for name, param in MLP.named_parameters():
+        owed = sum(state["residuals"][name].double() for state in states) / 3
+        loaded, left = ((a[name].double() + b[name].double()) / 2 for a, b in zip(before, other, strict=True))
+        assert owed.shape == (param.numel(),) and owed.abs().max() > 1e-3
+        torch.testing.assert_close(loaded, owed, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(paid[name].double() + left, owed, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("exchange", ["dense", "int8"])

@@ -151,6 +151,22 @@ def test_what_a_codec_may_lose_is_said_where_one_is_taken(capsys):
         assert ("the times are those without a codec" in out) == said
 
 
+@pytest.mark.parametrize(("codec", "passes"), [("int8", 8), ("fixed:0.1", 1)])
+def test_with_a_codec_the_times_are_those_of_its_messages(codec, passes, tmp_path, capsys):
+    path = tmp_path / "plan.json"
+    asked = f"all_reduce --algorithm coded_ring --world 8 --links switch:1Gbit --bytes 8M --json {path}"
+    assert cli.main(["plan", *asked.split()]) == 0
+    dense_s = json.loads(path.read_text())["total_s"]
+    assert cli.main(["plan", *asked.split(), "--codec", codec]) == 0
+    said, written = capsys.readouterr().out, json.loads(path.read_text())
+    assert f"with {codec}, an element's error is at most 8 times" in said
+    ratio, encode, decode = written["coding"].values()
+    assert written["codec"] == codec and 0.25 <= ratio < 0.26 and encode > 0 < decode
+    assert f"encode {format_seconds(encode)}/B" in said
+    assert ratio * dense_s < written["total_s"] < dense_s
+    assert written["verified"]["lossy_passes"] == passes
+
+
 def test_links():
     links = parse_model("chain, alpha=20us,beta=0.5ns,latency=0,gamma=1e2ps")
     assert (links.kind, links.lambda_) == ("chain", 0.0)
@@ -180,6 +196,8 @@ def test_wrong_arguments_end_with_two(capsys):
         ("ring --world 512", "makes about 1046528 steps, at most 262144 are listed or drawn"),
         ("linear_pipeline --world 1024 --segments 4096", "take fewer ranks or segments"),
         ("ring --bytes 99999999999999999999G", "and at most 2^50 bytes"),
+        ("ring --codec int8", "ring sends elements as they are; those that code: coded_ring"),
+        ("coded_ring --codec int3", "unknown codec 'int3'"),
     ],
 )
 def test_plans_beyond_what_is_listed_in_seconds_are_sentences(arguments, sentence, capsys):

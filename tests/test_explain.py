@@ -43,6 +43,22 @@ def test_auto_does_not_fuse_on_a_switch():
     assert [row["taken"] for row in rows if row["algorithm"] in fused] == [False, False]
 
 
+@pytest.mark.parametrize("codec", ["int8", "fixed:0.01"])
+def test_with_a_codec_those_that_code_are_candidates(codec):
+    slow, none = (candidates("all_reduce", 1 << 24, 4, links, codec=codec) for links in (SLOW, _core.Links()))
+    coded = {row["algorithm"] for row in slow if row["codec"] == codec}
+    assert coded == {"coded_ring", "two_shot", "recursive_doubling"}, "and none that must be named"
+    (taken,) = [row for row in slow if row["taken"]]
+    dense = min(row["predicted_s"] for row in slow if row["codec"] is None)
+    assert taken["algorithm"] in coded and 3 < dense / taken["predicted_s"] < 4
+    coder = candidates("all_reduce", 1 << 24, 4, _core.Links(), codec=codec, speeds=(1e-6, 1e-6))
+    (taken,) = [row for row in coder if row["taken"]]
+    assert taken["codec"] is None, "where coding takes longer than the wire"
+    assert {row["algorithm"] for row in none} == {row["algorithm"] for row in coder}
+    dense = [row["algorithm"] for row in candidates("all_reduce", 1 << 24, 4, SLOW)]
+    assert not coded & set(dense)
+
+
 def test_a_given_model_starts_nothing(capsys, tmp_path):
     arguments = ["explain", "all_reduce", "--bytes", "64M", "--ranks", "8", "--links", "chain,alpha=10us"]
     assert cli.main([*arguments, "--json", str(tmp_path / "rows.json")]) == 0
@@ -72,7 +88,7 @@ def test_every_collective_is_measured_rightly(collective, monkeypatch):
         return [result for result in done if result is not None]
 
     monkeypatch.setattr(explain, "with_progress", with_progress)
-    monkeypatch.setattr(explain, "_measured_links", lambda ranks, nodes: SLOW)
+    monkeypatch.setattr(explain, "_measured", lambda ranks, nodes, codec: (SLOW, (0.0, 0.0)))
     assert cli.main(["explain", collective, "--bytes", "4K", "--ranks", "3"]) == 0
     ((what, counted, right),) = seen
     assert what == f"explain {collective}" and counted and right and all(right)
@@ -85,7 +101,25 @@ def test_without_a_model_all_candidates_are_measured(capsys):
     assert "measured" in said and said.count("\n") == 2 + 4 + 1
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("codec", ["int8", "fixed:0.01"])
+def test_what_codes_is_measured_too(codec, tmp_path):
+    file = tmp_path / "rows.json"
+    asked = f"all_gather --bytes 64K --ranks 2 --codec {codec} --json {file}"
+    assert cli.main(["explain", *asked.split()]) == 0
+    rows = json.loads(file.read_text())
+    assert {row["algorithm"]: row["codec"] for row in rows} == {
+        "coded_ring": codec,
+        "two_shot": codec,
+        "direct": None,
+        "ring": None,
+    }
+    assert all(row["measured_s"] > 0 for row in rows)
+
+
 def test_bad_arguments_are_sentences(capsys):
+    assert cli.main(["explain", "reduce", "--codec", "int8"]) == 2
+    assert "reduce takes no codec; those that do: all_reduce, all_gather" in capsys.readouterr().err
     assert cli.main(["explain", "all_reduce", "--ranks", "1"]) == 2
     assert "alone there is nothing to choose" in capsys.readouterr().err
     assert cli.main(["explain", "all_shuffle", "--links", "switch"]) == 2

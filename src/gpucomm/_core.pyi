@@ -314,6 +314,10 @@ class Codec:
         block_max: typing.SupportsFloat | typing.SupportsIndex,
         dtype: str = "float32",
     ) -> float: ...
+    def bytes_a_byte(self) -> float:
+        """
+        Coded bytes for a byte of a long message of float32; at least, where they depend on the elements.
+        """
     def decode(
         self, coded: typing.Any, out: typing.Any, dtype: str | None = None
     ) -> None: ...
@@ -1579,14 +1583,18 @@ def choose(
     root: typing.SupportsInt | typing.SupportsIndex = 0,
     algorithm: str = "auto",
     nodes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
+    codec: str | None = None,
+    encode: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+    decode: typing.SupportsFloat | typing.SupportsIndex = 0.0,
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
+    With a codec, which takes such seconds a byte of float32, also from those that code.
     """
 
 def codecs() -> dict:
     """
-    Every codec: summary, usage, examples.
+    Every codec: summary, usage, examples, and the specs among which a bound on the error chooses.
     """
 
 def copy_by_loop(to: numpy.ndarray, from_: numpy.ndarray) -> bool:
@@ -1695,9 +1703,12 @@ def schedule(
     plans: collections.abc.Sequence[Plan],
     offset_bytes: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
     links: Links,
+    coded: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+    encode: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+    decode: typing.SupportsFloat | typing.SupportsIndex = 0.0,
 ) -> Schedule:
     """
-    List-schedules the plans of all ranks on a link model.
+    List-schedules the plans of all ranks on a link model; coded, encode and decode as of total_time.
     """
 
 def set_simd_level(level: str) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Bounded", "all_reduce"]
 
-# Tried where none is named; and fixed, with a step that the bound allows.
-_SPECS = ("int4", "int8", "fp8_e4m3", "bf16", "fp16", "zfp:8", "zfp:12", "zfp:16")
 # A codec's bound is a multiple of the magnitude, the same in every octave and largest at one of these.
 _MANTISSAS = (1.0, 1.0 + 2**-23, 1.25, 1.5, 1.75, 2.0 - 2**-23)
 # What storing a partial sum rounds, relative to it, and half of the least number above 0, which a product or
@@ -118,7 +116,7 @@ def all_reduce(
         Error: as `Communicator.all_reduce`.
     """
     _check(comm, max_rel_err, op, others)
-    specs = _SPECS if codec is None else (_core.Codec(codec).spec,)
+    specs = _registered() if codec is None else (_core.Codec(codec).spec,)
     how: dict[str, Any] = {"timeout": timeout, "stream": stream}
     with _core.Meter() as meter:
         sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, max_rel_err, how)
@@ -135,6 +133,12 @@ def all_reduce(
             lost = min(lost, coded + (1 + choice.bound) * _folding(sizes))  # both are bounds
     result = x if out is None else out
     return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, meter.bytes_sent)
+
+
+@lru_cache
+def _registered() -> tuple[str, ...]:
+    """Tried where none is named; and fixed, with a step that the bound allows."""
+    return tuple(spec for about in _core.codecs().values() for spec in about["bounded"])
 
 
 def _check(comm: Communicator, max_rel_err: float, op: str, others: dict[str, Any]) -> None:

@@ -15,7 +15,11 @@ __all__ = ["agreed", "decode", "encode", "names"]
 
 
 def names() -> dict[str, dict[str, Any]]:
-    """Returns every codec by name: its summary, how its spec is written (usage), and examples of specs."""
+    """Returns every codec by name.
+
+    With its summary, how its spec is written (usage), examples of specs, and those among which an all_reduce
+    with `max_rel_err` chooses (bounded).
+    """
     return _core.codecs()
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "linear_pipeline_fused",
     "linear_pipeline_middle",
     "linear_pipeline_unfused",
+    "measured_coding",
     "plans_and_schedule",
     "ring",
     "simulate",
@@ -45,6 +46,9 @@ class Coding(NamedTuple):
     ratio: float
     encode: float
     decode: float
+
+
+_FREE = Coding(1.0, 0.0, 0.0)
 
 
 class Point(NamedTuple):
@@ -86,10 +90,17 @@ def cost(
         InvalidArgumentError: an unknown name, an algorithm without the collective, a number out of range.
     """
     _check(nbytes)
-    ratio, encode, decode = coding or Coding(1.0, 0.0, 0.0)
-    return _core.total_time(
-        collective, algorithm, world, nbytes, links, root, segments, ratio, encode, decode
-    )
+    return _core.total_time(collective, algorithm, world, nbytes, links, root, segments, *(coding or _FREE))
+
+
+def measured_coding(codec: str) -> Coding:
+    """What a codec costs here, measured now on one core; of "fixed" in its narrowest integers.
+
+    Raises:
+        InvalidArgumentError: the codec is unknown.
+    """
+    made = _core.Codec(codec)
+    return Coding(made.bytes_a_byte(), *made.speed())
 
 
 def simulate(
@@ -140,13 +151,21 @@ def plans_and_schedule(
     world: int,
     root: int = 0,
     segments: int = 1,
+    coding: Coding | None = None,
+    additive: bool = False,
 ) -> tuple[list[_core.Plan], _core.Schedule]:
-    """Every rank's plan, in place, and when each of its steps runs; arguments as in `cost`."""
+    """Every rank's plan, in place, and when each of its steps runs; arguments as in `cost`.
+
+    `additive`: of an algorithm that takes a codec, whether that one adds coded messages.
+    """
     _check(nbytes)
     _core.build_plan(collective, algorithm, world, 0, root, segments)  # says what is wrong, also with world=0
-    plans = _core.build_plans(collective, algorithm, world, root, segments, nodes=links.nodes)
+    plans = _core.build_plans(
+        collective, algorithm, world, root, segments, nodes=links.nodes, additive=additive
+    )
     whole = nbytes // world * world if collective in _BY_RANK else nbytes
-    return plans, _core.schedule(plans, plans[0].layout(whole, _ALIGN_BYTES), links)
+    offsets = plans[0].layout(whole, _ALIGN_BYTES)
+    return plans, _core.schedule(plans, offsets, links, *(coding or _FREE))
 
 
 def _check(nbytes: int) -> None:

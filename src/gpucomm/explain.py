@@ -6,16 +6,18 @@ import argparse
 import json
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpucomm import _core, probe
+from gpucomm.bench import coded
 from gpucomm.bench.command import check_writable
 from gpucomm.bench.suite import Suite
 from gpucomm.bench.table import with_progress
-from gpucomm.cost import MOST_RANKS
+from gpucomm.cost import MOST_RANKS, measured_coding
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import local
 from gpucomm.launch.environment import parse_nodes
@@ -27,7 +29,8 @@ __all__ = ["add_arguments", "candidates", "main"]
 _EPILOG = """\
 Without --links the ranks are started here: the links between them are as algorithm="auto" has them (see
 gpucomm probe), and every candidate is timed. With --links (as of gpucomm plan) nothing is started: the model
-alone speaks.
+alone speaks. With --codec the algorithms that code are among the candidates, with what that codec was
+measured to take of a core; "auto" is then what it takes where a call names the codec.
 --nodes is NODESxRANKS, as in 2x2, or the node of each rank, as in 0,0,1; or let the links say it, as in
 nodes:1Gbit,of=2x2.
 """
@@ -44,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes", default="", metavar="NODES", help="ranks as if on several nodes, as in 2x2"
     )
+    parser.add_argument("--codec", metavar="SPEC", help="that the call names, as int8 (float32)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
 
 
@@ -54,16 +58,19 @@ def main(args: argparse.Namespace) -> int:
     if args.ranks > MOST_RANKS:
         raise InvalidArgumentError(f"--ranks {args.ranks} must be at most {MOST_RANKS}")
     check_writable(args.json)
+    if args.codec:
+        coded.check(args.codec, args.collective)
     nbytes = parse_size(args.bytes)
     nodes = parse_nodes(args.nodes, args.ranks)
     if args.links:
         links = parse_model(args.links, args.ranks)
         parse_spec(args.links).check(args.ranks, nodes)
+        speeds = measured_coding(args.codec)[1:] if args.codec else (0.0, 0.0)
     else:
-        links = _measured_links(args.ranks, args.nodes)
-    rows = candidates(args.collective, nbytes, args.ranks, links, nodes)
+        links, speeds = _measured(args.ranks, args.nodes, args.codec)
+    rows = candidates(args.collective, nbytes, args.ranks, links, nodes, args.codec, speeds)
     if not args.links:
-        _measure(rows, args.collective, nbytes, args.ranks, args.nodes)
+        _time(rows, args.collective, nbytes, args.ranks, args.nodes, args.codec)
     print(
         f"{args.collective} of {format_size(nbytes)}, {args.ranks} ranks; {links.kind}, alpha "
         f"{format_seconds(links.alpha)}, latency {format_seconds(links.lambda_)}, {_rates(links)} GB/s a link"
@@ -79,9 +86,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def candidates(
-    collective: str, nbytes: int, world: int, links: _core.Links, nodes: Sequence[int] = ()
+    collective: str,
+    nbytes: int,
+    world: int,
+    links: _core.Links,
+    nodes: Sequence[int] = (),
+    codec: str | None = None,
+    speeds: tuple[float, float] = (0.0, 0.0),
 ) -> list[dict[str, Any]]:
     """Every algorithm that offers the collective on such links, with the segments it would take.
+
+    Those that "auto" considers: of those that code only with a codec, and none that must be named.
 
     Args:
         collective: its name.
@@ -89,31 +104,37 @@ def candidates(
         world: number of ranks.
         links: the model of the links.
         nodes: the node of each rank; empty: as the links say, or one.
+        codec: a spec.
+        speeds: seconds that a byte of float32 takes to encode and to decode.
 
     Returns:
-        Rows of algorithm, segments, predicted_s and taken, the cheapest first.
+        Rows of algorithm, segments, codec (or None), predicted_s and taken, the cheapest first.
 
     Raises:
         InvalidArgumentError: an unknown collective.
     """
     where = list(nodes or links.nodes)
     several = len(set(where)) > 1
-    taken = _core.choose(collective, nbytes, world, links, nodes=where)
+    of: dict[str, Any] = {}
+    if codec is not None:
+        of = {"codec": codec, "encode": speeds[0], "decode": speeds[1]}
+    taken = _core.choose(collective, nbytes, world, links, nodes=where, **of)
     rows = []
     for name, about in _core.algorithms().items():
-        if about["coded"] or (about["across_nodes"] and not several):
-            continue
-        if collective in about["collectives"]:
-            _, segments, cost_s = _core.choose(collective, nbytes, world, links, algorithm=name, nodes=where)
-            rows.append(
-                {"algorithm": name, "segments": segments, "predicted_s": cost_s, "taken": name == taken[0]}
-            )
+        considered = not about["named_only"] and (several or not about["across_nodes"])
+        if considered and collective in about["collectives"] and (of or not about["coded"]):
+            how = {"algorithm": name, "nodes": where, **(of if about["coded"] else {})}
+            _, segments, cost_s = _core.choose(collective, nbytes, world, links, **how)
+            row = {"algorithm": name, "segments": segments, "codec": codec if about["coded"] else None}
+            rows.append(row | {"predicted_s": cost_s, "taken": name == taken[0]})
     return sorted(rows, key=lambda row: row["predicted_s"])
 
 
-def _measured_links(ranks: int, nodes: str) -> _core.Links:
+def _measured(ranks: int, nodes: str, codec: str | None) -> tuple[_core.Links, tuple[float, float]]:
+    """The links, and seconds that a byte takes to encode and to decode where all ranks do so at once."""
     with local(ranks, nodes=nodes) as world:
-        return world.run(probe.measure)[0].links
+        figures = world.run(partial(probe.measure, codecs=(codec,) if codec else ()))[0]
+    return figures.links, figures.codecs[codec] if codec else (0.0, 0.0)
 
 
 def _rates(links: _core.Links) -> str:
@@ -121,9 +142,12 @@ def _rates(links: _core.Links) -> str:
     return " to ".join(f"{rate:.3g}" for rate in ([rates[0], rates[-1]] if len(rates) > 1 else rates))
 
 
-def _measure(rows: list[dict[str, Any]], collective: str, nbytes: int, ranks: int, nodes: str) -> None:
+def _time(
+    rows: list[dict[str, Any]], collective: str, nbytes: int, ranks: int, nodes: str, codec: str | None
+) -> None:
     names = tuple(row["algorithm"] for row in rows)
-    suite = Suite(collective, ranks, (nbytes,), names, (), "float32", 5, 0.01, 60.0, nodes=nodes)
+    what = (collective, ranks, (nbytes,), names, (), "float32", 5, 0.01, 60.0)
+    suite = Suite(*what, nodes=nodes, codec=codec)
     with closing(suite.run()) as steps:  # also ends the ranks when we are interrupted
         results = {r.algorithm: r for r in with_progress(steps, suite.steps, f"explain {collective}")}
     for row in rows:
@@ -154,9 +178,8 @@ def _reason(rows: list[dict[str, Any]]) -> str:
     if "measured_s" in taken:
         best = min(rows, key=lambda row: float(row["measured_s"]))
         over = taken["measured_s"] / best["measured_s"] - 1
-        text += (
-            f"; measured {over:.0%} above the fastest, {best['algorithm']}"
-            if over > 0
-            else "; measured the fastest"
-        )
+        if over > 0:
+            text += f"; measured {over:.0%} above the fastest, {best['algorithm']}, where repeated calls go"
+        else:
+            text += "; measured the fastest"
     return text

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.cost import MOST_RANKS, MOST_SEGMENTS, plans_and_schedule
+from gpucomm.cost import MOST_RANKS, MOST_SEGMENTS, Coding, measured_coding, plans_and_schedule
 from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.links import parse_model
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument("--links", default="switch", metavar="MODEL", help="see below (default: switch)")
+    parser.add_argument("--codec", metavar="SPEC", help="of coded messages, as int8: timed here, on one core")
     parser.add_argument("--out", type=Path, metavar="FILE", help="draw it there (.svg, .png); no table then")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every step with its times there")
 
@@ -51,6 +52,7 @@ def main(args: argparse.Namespace) -> int:
     """Build the plan, verify it, and show it."""
     _require_few(args)
     links, nbytes = parse_model(args.links, args.world), parse_size(args.bytes)
+    coding = _coding(args)
     plans, schedule = plans_and_schedule(
         args.collective,
         args.algorithm,
@@ -59,20 +61,35 @@ def main(args: argparse.Namespace) -> int:
         world=args.world,
         root=args.root,
         segments=args.segments,
+        coding=coding,
+        additive=coding is not None and _core.Codec(args.codec).traits["additive"],
     )
     findings = _core.verify(plans)
     rows = _rows(plans, schedule, links)
-    summary = _summary(nbytes, links, schedule, findings)
+    summary = _summary(nbytes, links, schedule, findings, coding)
     if args.out is None:
         print(_table(rows))
     print(f"{args.collective} by {args.algorithm}: {summary}")
-    print(_verdict(findings))
+    print(_verdict(findings, args.codec))
     if args.out is not None:
         draw_plans(plans, schedule, links, summary, args.out)
         print(f"drawn in {args.out}")
     if args.json is not None:
-        _write_json(args.json, plans[0], rows, nbytes, links, schedule, findings)
+        about = {} if coding is None else {"codec": args.codec, "coding": coding._asdict()}
+        _write_json(args.json, about, plans[0], rows, nbytes, links, schedule, findings)
     return 0
+
+
+def _coding(args: argparse.Namespace) -> Coding | None:
+    known = _core.algorithms().get(args.algorithm)  # what is unknown is said where plans are built
+    if args.codec is None or known is None:
+        return None
+    if not known["coded"]:
+        takers = ", ".join(name for name, about in _core.algorithms().items() if about["coded"])
+        raise InvalidArgumentError(
+            f"--codec {args.codec}: {args.algorithm} sends elements as they are; those that code: {takers}"
+        )
+    return measured_coding(args.codec)
 
 
 def _require_few(args: argparse.Namespace) -> None:
@@ -89,23 +106,33 @@ def _require_few(args: argparse.Namespace) -> None:
         )
 
 
-def _summary(nbytes: int, links: _core.Links, schedule: _core.Schedule, findings: _core.Verified) -> str:
+def _summary(
+    nbytes: int,
+    links: _core.Links,
+    schedule: _core.Schedule,
+    findings: _core.Verified,
+    coding: Coding | None,
+) -> str:
     betas = sorted({links.beta} if not links.betas else set(links.betas))
     rates = " to ".join(f"{format_seconds(beta)}/B" for beta in dict.fromkeys((betas[0], betas[-1])))
     model = [f"alpha {format_seconds(links.alpha)}", f"beta {rates}"]
     model += [f"latency {format_seconds(links.lambda_)}"] if links.lambda_ else []
     model += [f"gamma {format_seconds(links.gamma)}/B"] if links.gamma else []
+    if coding is not None:
+        model += [f"1/{1 / coding.ratio:.3g} of the bytes", f"encode {format_seconds(coding.encode)}/B"]
+        model += [f"decode {format_seconds(coding.decode)}/B"]
     counts = f"{findings.messages} messages in {findings.rounds} rounds"
     shape = "nodes" if links.nodes else f"a {links.kind}"
     where = f"{format_size(nbytes)} on {shape} ({', '.join(model)})"
     return f"{where}: {format_seconds(schedule.total_s)}, {counts}, verified"
 
 
-def _verdict(findings: _core.Verified) -> str:
+def _verdict(findings: _core.Verified, codec: str | None) -> str:
     sent, errors = ", ".join(str(pieces) for pieces in findings.sent), findings.encode_errors
+    of = f"with {codec}" if codec else "with a codec that does not add coded pieces"
     bound = (
-        "\nwith a codec that does not add coded pieces, an element's error is at most"
-        f" {errors} times the codec's bound of the largest partial sum; the times are those without a codec"
+        f"\n{of}, an element's error is at most {errors} times the codec's bound of the largest partial sum"
+        + ("" if codec else "; the times are those without a codec")
     )
     return (
         "verified: every send meets its receive, nothing can deadlock, every contribution is in the result"
@@ -146,6 +173,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 def _write_json(
     path: Path,
+    about: dict[str, Any],
     plan: _core.Plan,
     rows: Sequence[dict[str, Any]],
     nbytes: int,
@@ -154,8 +182,7 @@ def _write_json(
     findings: _core.Verified,
 ) -> None:
     names = ("collective", "algorithm", "world", "root", "chunks", "segments")
-    about: dict[str, Any] = {name: getattr(plan, name) for name in names}
-    about["bytes"] = nbytes
+    about = {name: getattr(plan, name) for name in names} | about | {"bytes": nbytes}
     about["links"] = {"kind": links.kind} | {key: getattr(links, name) for key, name in _MODEL.items()}
     about["links"] |= {name: value for name in ("nodes", "betas") if (value := getattr(links, name))}
     about["total_s"] = schedule.total_s

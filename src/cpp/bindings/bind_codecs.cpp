@@ -105,15 +105,16 @@ py::dict traits(const PyCodec& self) {
 py::dict registered() {
   py::dict codecs;
   for (const auto& [name, entry] : Registry<CodecEntry>::all())
-    codecs[py::str(name)] =
-        py::dict("summary"_a = entry.summary, "usage"_a = entry.usage, "examples"_a = entry.examples);
+    codecs[py::str(name)] = py::dict("summary"_a = entry.summary, "usage"_a = entry.usage,
+                                     "examples"_a = entry.examples, "bounded"_a = entry.bounded);
   return codecs;
 }
 
 }  // namespace
 
 void bind_codecs(py::module_& m) {
-  m.def("codecs", &registered, "Every codec: summary, usage, examples.");
+  m.def("codecs", &registered,
+        "Every codec: summary, usage, examples, and the specs among which a bound on the error chooses.");
   py::class_<PyCodec>(m, "Codec", "Elements to bytes and back.")
       .def(py::init([](const std::string& spec) { return PyCodec{parse_codec(spec)}; }), "spec"_a)
       .def_property_readonly("spec", [](const PyCodec& c) { return c.codec->spec(); })
@@ -129,6 +130,9 @@ void bind_codecs(py::module_& m) {
             return c.codec->max_bytes(count, parse_dtype(dtype));
           },
           "count"_a, "dtype"_a = "float32")
+      .def(
+          "bytes_a_byte", [](const PyCodec& c) { return smallest(c.codec, 1)->bytes_a_byte(Dtype::float32); },
+          "Coded bytes for a byte of a long message of float32; at least, where they depend on the elements.")
       .def("encode", &encode, "x"_a, "dtype"_a = py::none(), "Returns the coded bytes, a uint8 array.")
       .def("encode_to", &encode_to, "x"_a, "out"_a, "dtype"_a = py::none(),
            "Returns the bytes written to out.")
@@ -144,7 +148,7 @@ void bind_codecs(py::module_& m) {
           },
           "max_abs"_a, "world"_a)
       .def(
-          "speed", [](const PyCodec& c) { return time_coding(*c.codec, Dtype::float32); },
+          "speed", [](const PyCodec& c) { return time_coding(*smallest(c.codec, 1), Dtype::float32); },
           py::call_guard<py::gil_scoped_release>(),
           "Seconds that a byte of float32 takes to encode and to decode, measured now.")
       .def(

@@ -74,21 +74,30 @@ static void bind_choose(py::module_& m) {
   m.def(
       "choose",
       [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm,
-         std::vector<int> nodes) {
+         std::vector<int> nodes, const std::optional<std::string>& codec, double encode, double decode) {
         Shape shape{.collective = parse<Collective>("collective", collective, kCollectiveNames)};
         shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
         build_plan(algorithm == "auto" ? "direct" : algorithm,
                    {shape.collective, world, 0, root, 1, true, nodes});  // validates
+        Coding coding{1, encode, decode};
+        if (codec) {
+          shape.codec = smallest(parse_codec(*codec), world), shape.dtype = Dtype::float32,
+          shape.count /= sizeof(float);
+          coding.ratio = shape.codec->bytes_a_byte(shape.dtype);
+        }
+        if (algorithm != "auto" && Registry<Algorithm>::find(algorithm).coded != codec.has_value())
+          fail(ErrorKind::invalid_argument, "algorithm '", algorithm, "' ",
+               codec ? "takes no codec" : "needs a codec");
         if (nodes.empty()) nodes = links.nodes;
         if (nodes.empty()) nodes.assign(world, 0);
-        const Choice choice = Choices().find(shape, nodes, links).front();
+        const Choice choice = Choices().find(shape, nodes, links, coding).front();
         return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
       },
       "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
-      "nodes"_a = std::vector<int>{},
+      "nodes"_a = std::vector<int>{}, "codec"_a = py::none(), "encode"_a = 0.0, "decode"_a = 0.0,
       "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
-      "algorithm: "
-      "its segments.");
+      "algorithm: its segments.\nWith a codec, which takes such seconds a byte of float32, also from those "
+      "that code.");
   m.def(
       "most_bytes",
       [](size_t nbytes) { return most_bytes(kind_of({.dtype = Dtype::uint8, .count = nbytes})); }, "nbytes"_a,
@@ -273,7 +282,7 @@ void bind_communicator(py::module_& m) {
       .def(
           "_set_coding",
           [](PyCommunicator& c, const std::string& codec, double encode, double decode) {
-            c.core().set_coding(*parse_codec(codec), {1, encode, decode});
+            c.core().set_coding(*smallest(parse_codec(codec), c.core().world()), {1, encode, decode});
           },
           "codec"_a, "encode"_a, "decode"_a,
           "What \"auto\" takes for a codec's seconds a byte; the same on every rank.")

@@ -190,14 +190,16 @@ static void bind_cost(py::module_& m) {
       .def_readonly("events", &Schedule::events);
   m.def(
       "schedule",
-      [](const std::vector<Plan>& plans, const std::vector<size_t>& offsets, const Links& links) {
+      [](const std::vector<Plan>& plans, const std::vector<size_t>& offsets, const Links& links, double coded,
+         double encode, double decode) {
         for (const Plan& plan : plans)
           if (offsets.size() != static_cast<size_t>(plan.pieces()) + 1)
             fail(ErrorKind::invalid_argument, "offset_bytes must have pieces + 1 = ", plan.pieces() + 1,
                  " entries, got ", offsets.size());
-        return schedule(plans, offsets, links);
+        return schedule(plans, offsets, links, {coded, encode, decode});
       },
-      "plans"_a, "offset_bytes"_a, "links"_a, "List-schedules the plans of all ranks on a link model.");
+      "plans"_a, "offset_bytes"_a, "links"_a, "coded"_a = 1.0, "encode"_a = 0.0, "decode"_a = 0.0,
+      "List-schedules the plans of all ranks on a link model; coded, encode and decode as of total_time.");
   m.def(
       "total_time",
       [](const std::string& collective, const std::string& algorithm, int world, size_t nbytes,

@@ -88,9 +88,9 @@ std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::st
   if (!codec->traits().needs_maximum) return codec;
   core_->check_wish(call);  // before the ranks agree on anything
   if (call.algorithm == "auto" && core_->world() > 1) {
-    auto& smallest = known_codec(spec).smallest;
-    if (!smallest) smallest = codec->agreed(0, core_->world());
-    call.codec = smallest;
+    auto& known = known_codec(spec).smallest;
+    if (!known) known = smallest(codec, core_->world());
+    call.codec = known;
     measure_coding(call, limit);
     if (core_->refuses_coding(call)) return nullptr;
   }
@@ -123,8 +123,7 @@ void PyCommunicator::agree_on_largest(double* values, size_t count, Seconds limi
 
 void PyCommunicator::time_codec(const std::string& spec) {
   Shape call{.op = Op::sum, .dtype = Dtype::float32};
-  call.codec = known_codec(spec).codec;
-  if (call.codec->traits().needs_maximum) call.codec = call.codec->agreed(0, core_->world());
+  call.codec = smallest(known_codec(spec).codec, core_->world());
   if (core_->world() > 1) measure_coding(call, core_->timeout());
 }
 

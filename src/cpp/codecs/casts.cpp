@@ -48,10 +48,14 @@ const Registry<CodecEntry>::Add bf16{"bf16",
                                      {"Each element as bfloat16: the range of float32, 8 bits of precision.",
                                       "bf16",
                                       {"bf16"},
-                                      make<Dtype::bfloat16>}};
-const Registry<CodecEntry>::Add fp16{
-    "fp16",
-    {"Each element as float16: 11 bits of precision, up to 65504.", "fp16", {"fp16"}, make<Dtype::float16>}};
+                                      make<Dtype::bfloat16>,
+                                      {"bf16"}}};
+const Registry<CodecEntry>::Add fp16{"fp16",
+                                     {"Each element as float16: 11 bits of precision, up to 65504.",
+                                      "fp16",
+                                      {"fp16"},
+                                      make<Dtype::float16>,
+                                      {"fp16"}}};
 
 }  // namespace
 }  // namespace gpucomm

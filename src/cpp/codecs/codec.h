@@ -75,6 +75,11 @@ class Codec {
   virtual std::string kind() const { return spec(); }
   virtual bool takes(Dtype dtype) const = 0;
   virtual size_t max_bytes(size_t count, Dtype dtype) const = 0;
+  // Coded bytes for a byte of a long message.
+  double bytes_a_byte(Dtype dtype) const {
+    constexpr size_t kMany = 1 << 16;
+    return static_cast<double>(max_bytes(kMany, dtype)) / static_cast<double>(kMany * size_of(dtype));
+  }
 
   // Returns the bytes written to `out`, which has room for max_bytes. Throws unsupported_type for a dtype
   // that it does not take, and invalid_argument for an element that it cannot carry; `out` is then undefined.
@@ -115,10 +120,16 @@ struct CodecEntry {
   std::string usage;                  // "zfp:R, R bits per value"
   std::vector<std::string> examples;  // specs for tests and tables
   std::function<std::shared_ptr<const Codec>(std::string_view argument)> make;
+  std::vector<std::string> bounded = {};  // specs among which a bound on the error chooses
 };
 
 // "name" or "name:argument". Throws invalid_argument: unknown names with the known ones, bad arguments with
 // the usage.
 std::shared_ptr<const Codec> parse_codec(std::string_view spec);
+
+// The codec or, where it must know the largest magnitude, that for zeros: what is known of its costs before.
+inline std::shared_ptr<const Codec> smallest(std::shared_ptr<const Codec> codec, int world) {
+  return codec->traits().needs_maximum ? codec->agreed(0, world) : codec;
+}
 
 }  // namespace gpucomm

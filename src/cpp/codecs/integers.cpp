@@ -96,9 +96,9 @@ std::shared_ptr<const Codec> make(std::string_view argument) {
 }
 
 const Registry<CodecEntry>::Add int8{
-    "int8", {"Blocks of 128 as 8-bit integers times a step per block.", "int8", {"int8"}, make<8>}};
+    "int8", {"Blocks of 128 as 8-bit integers times a step per block.", "int8", {"int8"}, make<8>, {"int8"}}};
 const Registry<CodecEntry>::Add int4{
-    "int4", {"Blocks of 128 as 4-bit integers times a step per block.", "int4", {"int4"}, make<4>}};
+    "int4", {"Blocks of 128 as 4-bit integers times a step per block.", "int4", {"int4"}, make<4>, {"int4"}}};
 
 }  // namespace
 }  // namespace gpucomm

@@ -123,7 +123,8 @@ const Registry<CodecEntry>::Add registered{
     {"The fixed-rate stream of LLNL's zfp in one dimension: blocks of 4 in 4R bits.",
      "zfp:R, where R, from 2.25 to 32 in quarters, is the bits per element",
      {"zfp:4", "zfp:8", "zfp:16", "zfp:17.25", "zfp:32"},
-     make}};
+     make,
+     {"zfp:8", "zfp:12", "zfp:16"}}};
 
 }  // namespace
 }  // namespace gpucomm

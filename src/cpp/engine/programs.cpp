@@ -90,9 +90,7 @@ const std::vector<Choice>& Programs::candidates(const Shape& shape) {
   if (shape.codec) {
     const auto known = codings_.find(shape.codec->kind());
     coding = known == codings_.end() ? kTypicalCoding : known->second;
-    constexpr size_t kMany = 1 << 16;
-    coding.ratio =
-        static_cast<double>(shape.codec->max_bytes(kMany, shape.dtype)) / (kMany * size_of(shape.dtype));
+    coding.ratio = shape.codec->bytes_a_byte(shape.dtype);
   }
   return choices_.find(shape, nodes_, links_, coding);
 }

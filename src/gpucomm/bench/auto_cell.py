@@ -98,7 +98,7 @@ def _calls(comm: Communicator, collective: str, count: int, codec: str | None) -
     return bind
 
 
-def fixed(collective: str, world: int, nbytes: int, least: int = 1 << 16) -> Iterator[Choice]:
+def fixed(collective: str, world: int, nbytes: int, least: int) -> Iterator[Choice]:
     """All dense algorithms for one node, with 1, 4, 16, 64, ... segments of at least so many bytes.
 
     None that is as another one among so many ranks.

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpucomm import _core
+from gpucomm.bench import coded
 from gpucomm.bench.metrics import COLLECTIVES, MEMORIES
 from gpucomm.bench.peers import known_peers, peer
 from gpucomm.bench.suite import Suite
@@ -32,6 +33,8 @@ and each peer's time over ours: above 1, gpucomm is faster. The exit code is 1 w
 openmpi and mpich run in small jobs of their own, one per repetition, in between; each in its variants, and
 the ratio of the fastest of these stands in brackets. "gpucomm, huge pages" is gpucomm on arrays for which
 huge pages were asked, as these variants have them; gpucomm.empty, on arrays in shared memory.
+With --codec the arrays hold random numbers, reductions are means, and results are checked against the
+codec's bound.
 """
 
 
@@ -53,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     python = "interpreter of a peer that lives in an environment of its own; may be repeated"
     add("--peer-python", action="append", default=[], metavar="NAME=PATH", help=python)
+    add("--codec", metavar="SPEC", help="of the algorithms that take one, and that auto may take")
+    add("--links", metavar="SPEC", help="slower links to emulate between our ranks, as of gpucomm run")
     add("--dtype", choices=DTYPES, default="float32", metavar="NAME", help=f"{', '.join(DTYPES)}")
     add("--repeats", type=int, metavar="N", help="repetitions (default: 5; quick: 3)")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds that a call may take (default: 60)")
@@ -67,7 +72,8 @@ def main(args: argparse.Namespace) -> int:
     with closing(suite.run()) as steps:  # also ends the ranks when we are interrupted
         results = with_progress(steps, suite.steps, f"bench {suite.collective}")
     ranks = "1 rank" if suite.ranks == 1 else f"{suite.ranks} ranks"
-    title = f"{suite.collective}, {ranks}, {suite.dtype}, median of {suite.repeats}"
+    under = [text for text in (suite.codec, suite.links) if text]
+    title = ", ".join([suite.collective, ranks, suite.dtype, *under, f"median of {suite.repeats}"])
     show(title, results, suite.peers)
     if args.json is not None:
         args.json.write_text(json.dumps([result.row() for result in results], indent=1) + "\n")
@@ -86,19 +92,25 @@ def _suite(args: argparse.Namespace) -> Suite:
     peers, memory = parse_names(args.against), parse_names(args.memory)
     for name in peers:
         peer(name).check(args.dtype)
+    if peers and (args.links or args.codec):
+        raise InvalidArgumentError(f"--links and --codec are ours alone: {peers[0]} knows neither")
+    if args.codec:
+        coded.check(args.codec, args.collective, args.dtype)
     if not memory or not set(memory) <= set(MEMORIES):
         raise InvalidArgumentError(f"--memory {args.memory!r} must name one or more of {', '.join(MEMORIES)}")
     return Suite(
         collective=args.collective,
         ranks=args.ranks,
         sizes=tuple(parse_sizes(args.sizes or ("1K,1M" if args.quick else "1K,64K,1M,16M"))),
-        algorithms=tuple(_algorithms(args.algorithms, args.collective, args.ranks)),
+        algorithms=tuple(_algorithms(args.algorithms, args.collective, args.ranks, args.codec)),
         peers=tuple(peers),
         dtype=args.dtype,
         repeats=repeats,
         least_s=0.002 if args.quick else 0.050,
         timeout=args.timeout,
         memory=tuple(memory),
+        links=args.links,
+        codec=args.codec,
         pythons=dict(_named_path(text, peers) for text in args.peer_python),
     )
 
@@ -112,16 +124,17 @@ def _named_path(text: str, peers: list[str]) -> tuple[str, str]:
     return name, path
 
 
-def _algorithms(text: str, collective: str, ranks: int) -> list[str]:
-    names = parse_names(text)
+def _algorithms(text: str, collective: str, ranks: int, codec: str | None) -> list[str]:
+    names, known = parse_names(text), _core.algorithms()
     if names == ["all"]:
-        known = _core.algorithms().items()
-        names = [n for n, about in known if collective in about["collectives"] and not about["coded"]]
+        names = [n for n, a in known.items() if collective in a["collectives"] and (codec or not a["coded"])]
     if not names:
         raise InvalidArgumentError(f"--algorithms {text!r} must name at least one, such as auto,ring")
     for name in names:
         if name != "auto":
             _core.build_plan(collective, name, ranks, 0)  # its sentence where it is unknown or not on offer
+            if known[name]["coded"] and not codec:
+                raise InvalidArgumentError(f"--algorithms {text}: {name} codes its messages, give --codec")
     return names
 
 

@@ -54,7 +54,9 @@ class Result:
         nbytes: size of the whole buffer.
         dtype: name of its elements' type.
         times_s: seconds a call, of each repetition: the slowest rank's.
-        correct: whether every rank had the expected result, bit for bit.
+        correct: whether every rank had the expected result, bit for bit or, in a run with a codec, within
+            its bound.
+        codec: that it took or, "auto", might take.
     """
 
     collective: str
@@ -66,6 +68,7 @@ class Result:
     dtype: str
     times_s: tuple[float, ...]
     correct: bool
+    codec: str | None = None
 
     @property
     def median_s(self) -> float:
@@ -84,12 +87,12 @@ class Result:
         return self.algbw * busbw_factor(self.collective, self.ranks)
 
     def row(self) -> dict[str, Any]:
-        """The row for machines; the codec is "none": nothing is compressed."""
+        """The row for machines; the codec is "none" where nothing is compressed."""
         return {
             "collective": self.collective,
             "library": self.library,
             "algorithm": self.algorithm,
-            "codec": "none",
+            "codec": self.codec or "none",
             "transport": self.transport,
             "ranks": self.ranks,
             "bytes": self.nbytes,

@@ -7,14 +7,17 @@ Imports nothing of gpucomm: peers with an environment of their own run this file
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["fill", "holds", "numbers", "stored"]
+__all__ = ["LARGEST", "fill", "holds", "numbers", "stored"]
 
 Array = npt.NDArray[Any]
+LARGEST = 3  # of a rank's numbers
 _BLOCK = 1 << 16  # elements at a time, which the caches hold
 
 
@@ -54,21 +57,24 @@ def fill(collective: str, buffer: Array, part: Array, rank: int) -> None:
         block[...] = stored(numbers(first + start, block.size, [rank]), block.dtype)
 
 
-def holds(collective: str, buffer: Array, part: Array, rank: int, ranks: int) -> bool:
-    """Whether this rank's result is the expected one, bit for bit.
+def holds(
+    collective: str, buffer: Array, part: Array, rank: int, ranks: int, within: float | None = None
+) -> bool:
+    """Whether this rank's result is the expected one: of sums bit for bit, or of means `within` so much.
 
-    The expected result is the same on every rank, so ranks that are all right are also identical.
+    The expected result is the same on every rank, so ranks whose bits are all right are also identical.
     """
     everyone, size = list(range(ranks)), part.size
+    right: Callable[[Array, int, list[int]], bool] = _equal if within is None else partial(_near, within)
     if collective in ("reduce", "gather") and rank:
         return True  # only the root has a result
     if collective in ("all_gather", "gather"):
-        return all(_equal(buffer[r * size :][:size], r * size, [r]) for r in everyone)
+        return all(right(buffer[r * size :][:size], r * size, [r]) for r in everyone)
     if collective == "all_to_all":
-        return all(_equal(buffer[r * size :][:size], rank * size, [r]) for r in everyone)
+        return all(right(buffer[r * size :][:size], rank * size, [r]) for r in everyone)
     if collective in ("reduce_scatter", "scatter"):
-        return _equal(part, rank * size, everyone if collective == "reduce_scatter" else [0])
-    return _equal(buffer, 0, [0] if collective == "broadcast" else everyone)
+        return right(part, rank * size, everyone if collective == "reduce_scatter" else [0])
+    return right(buffer, 0, [0] if collective == "broadcast" else everyone)
 
 
 def _equal(result: Array, first: int, ranks: list[int]) -> bool:
@@ -77,5 +83,17 @@ def _equal(result: Array, first: int, ranks: list[int]) -> bool:
         block = result[start : start + _BLOCK]
         expected = stored(numbers(first + start, block.size, ranks), block.dtype)
         if not np.array_equal(block.view(np.uint8), expected.view(np.uint8)):
+            return False
+    return True
+
+
+def _near(within: float, result: Array, first: int, ranks: list[int]) -> bool:
+    """Whether the result, which starts at this index, is so near to the mean of these ranks' numbers."""
+    for start in range(0, result.size, _BLOCK):
+        block = result[start : start + _BLOCK]
+        if block.dtype == np.uint16:
+            block = (block.astype(np.uint32) << 16).view(np.float32)
+        expected = numbers(first + start, block.size, ranks) / len(ranks)
+        if not (np.abs(block.astype(np.float64) - expected) <= within).all():
             return False
     return True

@@ -6,8 +6,10 @@ import math
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpucomm.bench import worker
+from gpucomm.bench.coded import codec_of, within
 from gpucomm.bench.metrics import MEMORIES, ONE_THREAD, Result, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome
 from gpucomm.bench.peers import peer, storage_of, ways
@@ -35,6 +37,8 @@ class Suite:
         least_s: how long a repetition lasts at least, in as many calls as that takes.
         timeout: seconds that a collective may take.
         nodes: the ranks' nodes, as of `gpucomm.local`; None: one.
+        links: slower ones to emulate between them, likewise.
+        codec: of the algorithms of gpucomm that take one; then results are means, within its bound.
     """
 
     collective: str
@@ -49,6 +53,8 @@ class Suite:
     memory: tuple[str, ...] = ("private",)
     pythons: Mapping[str, str] = field(default_factory=dict)
     nodes: str | None = None
+    links: str | None = None
+    codec: str | None = None
 
     @property
     def contenders(self) -> list[tuple[str, str]]:
@@ -81,7 +87,7 @@ class Suite:
         # The folder goes last: the ranks may still use it.
         with (
             tempfile.TemporaryDirectory(prefix="gpucomm-bench-") as folder,
-            local(self.ranks, timeout=self.timeout, env=ONE_THREAD, nodes=self.nodes) as world,
+            local(self.ranks, **self._world()) as world,
         ):
             inside = [name for name in self.peers if not _outside(name)]
             ours = [MEMORIES[memory] for memory in self.memory]
@@ -91,6 +97,9 @@ class Suite:
                 yield from self._size(world, nbytes, transports, jobs)
             world.run(worker.end)
 
+    def _world(self) -> dict[str, Any]:
+        return {"timeout": self.timeout, "env": ONE_THREAD, "nodes": self.nodes, "links": self.links}
+
     def _library(self, name: str, folder: str) -> Mpi:
         return Mpi(name, peer(name).MARK, peer(name).VARIANTS, self.pythons.get(name), folder)
 
@@ -99,16 +108,18 @@ class Suite:
     ) -> Iterator[Result | None]:
         itemsize = storage_of(self.dtype).itemsize
         count = elements_of(self.collective, nbytes, itemsize, self.ranks)
-        world.run(worker.prepare, self.collective, self.contenders, count, self.dtype)
+        world.run(worker.prepare, self.collective, self.contenders, count, self.dtype, self.codec)
         inside = range(len(self.contenders))
         everyone = self.contenders + self.others
         correct = [True] * len(everyone)
         times: list[list[float]] = [[] for _ in everyone]
         calls: list[int] = []
         for index in inside:
-            correct[index] = all(world.run(worker.verify, self.collective, index))
-            if everyone[index][1] == "auto" and self.ranks > 1:
-                world.run(worker.settle, self.collective, index, everyone[index][0])
+            library, algorithm = everyone[index]
+            within = self._within(algorithm, itemsize)
+            correct[index] = all(world.run(worker.verify, self.collective, index, within))
+            if algorithm == "auto" and self.ranks > 1:
+                world.run(worker.settle, self.collective, index, library, self.codec)
             calls.append(self._calls(world, index))
             yield None
         for _ in range(self.repeats):
@@ -124,7 +135,14 @@ class Suite:
         for index, (library, algorithm) in enumerate(everyone):
             transport = transports[library] if index in inside else jobs[library].transport
             who = (self.collective, library, algorithm, transport, self.ranks)
-            yield Result(*who, count * itemsize, self.dtype, tuple(times[index]), correct[index])
+            what = (count * itemsize, self.dtype, tuple(times[index]), correct[index])
+            codec = codec_of(algorithm, self.codec) if library in MEMORIES.values() else None
+            yield Result(*who, *what, codec)
+
+    def _within(self, algorithm: str, itemsize: int) -> float | None:
+        if self.codec is None:
+            return None
+        return within(self.codec, self.collective, algorithm, self.ranks, self.dtype, itemsize)
 
     def _job(self, library: Mpi, variant: str, count: int) -> Outcome:
         job = {"collective": self.collective, "count": count, "dtype": self.dtype, "least_s": self.least_s}

@@ -8,8 +8,12 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from gpucomm import Communicator
+from gpucomm.bench.coded import codec_of
 from gpucomm.bench.learning import learn
 from gpucomm.bench.metrics import BY_RANK, MEMORIES, ROOTED_BY_RANK
 from gpucomm.bench.ours import Gpucomm
@@ -47,9 +51,17 @@ def begin(comm: Communicator, ours: list[str], peers: list[str], folder: str) ->
 
 
 def prepare(
-    comm: Communicator, collective: str, contenders: list[tuple[str, str]], count: int, dtype: str
+    comm: Communicator,
+    collective: str,
+    contenders: list[tuple[str, str]],
+    count: int,
+    dtype: str,
+    codec: str | None = None,
 ) -> None:
-    """Allocate and touch the arrays of one size and bind every (library, algorithm) to them."""
+    """Allocate and touch the arrays of one size and bind every (library, algorithm) to them.
+
+    With a codec, which only ours take, reductions are means: they stay in range.
+    """
     _session.calls = []  # gives memory back first
     buffers: dict[str, Array] = {}
     for library, algorithm in contenders:
@@ -61,7 +73,8 @@ def prepare(
         part = buffer[comm.rank * share : (comm.rank + 1) * share] if collective in BY_RANK else buffer
         if collective in ROOTED_BY_RANK:
             part = _zeros(memory, share, dtype)
-        call = _session.libraries[library].bind(collective, algorithm, buffer, part)
+        how: dict[str, Any] = {"codec": codec_of(algorithm, codec), "op": "mean"} if codec else {}
+        call = _session.libraries[library].bind(collective, algorithm, buffer, part, **how)
         _session.calls.append((call, buffer, part))
 
 
@@ -73,20 +86,28 @@ def _zeros(memory: str, count: int, dtype: str) -> Array:
     return aligned_zeros(count, dtype, huge_pages=memory == MEMORIES["huge_pages"])
 
 
-def verify(comm: Communicator, collective: str, contender: int) -> bool:
-    """One call on known whole numbers; whether this rank's result is the expected one, bit for bit."""
+def verify(comm: Communicator, collective: str, contender: int, within: float | None = None) -> bool:
+    """One call on known whole numbers; whether this rank's result is the expected one; see `holds`."""
     call, buffer, part = _session.calls[contender]
     fill(collective, buffer, part, comm.rank)
     call()
-    right = holds(collective, buffer, part, comm.rank, comm.world)
-    buffer.fill(0)  # while it is timed, sums of sums must not overflow
+    right = holds(collective, buffer, part, comm.rank, comm.world, within)
+    # While it is timed, sums of sums must not overflow; and what a codec makes of zeros says little.
+    buffer[...] = 0 if within is None else _normal(comm.rank, buffer)
     return right
 
 
-def settle(comm: Communicator, collective: str, contender: int, library: str) -> None:
+def _normal(seed: int, like: Array) -> Array:
+    values = np.random.default_rng(seed).standard_normal(like.size, np.float32)
+    return (values.view(np.uint32) >> 16) if like.dtype == np.uint16 else values
+
+
+def settle(
+    comm: Communicator, collective: str, contender: int, library: str, codec: str | None = None
+) -> None:
     """Lets "auto" learn."""
     call, buffer, _ = _session.calls[contender]
-    learn(_session.comms[library], collective, buffer.nbytes, call)
+    learn(_session.comms[library], collective, buffer.nbytes, call, codec)
 
 
 def measure(comm: Communicator, contender: int, calls: int) -> float:

@@ -255,7 +255,8 @@ def _dense(
     comm: Communicator, collective: str, nbytes: int, call_of: Callable[[Way], Callable[[], Any]]
 ) -> list[Way]:
     """The ring, and the fastest others; the same on all ranks."""
-    choices = [Way(name, segments or 1) for name, segments in fixed(collective, comm.world, nbytes)]
+    known = fixed(collective, comm.world, nbytes, _core.least_segment(comm.links))
+    choices = [Way(name, segments or 1) for name, segments in known]
     tried = {way: _slowest(comm, call_of(way)) for way in choices}
     least = min(tried.values())
     near = sorted((way for way in tried if tried[way] <= _HOPELESS * least), key=lambda way: tried[way])
