@@ -24,6 +24,7 @@ from gpucomm.errors import (
     CollectiveTimeoutError,
     Error,
     InvalidArgumentError,
+    MismatchError,
     UnsupportedTypeError,
 )
 from gpucomm.objects import decode, encode
@@ -213,6 +214,24 @@ def test_what_can_not_be_sent_is_refused_on_every_rank():
             assert ("rank 1 has no object to send" in str(caught.value)) == (comm.rank != 1)
         assert comm.gather_objects(bad, pickle=True) == [1, {1}, 1]
         assert comm.broadcast_object(bad, root=1, pickle=True) == {1}
+
+    run_ranks(3, body)
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_roots_that_differ_are_told_on_every_rank(async_op):
+    def body(comm):
+        def call(root):
+            work = comm.broadcast_object(comm.rank, root, async_op=async_op)
+            return work.wait() if async_op else work
+
+        said = "broadcast_object of root 0 on rank 0, of root 1 on rank 1"
+        with pytest.raises(MismatchError, match=rf"{said} \(rank {comm.rank} of 3\)"):
+            call(comm.rank)
+        for root in (-1, 3):
+            with pytest.raises(InvalidArgumentError, match=rf"root must be in \[0, 3\), got {root}"):
+                call(root)
+        assert call(2) == 2
 
     run_ranks(3, body)
 

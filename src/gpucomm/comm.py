@@ -172,6 +172,8 @@ class Communicator(_core.Communicator):
         Raises:
             UnsupportedTypeError: it holds something else, or what pickle does not take, on every rank; or
                 this rank cannot unpickle it. The communicator stays open.
+            MismatchError: the ranks do not say the same root, on every rank. It stays open.
+            InvalidArgumentError: root is no rank, on every rank. It stays open.
             Error: as any collective.
         """
         from gpucomm import object_collectives

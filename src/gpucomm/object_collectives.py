@@ -1,4 +1,4 @@
-"""Collectives of plain Python objects: their lengths travel first, then their bytes."""
+"""Collectives of plain Python objects: their lengths travel first, from all to all, then their bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpucomm.errors import Error, InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.object_work import side_of
 from gpucomm.objects import decode, encode
 
@@ -46,14 +46,15 @@ def _broadcast(
 ) -> Any:
     mine = comm.rank == root
     content, kind, error = message
-    header = np.array([len(content), kind], np.int64)
-    comm.broadcast(header, root, algorithm="direct", segments=1, timeout=timeout)
-    data = np.frombuffer(content, np.uint8) if mine else np.empty(int(header[0]), np.uint8)
-    if len(data):
-        comm.broadcast(data, root, timeout=timeout, **_how(len(data)))
+    header = np.array([[len(content), kind, root]], np.int64)
+    headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
+    _check_roots(comm, headers[:, 2].tolist())
+    size_bytes, kind, _ = headers[root].tolist()
+    data = np.frombuffer(content, np.uint8) if mine else np.empty(size_bytes, np.uint8)
+    comm.broadcast(data, root, timeout=timeout, **_how(size_bytes))
     if error:
         raise error
-    return obj if mine else _decoded(comm, data.tobytes(), int(header[1]), root, pickle)
+    return obj if mine else _decoded(comm, data.tobytes(), kind, root, pickle)
 
 
 def _gather(
@@ -98,6 +99,18 @@ def _decoded(comm: Communicator, data: bytes, kind: int, source: int, pickle: bo
         return decode(data, pickle)
     except Error as error:
         raise type(error)(f"the object of rank {source}: {error} {where}") from None
+
+
+def _check_roots(comm: Communicator, roots: list[int]) -> None:
+    """Two ranks that each send a few bytes would not notice: no root waits for such a message to be taken."""
+    where = f"(rank {comm.rank} of {comm.world})"
+    for rank, root in enumerate(roots):
+        if root != roots[0]:
+            raise MismatchError(
+                f"broadcast_object of root {roots[0]} on rank 0, of root {root} on rank {rank} {where}"
+            )
+    if not 0 <= roots[0] < comm.world:
+        raise InvalidArgumentError(f"root must be in [0, {comm.world}), got {roots[0]} {where}")
 
 
 def _check_all(comm: Communicator, kinds: Any) -> None:
