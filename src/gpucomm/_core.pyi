@@ -806,16 +806,6 @@ class Work:
         The result of a call that is done; raises its error.
         """
 
-class Region:
-    """
-    The memory that ranks which are threads of one process share.
-    """
-    def __init__(
-        self,
-        world: typing.SupportsInt | typing.SupportsIndex,
-        heap_bytes: typing.SupportsInt | typing.SupportsIndex | None = None,
-    ) -> None: ...
-
 class Meter:
     """
     Counts what the calls send that this thread makes within `with`.
@@ -834,6 +824,16 @@ class Meter:
         """
         By this rank, of payload.
         """
+
+class Region:
+    """
+    The memory that ranks which are threads of one process share.
+    """
+    def __init__(
+        self,
+        world: typing.SupportsInt | typing.SupportsIndex,
+        heap_bytes: typing.SupportsInt | typing.SupportsIndex | None = None,
+    ) -> None: ...
 
 class Communicator:
     """

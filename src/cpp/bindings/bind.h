@@ -13,6 +13,8 @@ void bind_reduce(pybind11::module_& m);
 void bind_codecs(pybind11::module_& m);
 void bind_wires(pybind11::module_& m);
 void bind_nccl(pybind11::module_& m);
+void bind_choose(pybind11::module_& m);
+void bind_work(pybind11::module_& m);
 void bind_communicator(pybind11::module_& m);
 void bind_hot_path(pybind11::module_& m);
 void bind_devices(pybind11::module_& m);

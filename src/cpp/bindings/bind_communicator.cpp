@@ -10,7 +10,6 @@
 #include "bindings/collectives.h"
 #include "bindings/docstrings.h"
 #include "bindings/names.h"
-#include "engine/choose.h"
 #include "transports/regions.h"
 #include "transports/wire.h"
 
@@ -19,35 +18,6 @@ using namespace py::literals;
 
 namespace gpucomm {
 namespace {
-
-void bind_work(py::module_& m) {
-  py::class_<PyWork>(m, "Work", "The handle of an asynchronous call.")
-      .def("wait", &PyWork::wait, "timeout"_a = py::none(),
-           "Waits for the end and returns the result; raises the call's error. After `timeout` seconds the "
-           "call, and\n"
-           "with it the communicator, fails on every rank.")
-      .def("synchronize", &PyWork::synchronize, "timeout"_a = py::none(),
-           "As wait, but the host waits for arrays on a device too, whose stream only would.")
-      .def("done", &PyWork::done, "Whether the call has ended, well or not.")
-      .def_property_readonly("result", &PyWork::result,
-                             "The result of a call that is done; raises its error.");
-}
-
-void bind_meter(py::module_& m) {
-  py::class_<Meter>(m, "Meter", "Counts what the calls send that this thread makes within `with`.")
-      .def(py::init<>())
-      .def(
-          "__enter__",
-          [](Meter& meter) -> Meter& {
-            meter.begin();
-            return meter;
-          },
-          py::return_value_policy::reference, "Begins to count.")
-      .def(
-          "__exit__", [](Meter& meter, Object, Object, Object) { meter.end(); }, "kind"_a, "error"_a,
-          "where"_a, "Counts no more.")
-      .def_property_readonly("bytes_sent", &Meter::bytes_sent, "By this rank, of payload.");
-}
 
 void bind_regions(py::module_& m) {
   py::class_<Region, std::shared_ptr<Region>>(m, "Region",
@@ -70,46 +40,8 @@ void bind_regions(py::module_& m) {
 
 }  // namespace
 
-static void bind_choose(py::module_& m) {
-  m.def(
-      "choose",
-      [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm,
-         std::vector<int> nodes, const std::optional<std::string>& codec, double encode, double decode) {
-        Shape shape{.collective = parse<Collective>("collective", collective, kCollectiveNames)};
-        shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
-        build_plan(algorithm == "auto" ? "direct" : algorithm,
-                   {shape.collective, world, 0, root, 1, true, nodes});  // validates
-        Coding coding{1, encode, decode};
-        if (codec) {
-          shape.codec = smallest(parse_codec(*codec), world), shape.dtype = Dtype::float32,
-          shape.count /= sizeof(float);
-          coding.ratio = shape.codec->bytes_a_byte(shape.dtype);
-        }
-        if (algorithm != "auto" && Registry<Algorithm>::find(algorithm).coded != codec.has_value())
-          fail(ErrorKind::invalid_argument, "algorithm '", algorithm, "' ",
-               codec ? "takes no codec" : "needs a codec");
-        if (nodes.empty()) nodes = links.nodes;
-        if (nodes.empty()) nodes.assign(world, 0);
-        const Choice choice = Choices().find(shape, nodes, links, coding).front();
-        return py::make_tuple(choice.algorithm, choice.segments, choice.cost_s);
-      },
-      "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
-      "nodes"_a = std::vector<int>{}, "codec"_a = py::none(), "encode"_a = 0.0, "decode"_a = 0.0,
-      "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
-      "algorithm: its segments.\nWith a codec, which takes such seconds a byte of float32, also from those "
-      "that code.");
-  m.def(
-      "most_bytes",
-      [](size_t nbytes) { return most_bytes(kind_of({.dtype = Dtype::uint8, .count = nbytes})); }, "nbytes"_a,
-      "The largest message that is chosen for as one of so many bytes is.");
-  m.def("least_segment", &least_segment, "links"_a, "The bytes below which \"auto\" cuts no message.");
-}
-
 void bind_communicator(py::module_& m) {
-  bind_choose(m);
-  bind_work(m);
   bind_regions(m);
-  bind_meter(m);
   py::class_<PyCommunicator> type(m, "Communicator", py::dynamic_attr(),
                                   "The ranks of a job and their collectives.");
   bind_by_rank(type);

@@ -4,153 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
-#include "base/env.h"
-#include "base/simd.h"
 #include "bindings/in_flight.h"
 #include "bindings/names.h"
-#include "transports/emulated.h"
-#include "transports/wire.h"
 
 namespace py = pybind11;
 
 namespace gpucomm {
-namespace {
 
-Seconds seconds(double value) {
-  if (!(value > 0) || !std::isfinite(value))
-    fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", value);
-  return Seconds(std::min(value, 1e9));  // clocks count nanoseconds in 63 bits
-}
-
-}  // namespace
-
-bool ended(const Pending& call) {
-  if (!call.done.load(std::memory_order_acquire)) return false;
-  return call.error || !call.finished || call.captured || call.finished->device()->done(call.finished->get());
-}
-
-py::object PyWork::wait(std::optional<double> timeout_s) {
-  if (!settled()) {
-    check_not_forked();
-    std::optional<Seconds> timeout;
-    if (timeout_s) timeout = seconds(*timeout_s);
-    blocking(*communicator_, [&] {
-      for (const auto& call : calls_) driver_.wait(*call, timeout);
-    });
-  }
-  for (const auto& call : calls_) stream_waits(*call);
-  return outcome();
-}
-
-void PyWork::require_no_graph() const {
-  for (const auto& call : calls_)
-    if (call->captured)
-      fail(ErrorKind::invalid_argument,
-           "the call was captured into a graph, whose launches tell when it has run: in the capture, wait() "
-           "makes the stream wait");
-}
-
-bool PyWork::done() const {
-  require_no_graph();
-  for (const auto& call : calls_)
-    if (!ended(*call)) return false;
-  return true;
-}
-
-bool PyWork::settled() const {
-  for (const auto& call : calls_)
-    if (!call->done.load(std::memory_order_acquire)) return false;
-  return true;
-}
-
-py::object PyWork::result() const {
-  if (!settled()) fail(ErrorKind::invalid_argument, "the call is not done yet: wait() first");
-  return outcome();
-}
-
-py::object PyWork::outcome() const {
-  for (const auto& call : calls_)
-    if (call->error) throw *call->error;
-  return result_;
-}
-
-static void check_emulated(const EmulatedLinks& links, const Links& model) {
-  std::vector<double> times{links.alpha_s, links.lambda_s, links.jitter_s};
-  for (const auto& [from_s, betas] : links.rates) times.insert(times.end(), betas.begin(), betas.end());
-  for (double seconds : times)
-    if (!(seconds >= 0 && seconds <= 60))
-      fail(ErrorKind::invalid_argument, "times of emulated links must be in [0, 60] s, got ", seconds);
-  if (model.gamma)
-    fail(ErrorKind::invalid_argument, "gamma must be 0 on emulated links: reducing is real there");
-  if (model.inner_alpha || model.inner_beta || model.inner_lambda)
-    fail(ErrorKind::invalid_argument, "the figures inside a node must be 0 on emulated links: they are real");
-}
-
-static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e, int world) {
-  if (!e) return {};
-  const Links& l = e->links;
-  const size_t count = places(l, world);
-  EmulatedLinks links{
-      l.kind == Links::Kind::chain, e->half_duplex, l.nodes, l.alpha, l.lambda, e->jitter_s, e->seed};
-  for (int rank = 0; l.nodes.empty() && rank < world; ++rank) links.nodes.push_back(rank);
-  links.rates.push_back({0, l.betas.empty() ? std::vector<double>(count, l.beta) : l.betas});
-  for (const auto& [from_s, betas] : e->script) {
-    if (!(from_s > links.rates.back().from_s) || betas.size() != count)
-      fail(ErrorKind::invalid_argument, "a script must name ", count, " rates from ascending times on, got ",
-           betas.size(), " from ", from_s, " s on");
-    links.rates.push_back({from_s, betas});
-  }
-  links.began_ns = e->began_ns;
-  check_emulated(links, l);
-  return links;
-}
-
-// Where nothing is said all ranks are on one node, and the wire numbers them as we do.
-static void complete(Endpoint& endpoint) {
-  const auto [rank, world] = std::pair(endpoint.rank, endpoint.world);
-  if (world < 1) fail(ErrorKind::invalid_argument, "world must be at least 1, got ", world);
-  if (rank < 0 || rank >= world)
-    fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
-  if (endpoint.nodes.empty()) endpoint.nodes.assign(world, 0);
-  if (endpoint.wire_ranks.empty())
-    for (int r = 0; r < world; ++r) endpoint.wire_ranks.push_back(r);
-  for (const auto& [name, list] : {std::pair("nodes", &endpoint.nodes), {"wire_ranks", &endpoint.wire_ranks}})
-    if (list->size() != static_cast<size_t>(world))
-      fail(ErrorKind::invalid_argument, name, " must have an entry for each of ", world, " ranks, got ",
-           list->size());
-  std::map<int, int> numbers;  // nodes are 0, 1, ... in the order of their first ranks
-  for (int& node : endpoint.nodes) node = numbers.try_emplace(node, numbers.size()).first->second;
-}
-
-PyCommunicator::PyCommunicator(const std::string& transport, Endpoint endpoint, double timeout_s,
-                               const std::optional<Emulation>& emulation) {
-  forked();
-  env(), simd();  // what is wrong there is said here, not in another thread
-  const Seconds timeout = seconds(timeout_s);
-  if (emulation && endpoint.nodes.empty()) endpoint.nodes = emulation->links.nodes;
-  complete(endpoint);
-  if (emulation && !emulation->links.nodes.empty() && endpoint.nodes != emulation->links.nodes)
-    fail(ErrorKind::invalid_argument, "rank ", endpoint.rank, " of ", endpoint.world,
-         " was given nodes, and emulated links between others: leave the nodes to the links");
-  const std::optional<EmulatedLinks> links = emulated(emulation, endpoint.world);
-  std::shared_ptr<Transport> collectives = open_transport(transport, endpoint, links);
-  endpoint.channel = 1;
-  auto messages = open_transport(transport, endpoint, links, collectives->clocks());
-  const Census* census = collectives->census();
-  const uint64_t identity = census ? census->identity : endpoint.identity;
-  core_ = {new Communicator(std::move(collectives), std::move(messages),
-                            emulation ? concat("emulated(", transport, ")") : transport, endpoint.rank,
-                            endpoint.nodes, identity, timeout),
-           [](const Communicator* core) {
-             if (!forked()) delete core;  // what a child shares is its parent's to close
-           }};
-  if (emulation) core_->set_links(emulation->links);
-  emulation_ = emulation;
-  if (links) emulation_->began_ns = began(core_->transport().clocks());
-  core_->set_interrupt(interrupted);
-  core_->messages().set_interrupt(interrupted);
+Seconds checked_timeout(double seconds) {
+  if (!(seconds > 0) || !std::isfinite(seconds))
+    fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", seconds);
+  return Seconds(std::min(seconds, 1e9));  // clocks count nanoseconds in 63 bits
 }
 
 std::string PyCommunicator::where() const {
@@ -158,7 +23,7 @@ std::string PyCommunicator::where() const {
 }
 
 Seconds PyCommunicator::timeout(std::optional<double> timeout_s) const {
-  return timeout_s ? seconds(*timeout_s) : core_->timeout();
+  return timeout_s ? checked_timeout(*timeout_s) : core_->timeout();
 }
 
 void PyCommunicator::check_root(int root) const {
@@ -350,7 +215,7 @@ void PyCommunicator::abort() {
 }
 
 std::vector<int> PyCommunicator::survivors(int round, double patience_s) {
-  const Seconds patience = seconds(patience_s);
+  const Seconds patience = checked_timeout(patience_s);
   check_not_forked();
   std::vector<int> ranks;
   blocking(*core_, [&] { ranks = core_->survivors(round, patience); });

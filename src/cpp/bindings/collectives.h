@@ -75,6 +75,8 @@ void choose_on_device(Shape& shape);
 void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s);
 // Throws where the stream of a call that no graph takes is in a capture (Device::capture_of), and says why.
 void refuse_capture(uint64_t capture, const char* why);
+// A timeout as users give it.
+Seconds checked_timeout(double seconds);
 // Whether a call has ended, on a device too.
 bool ended(const Pending& call);
 // Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for

@@ -10,6 +10,8 @@ PYBIND11_MODULE(_core, m) {
   gpucomm::bind_wires(m);
   gpucomm::bind_devices(m);
   gpucomm::bind_nccl(m);
+  gpucomm::bind_choose(m);
+  gpucomm::bind_work(m);
   gpucomm::bind_communicator(m);
   gpucomm::bind_hot_path(m);
   gpucomm::bind_packs(m);

@@ -13,23 +13,6 @@
 namespace gpucomm {
 namespace {
 
-// Of all_to_all with uneven counts the ranks agree on that and no more.
-uint64_t digest_of_counts(const Shape& shape) {
-  if (shape.pack) return shape.pack;
-  if (shape.counts.empty() || !shape.out_counts.empty()) return !shape.counts.empty();
-  uint64_t hash = 0;
-  for (size_t n : shape.counts) hash = mix(hash, n);
-  return hash;
-}
-
-uint64_t fingerprint_of(const CallRecord& record) {
-  uint64_t words[CallRecord::kWords] = {};
-  std::memcpy(words, &record, sizeof record);
-  uint64_t hash = 0;
-  for (uint64_t word : words) hash = mix(hash, word);
-  return hash;
-}
-
 // Of a plan's pieces those that this rank folds: its core has just written what it sends of them, and will
 // again in the next call.
 std::vector<bool> folded_pieces(const Plan& plan) {
@@ -287,26 +270,6 @@ Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratc
   return {input, output, scratch, scratch + program.coded_begin};
 }
 
-CallRecord make_record(const Shape& shape) {
-  CallRecord record;
-  if (shape.before) {  // which tells more
-    record = make_record(*shape.before);
-    record.purpose = static_cast<uint16_t>(Purpose::preparation);
-    return record;
-  }
-  record.count = shape.out_counts.empty() ? shape.count : 0;
-  record.counts = digest_of_counts(shape);
-  record.root = shape.root, record.segments = shape.segments;
-  record.collective = static_cast<uint8_t>(shape.collective);
-  record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
-  record.in_use = 1, record.purpose = static_cast<uint16_t>(shape.purpose);
-  record.on_device = place_of(shape);
-  std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
-  if (const Codec* codec = shape.codec ? shape.codec.get() : shape.asked.get())
-    std::strncpy(record.codec.data(), codec->spec().c_str(), record.codec.size() - 1);
-  return record;
-}
-
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
   const int world = static_cast<int>(nodes.size());
   PlanRequest request{shape.collective, world, rank, shape.root, shape.segments, shape.in_place, nodes};
@@ -335,45 +298,6 @@ Program opaque(const Shape& shape, int rank, int world) {
   program.record = make_record(program.shape);
   program.fingerprint = fingerprint_of(program.record);
   return program;
-}
-
-uint64_t tag_of(uint64_t fingerprint, uint64_t sequence) { return mix(fingerprint, sequence); }
-
-CallRecord tagged(const Program& program, uint64_t sequence) {
-  CallRecord record = program.record;
-  record.sequence = sequence, record.tag = tag_of(program.fingerprint, sequence);
-  return record;
-}
-
-std::string unfitting_counts(const Program& program, int peer, const CallRecord& record) {
-  return concat("counts and out_counts do not fit: rank ", program.rank, " of ", program.world, " expects ",
-                program.shape.out_counts[peer], " elements from rank ", peer, " in ", describe(record),
-                ", which sends another number");
-}
-
-std::string describe(const CallRecord& r) {
-  const auto purpose = static_cast<Purpose>(r.purpose);
-  if (purpose == Purpose::barrier) return concat("barrier #", r.sequence);
-  if (purpose == Purpose::agreement) return concat("agreement #", r.sequence, " on measured times");
-  if (purpose == Purpose::way) return concat("agreement #", r.sequence, " on how arrays on a device travel");
-  const auto collective = static_cast<Collective>(r.collective);
-  const bool prepares = purpose == Purpose::preparation;
-  std::string text =
-      concat(prepares ? "the preparation of " : "", name_of(collective), " #", r.sequence, " (");
-  if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");
-  const bool unknown = collective == Collective::all_to_all && r.counts;
-  text += unknown ? "uneven" : std::to_string(r.count);
-  text += concat(" ", name_of(static_cast<Dtype>(r.dtype)));
-  if (r.counts && !unknown)
-    text += concat(by_rank(collective) ? " in uneven counts of digest " : " packed of arrays of digest ",
-                   std::hex, r.counts >> 32, std::dec);
-  if (rooted(collective)) text += concat(", root ", r.root);
-  if (r.on_device) text += ", on a device";
-  if (r.on_device > 1) text += r.on_device == 2 ? " over NCCL" : " through host memory";
-  if (r.codec[0]) text += concat(", codec ", r.codec.data());
-  text += concat(", algorithm ", r.algorithm.data());
-  if (prepares) return text + ")";
-  return text + concat(", ", r.segments, r.segments == 1 ? " segment)" : " segments)");
 }
 
 }  // namespace gpucomm

@@ -74,6 +74,8 @@ using Spaces = std::array<std::byte*, 4>;
 Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratch);
 
 CallRecord make_record(const Shape& shape);
+// Of all that ranks must agree on, the call's number not among it.
+uint64_t fingerprint_of(const CallRecord& record);
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
 CallRecord tagged(const Program& program, uint64_t sequence);

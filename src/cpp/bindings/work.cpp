@@ -1,0 +1,58 @@
+// What an asynchronous call gives back.
+#include "bindings/collectives.h"
+
+namespace py = pybind11;
+
+namespace gpucomm {
+
+bool ended(const Pending& call) {
+  if (!call.done.load(std::memory_order_acquire)) return false;
+  return call.error || !call.finished || call.captured || call.finished->device()->done(call.finished->get());
+}
+
+py::object PyWork::wait(std::optional<double> timeout_s) {
+  if (!settled()) {
+    check_not_forked();
+    std::optional<Seconds> timeout;
+    if (timeout_s) timeout = checked_timeout(*timeout_s);
+    blocking(*communicator_, [&] {
+      for (const auto& call : calls_) driver_.wait(*call, timeout);
+    });
+  }
+  for (const auto& call : calls_) stream_waits(*call);
+  return outcome();
+}
+
+void PyWork::require_no_graph() const {
+  for (const auto& call : calls_)
+    if (call->captured)
+      fail(ErrorKind::invalid_argument,
+           "the call was captured into a graph, whose launches tell when it has run: in the capture, wait() "
+           "makes the stream wait");
+}
+
+bool PyWork::done() const {
+  require_no_graph();
+  for (const auto& call : calls_)
+    if (!ended(*call)) return false;
+  return true;
+}
+
+bool PyWork::settled() const {
+  for (const auto& call : calls_)
+    if (!call->done.load(std::memory_order_acquire)) return false;
+  return true;
+}
+
+py::object PyWork::result() const {
+  if (!settled()) fail(ErrorKind::invalid_argument, "the call is not done yet: wait() first");
+  return outcome();
+}
+
+py::object PyWork::outcome() const {
+  for (const auto& call : calls_)
+    if (call->error) throw *call->error;
+  return result_;
+}
+
+}  // namespace gpucomm
