@@ -20,6 +20,8 @@ import nccl_library
 import nccl_message_ranks
 import numpy as np
 import staged_ranks
+import test_abort
+import test_untouched
 from conftest import pairs
 from jobs import leave
 from reference import close
@@ -165,6 +167,44 @@ def asynchronous(comm):
     for work in reversed(works):
         work.wait()
     return [i for i, x in enumerate(arrays) if x[-1] != comm.world - 1]
+
+
+def by_itself(comm):
+    """Asynchronous calls that nobody waits for, nor asks about: only their arrays are looked at."""
+    right, left = (comm.rank + 1) % comm.world, (comm.rank - 1) % comm.world
+    names = [name for _, name in pairs("all_reduce")]
+    sums, sent = [np.full(300_001, comm.rank + 1) for _ in names], np.full(300_001, comm.rank + 1)
+    works = [comm.all_reduce(x, algorithm=name, async_op=True) for x, name in zip(sums, names, strict=True)]
+    got = np.zeros_like(sent)
+    works += [comm.send(sent, right, async_op=True), comm.recv(got, left, async_op=True)]
+    total = comm.world * (comm.world + 1) // 2
+    wrong = [] if within(20, lambda: all((x == total).all() for x in sums)) else ["all_reduce"]
+    wrong += [] if within(20, lambda: (got == left + 1).all()) else ["recv"]
+    ends = [Path(sys.argv[1], f"{rank}.ended") for rank in range(comm.world)]
+    ends[comm.rank].touch()
+    together = within(20, lambda: all(end.exists() for end in ends))  # else who is first helps the others on
+    return wrong + ([] if together and within(20, lambda: all(w.done() for w in works)) else ["done"])
+
+
+def within(seconds, true):
+    deadline = time.monotonic() + seconds
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return true()
+
+
+def aborts(comm):
+    return test_abort.every_way(comm)
+
+
+def untouched(comm):
+    """Some of what ranks of one node are tested for, here by two of two nodes."""
+    wrong = []
+    with comm.subset([0, comm.world - 1]) or contextlib.nullcontext() as two:
+        for collective, how in test_untouched.CASES[::10] if two else []:
+            wrong += test_untouched.every_change(two, collective, how, 1000, last=1)
+    comm.barrier()
+    return wrong
 
 
 def on_devices(comm):

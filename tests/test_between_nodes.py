@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from ranks import PROMPT_S
 
 import gpucomm
-from gpucomm import errors
+from gpucomm import cli, errors
 
 pytestmark = pytest.mark.processes
 
@@ -30,6 +31,7 @@ CHECKS = [
     "groups",
     "lists_and_objects",
     "asynchronous",
+    "by_itself",
     "shared_arrays",
     "quiet",
     "senders_end",
@@ -69,11 +71,19 @@ FAULTY = [("forks" if name == "torchrun" else name, *more) for name, *more in JO
 
 
 @pytest.fixture(scope="module", params=[j for j in FAULTY if j[1] in ("4x1", "2x2")], ids=of)
-def faults(request, tmp_path_factory):
+def faulty_job(request, tmp_path_factory):
+    """The job, and the folder of its flight logs."""
     name, nodes, ranks = request.param
-    ended = jobs.run(jobs.find(name), nodes, ranks, tmp_path_factory.mktemp("reports"), "faults")
+    folder, logs = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("logs")
+    checks = ["faults", "untouched", "aborts"]
+    ended = jobs.run(jobs.find(name), nodes, ranks, folder, *checks, GPUCOMM_FLIGHT_DIR=str(logs))
     assert ended.code == 0, ended.output
-    return [report["faults"] for report in ended.reports]
+    return ended, logs
+
+
+@pytest.fixture(scope="module")
+def faults(faulty_job):
+    return [report["faults"] for report in faulty_job[0].reports]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +104,39 @@ def test_a_fault_is_told_on_every_rank_and_soon(faults, fault, kind, words):
     for rank, found in enumerate(faults):
         name, text, seconds = found[fault]
         if rank == 1 and fault in ("closed", "aborted"):
-            assert name == "nothing"
+            assert name == "nothing" and seconds < PROMPT_S
             continue
         assert (name, bool(re.search(words, text))) == (kind, True), (rank, name, text)
         assert seconds < PROMPT_S, (rank, text)
+
+
+@pytest.mark.parametrize("check", ["untouched", "aborts"])
+def test_after_faults_of_all_kinds(faulty_job, check):
+    assert [report[check] for report in faulty_job[0].reports] == [[]] * 4
+
+
+@pytest.mark.parametrize(
+    ("error", "difference"),
+    [
+        (
+            "sum of (200 .*100|100 .*200) ",
+            r"the ranks differ in call rank 0: .*sum of 200 .*; rank \d: .*sum of 100 ",
+        ),
+        (
+            "100000 float64, algorithm (ring.*direct|direct.*ring)",
+            r"the ranks differ in call rank 0: .*ring, .*; rank \d: .*direct, ",
+        ),
+        ("missing: 1", r"all_reduce #1 \(sum of 1000 .*: ranks \[0, 2, 3\] came, ranks \[1\] did not"),
+    ],
+)
+def test_the_flight_logs_of_all_nodes_tell_the_first_difference(faulty_job, capsys, error, difference):
+    logs = [(file, json.loads(file.read_text())) for file in faulty_job[1].iterdir()]
+    (which,) = {log["communicator"] for _, log in logs if re.search(error, log["error"])}
+    files = {log["rank"]: str(file) for file, log in logs if log["communicator"] == which}
+    assert sorted(files) == [0, 1, 2, 3]
+    assert cli.main(["flight", *files.values()]) == 0
+    said = capsys.readouterr().out
+    assert re.search(difference, said), said
 
 
 @pytest.mark.parametrize(
@@ -180,16 +219,17 @@ def test_links_are_not_emulated_between_nodes(two_ranks, monkeypatch, transport)
         gpucomm.init()
 
 
-def test_two_versions_in_one_job_are_a_sentence(tmp_path):
-    launcher = jobs.find("mpich")
+@pytest.mark.parametrize("name", ["mpich", "forks"])
+def test_two_versions_in_one_job_are_a_sentence(name, tmp_path):
+    launcher = jobs.find(name)
     program = tmp_path / "two_versions.py"
     program.write_text(
         "import os, sys\nfrom gpucomm import _core, errors\n"
-        "if os.environ['PMI_RANK'] == '1':\n    _core.version = '9.9.9'\n"
+        "if '1' in (os.environ.get('PMI_RANK'), os.environ.get('RANK')):\n    _core.version = '9.9.9'\n"
         "import gpucomm\ntry:\n    gpucomm.init(timeout=20)\n"
         "except errors.MismatchError as error:\n    print(error, flush=True)\n"
     )
-    told = {"GPUCOMM_TRANSPORT": "mpi", "GPUCOMM_NODES": "2x1"}
+    told = {"GPUCOMM_TRANSPORT": launcher.transport, "GPUCOMM_NODES": "2x1"}
     command = [*launcher.command(2, list(told)), str(program)]
     code, output, _ = jobs.wait_for(command, jobs.environment(**told), 60)
     assert code == 0, output
