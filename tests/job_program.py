@@ -260,6 +260,29 @@ def quiet(comm):
     return [f"{idle:.2f} s idle, {waiting:.2f} s waiting"] if idle > 0.1 or waiting > 0.5 else []
 
 
+def late(comm):
+    """A message longer than what may be under way, taken later than init's timeout."""
+    x = np.full(1_000_000, comm.rank)
+    if comm.rank:
+        time.sleep(comm.timeout + 1)
+        comm.recv(x, 0, timeout=30)
+    else:
+        comm.send(x, 1, timeout=30)
+    return [] if (x == 0).all() else ["another message"]
+
+
+def small_groups(comm):
+    """Of groups that were closed no memory is left, but for what tells one from the next."""
+    x, memory = np.ones(500_000, np.float32), []
+    for _ in range(2):
+        for _ in range(15):
+            with comm.split(0) as group:
+                group.all_reduce(x, algorithm="ring")
+        comm.barrier()
+        memory.append(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE"))
+    return [] if memory[1] - memory[0] < 15 * 400_000 else memory
+
+
 def senders_end(comm):
     """Nothing is left of groups that were closed but the thread that starts receives, where there is one."""
     for _ in range(3):
@@ -427,7 +450,7 @@ def second_init(comm):
 
 def main(folder, *checks):
     report = {}
-    comm = gpucomm.init(timeout=30)
+    comm = gpucomm.init(timeout=float(os.environ.get("JOB_TIMEOUT", "30")))
     rank = comm.rank
     for check in checks:
         begin = time.monotonic()

@@ -34,6 +34,8 @@ CHECKS = [
     "by_itself",
     "shared_arrays",
     "quiet",
+    "aborts",
+    "small_groups",
     "senders_end",
     "second_init",
 ]
@@ -75,8 +77,8 @@ def faulty_job(request, tmp_path_factory):
     """The job, and the folder of its flight logs."""
     name, nodes, ranks = request.param
     folder, logs = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("logs")
-    checks = ["faults", "untouched", "aborts"]
-    ended = jobs.run(jobs.find(name), nodes, ranks, folder, *checks, GPUCOMM_FLIGHT_DIR=str(logs))
+    env = {"GPUCOMM_FLIGHT_DIR": str(logs)}
+    ended = jobs.run(jobs.find(name), nodes, ranks, folder, "faults", "untouched", **env)
     assert ended.code == 0, ended.output
     return ended, logs
 
@@ -110,9 +112,8 @@ def test_a_fault_is_told_on_every_rank_and_soon(faults, fault, kind, words):
         assert seconds < PROMPT_S, (rank, text)
 
 
-@pytest.mark.parametrize("check", ["untouched", "aborts"])
-def test_after_faults_of_all_kinds(faulty_job, check):
-    assert [report[check] for report in faulty_job[0].reports] == [[]] * 4
+def test_what_is_not_alike_touches_nothing(faulty_job):
+    assert [report["untouched"] for report in faulty_job[0].reports] == [[]] * 4
 
 
 @pytest.mark.parametrize(
@@ -217,6 +218,11 @@ def test_links_are_not_emulated_between_nodes(two_ranks, monkeypatch, transport)
     monkeypatch.setenv("GPUCOMM_LINKS", "switch:1Gbit")
     with pytest.raises(errors.InvalidArgumentError, match=f"transport '{transport}' .*unset GPUCOMM_LINKS"):
         gpucomm.init()
+
+
+def test_a_call_waits_as_long_as_it_says_whatever_init_was_told(tmp_path):
+    ended = jobs.run(jobs.find("forks"), "2x1", 2, tmp_path, "late", JOB_TIMEOUT="6")
+    assert [report["late"] for report in ended.reports] == [[], []], ended.output
 
 
 @pytest.mark.parametrize("name", ["mpich", "forks"])

@@ -22,7 +22,7 @@ static void bind_served(py::module_& m) {
   py::class_<Event>(m, "WireEvent", "What there is to do for a served wire.")
       .def_property_readonly("kind",
                              [](const Event& e) {
-                               constexpr const char* names[] = {"line", "receive", "come"};
+                               constexpr const char* names[] = {"line", "receive", "come", "drop"};
                                return names[static_cast<int>(e.kind)];
                              })
       .def_readonly("line", &Event::line)
@@ -31,6 +31,7 @@ static void bind_served(py::module_& m) {
   py::class_<Frame>(m, "Frame", "A message to send.")
       .def_readonly("request", &Frame::request)
       .def_readonly("matched", &Frame::matched)
+      .def_readonly("last", &Frame::last)
       .def_property_readonly("data", [](Frame& frame) {
         return py::memoryview::from_memory(frame.bytes.data(), frame.bytes.size());
       });

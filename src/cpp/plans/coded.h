@@ -55,10 +55,11 @@ class CodedSteps {
     return write(slots, std::move(step), {});
   }
 
-  At decode(const At& from, int piece, bool final) {
+  // `behind`: another step that comes first.
+  At decode(const At& from, int piece, bool final, int behind = -1) {
     Step step{.kind = StepKind::decode, .piece = piece, .source = from.place, .target = {Space::output}};
     step.lane = kCode, step.final = final;
-    return {step.target, add(std::move(step), {from.by})};
+    return {step.target, add(std::move(step), {from.by, behind})};
   }
   At decode(const At& from, int piece, Slots& slots) {
     return write(slots, {.kind = StepKind::decode, .piece = piece, .source = from.place, .lane = kCode},

@@ -71,12 +71,15 @@ class RecursiveDoubling {
     if (additive_)
       sum(k) = steps_.fold(own, arrived, k, false);
     else
-      add(k, stage == stages_ - 1);
+      add(k, stage == stages_ - 1, plan_.in_place && stage == 0);
     if (additive_ && stage == stages_ - 1) steps_.decode(sum(k), k, true);
   }
 
-  void add(int k, bool final) {
-    sum(k) = steps_.fold(last_[k % 2][1], steps_.decode(last_[k % 2][0], k, false), k, final);
+  // `waits`: not before both messages are there. Until the first one has come, and was found to be of this
+  // call, x stays as it is.
+  void add(int k, bool final, bool waits) {
+    const auto& [first, second] = last_[k % 2];
+    sum(k) = steps_.fold(second, steps_.decode(first, k, false, waits ? second.by : -1), k, final);
   }
 
   // The guest ends as its host did.
@@ -94,7 +97,7 @@ class RecursiveDoubling {
     if (additive_)
       steps_.decode(sum(k), k, true);
     else
-      add(k, true);
+      add(k, true, false);
   }
 
   Plan& plan_;

@@ -30,6 +30,7 @@ int stream(int context, int channel, Stream stream) { return (2 * context + chan
 Messages::Messages(std::shared_ptr<Wire> wire, int rank, const std::vector<int>& ranks, int context,
                    int channel)
     : wire_(std::move(wire)),
+      rank_(rank),
       ranks_(ranks),
       stream_(stream(context, channel, kData)),
       chunk_bytes_(chunk_bytes(ranks.size(), kDepth)),
@@ -168,6 +169,10 @@ void Messages::leave() {
   } catch (const Error&) {  // a line has failed: nothing more goes that way
   }
   control_.leave();
+  // A peer waits for a receive in each turn of its ring, which is at most a turn ahead of those posted, and
+  // may have sent most of another turn.
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer)
+    if (peer != rank_) wire_->leave(ranks_[peer], stream_, sizeof(Header) + chunk_bytes_, 2 * kDepth);
   cancel();
 }
 

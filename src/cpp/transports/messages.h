@@ -67,6 +67,7 @@ class Messages : public Transport {
   void cancel();
 
   std::shared_ptr<Wire> wire_;
+  int rank_;
   std::vector<int> ranks_;
   int stream_;
   size_t chunk_bytes_;

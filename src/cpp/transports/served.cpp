@@ -1,5 +1,8 @@
 #include "transports/served.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -21,6 +24,13 @@ uint64_t word(const std::byte* at) {
   return value;
 }
 
+// The pages that lie in it as a whole are the kernel's again; read, they hold zeros.
+void give_back(std::byte* begin, size_t bytes) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), first = reinterpret_cast<uintptr_t>(begin);
+  const uintptr_t from = (first + page - 1) / page * page, to = (first + bytes) / page * page;
+  if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
+}
+
 }  // namespace
 
 Wire::Request ServedWire::send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) {
@@ -34,9 +44,8 @@ Wire::Request ServedWire::send(int peer, int stream, const std::byte* data, size
   std::memcpy(frame.bytes.data() + kWord + bytes, &number, kWord);
   frame.request = next_++;
   if (matched) pending_[frame.request] = {.line = line};  // the frame is a copy
-  if (served_.insert(line).second) events_.push_back({Event::Kind::line, line});
   const Request request = frame.request;
-  sends_[line].push_back(std::move(frame));
+  push(line, std::move(frame));
   news_.notify_all();
   return request;
 }
@@ -49,6 +58,31 @@ Wire::Request ServedWire::receive(int peer, int stream, std::byte* data, size_t 
   events_.push_back({Event::Kind::receive, line, request, most + kFraming});
   news_.notify_all();
   return request;
+}
+
+void ServedWire::leave(int peer, int stream, size_t most, int count) {
+  const Line line{peer, stream};
+  std::lock_guard lock(mutex_);
+  for (int i = 0; i < count; ++i) events_.push_back({Event::Kind::drop, line, next_++, most + kFraming});
+  if (sent_.erase(line)) push(line, {.last = true});
+  received_.erase(line);
+  news_.notify_all();
+}
+
+void ServedWire::push(const Line& line, Frame frame) {
+  sends_[line].push_back(std::move(frame));
+  if (served_.insert(line).second) events_.push_back({Event::Kind::line, line});
+}
+
+// What comes ends in its frame, which the library keeps for good: the address, but no memory, while none
+// does.
+bool ServedWire::cancel(Request request) {
+  std::lock_guard lock(mutex_);
+  const auto found = pending_.find(request);
+  if (found == pending_.end()) return true;
+  if (const Pending& p = found->second; p.frame) give_back(p.frame, p.most + kFraming);
+  pending_.erase(found);
+  return true;
 }
 
 // Whether the end of a frame can be seen. Its bytes may be read only after the library has said so too.
@@ -92,23 +126,26 @@ std::optional<ServedWire::Frame> ServedWire::next_send(const Line& line) {
   }
   Frame frame = std::move(queue.front());
   queue.pop_front();
+  if (frame.last) sends_.erase(line), served_.erase(line);
   return frame;
 }
 
 void ServedWire::prepare(std::byte* frame) const { std::memset(frame, 0, kWord); }
 
-void ServedWire::started(Request request, const std::byte* frame) {
+void ServedWire::started(Request request, std::byte* frame) {
   std::lock_guard lock(mutex_);
   if (auto found = pending_.find(request); found != pending_.end()) found->second.frame = frame;
 }
 
-// One that was given up meanwhile is dropped.
+// One that was given up meanwhile is dropped. Of the next message in this frame the end can be seen anew.
 void ServedWire::finish_receive(Request request) {
   std::lock_guard lock(mutex_);
   const auto found = pending_.find(request);
   if (found == pending_.end()) return;
   const Pending& p = found->second;
-  copy_bytes(p.data, p.frame + kWord, word(p.frame) - 1);
+  const uint64_t bytes = word(p.frame) - 1;
+  copy_bytes(p.data, p.frame + kWord, bytes);
+  std::memset(p.frame + kWord + bytes, 0, kWord);
   pending_.erase(found);
 }
 

@@ -22,9 +22,10 @@ class ServedWire : public Wire {
     auto operator<=>(const Line&) const = default;
   };
   // What there is to do. A line that has something to send wants a thread, which takes next_send(); a
-  // receive is to be started into a frame of so many bytes; one that has come is to be waited for.
+  // receive is to be started into a frame of so many bytes; one that has come is to be waited for; one whose
+  // message nobody wants is to be started too, for who sends it.
   struct Event {
-    enum class Kind { line, receive, come } kind;
+    enum class Kind { line, receive, come, drop } kind;
     Line line;
     Request request = 0;
     size_t frame_bytes = 0;
@@ -32,23 +33,23 @@ class ServedWire : public Wire {
   struct Frame {
     Request request = 0;
     bool matched = false;  // its end is waited for; the others before it on its line have left by then too
+    bool last = false;     // nothing, and nothing follows: the ends of all before it are waited for
     std::string bytes;
   };
 
   Request send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) override;
   Request receive(int peer, int stream, std::byte* data, size_t most) override;
   bool done(Request request) override;
-  bool cancel(Request request) override {
-    forget(request);  // what comes ends in its frame
-    return true;
-  }
+  bool cancel(Request request) override;
+
+  void leave(int peer, int stream, size_t most, int count) override;
 
   // For who serves it. The two that wait return nothing once the wire is closed and nothing is left to do;
   // next_send also where its line has been idle for a while: the next message on it asks for a thread again.
   std::optional<Event> next_event();
   std::optional<Frame> next_send(const Line& line);
-  void prepare(std::byte* frame) const;                   // before a receive into it is started
-  void started(Request request, const std::byte* frame);  // which stays until finish_receive
+  void prepare(std::byte* frame) const;             // before a receive into it is started
+  void started(Request request, std::byte* frame);  // which stays until finish_receive
   void finish_receive(Request request);
   void forget(Request request);  // also: it has been sent
   void fail_line(const Line& line, const std::string& why);
@@ -60,10 +61,11 @@ class ServedWire : public Wire {
     std::byte* data = nullptr;  // of a receive
     size_t most = 0;
     uint64_t number = 0;  // of the message on its line, from 1
-    const std::byte* frame = nullptr;
+    std::byte* frame = nullptr;
     bool come = false;
   };
   bool complete(const Pending& receive) const;
+  void push(const Line& line, Frame frame);
 
   std::mutex mutex_;  // guards all below
   std::condition_variable news_;

@@ -22,6 +22,9 @@ class Wire {
   virtual bool done(Request request) = 0;
   // Gives up a receive. False: it was too late, its memory must stay, for the message may still come.
   virtual bool cancel(Request request) = 0;
+  // Ends what goes to and comes from a peer on a stream: of what it still sends so many messages are dropped,
+  // where it would wait for that.
+  virtual void leave(int /*peer*/, int /*stream*/, size_t /*most*/, int /*count*/) {}
 };
 
 }  // namespace gpucomm

@@ -77,6 +77,8 @@ class _Server:
         self.wire = _core.ServedWire()
         self._group = group
         self._receives: dict[int, tuple[Any, Any]] = {}  # request -> (Gloo's handle, the array)
+        self._frames: dict[int, list[Any]] = {}  # by bytes: those that were received into, to be again
+        self._dump: Any = None  # where messages go that nobody wants
         self._under_way: dict[tuple[int, int], deque[Any]] = {}  # of each line; Gloo reads them
         self._threads = [threading.Thread(target=self._serve, name="gpucomm-c10d", daemon=True)]
         self._threads[0].start()
@@ -111,32 +113,44 @@ class _Server:
 
         line, request = event.line, event.request
         if event.kind == "line":
-            under_way = self._under_way.setdefault((line.peer, line.stream), deque(maxlen=_MOST_UNDER_WAY))
-            args = self.wire, self._group, line, under_way
-            thread = threading.Thread(target=_send, args=args, daemon=True)
+            thread = threading.Thread(target=self._send, args=(line,), daemon=True)
             self._threads = [*(other for other in self._threads if other.is_alive()), thread]
             thread.start()
         elif event.kind == "receive":
-            frame = torch.empty(event.frame_bytes, dtype=torch.uint8)
+            free = self._frames.setdefault(event.frame_bytes, [])
+            frame = free.pop() if free else torch.empty(event.frame_bytes, dtype=torch.uint8)
             self.wire.prepare(frame)
             self._receives[request] = self._group.recv([frame], line.peer, line.stream), frame
             self.wire.started(request, frame)
+        elif event.kind == "drop":
+            if self._dump is None or len(self._dump) < event.frame_bytes:
+                self._dump = torch.empty(event.frame_bytes, dtype=torch.uint8)
+            dump = self._dump[: event.frame_bytes]
+            self._receives[request] = self._group.recv([dump], line.peer, line.stream), dump
         else:
             work, frame = self._receives.pop(request)
-            work.wait()
+            work.wait(_FOREVER)
             self.wire.finish_receive(request)
+            self._frames[len(frame)].append(frame)
 
+    def _send(self, line: _core.Line) -> None:
+        import torch
 
-def _send(wire: _core.ServedWire, group: Any, line: _core.Line, under_way: deque[Any]) -> None:
-    import torch
-
-    try:
-        while (frame := wire.next_send(line)) is not None:
-            work = group.send([torch.frombuffer(frame.data, dtype=torch.uint8)], line.peer, line.stream)
-            under_way.append((frame, work))
-            if frame.matched:
-                work.wait()
+        key, group = (line.peer, line.stream), self._group
+        under_way = self._under_way.setdefault(key, deque(maxlen=_MOST_UNDER_WAY))
+        try:
+            while (frame := self.wire.next_send(line)) is not None:
+                if not frame.last:
+                    data = torch.frombuffer(frame.data, dtype=torch.uint8)
+                    under_way.append((frame, group.send([data], line.peer, line.stream)))
+                    if not frame.matched:
+                        continue
+                for _, work in under_way if frame.last else [under_way[-1]]:
+                    work.wait(_FOREVER)
                 under_way.clear()
-                wire.finish_send(frame.request)
-    except RuntimeError as error:
-        wire.fail(line, str(error))
+                if frame.last:
+                    del self._under_way[key]
+                    return
+                self.wire.finish_send(frame.request)
+        except RuntimeError as error:
+            self.wire.fail(line, str(error))

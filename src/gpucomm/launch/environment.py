@@ -239,6 +239,8 @@ def _launcher_process(variable: str) -> str:
     pid = os.getppid()
     while pid > 1 and _carries(pid, variable):
         pid = int(_stat(pid)[1])
+    if not pid:  # it is outside of this PID namespace, and only there somebody could look for it
+        return "0"
     # The start time tells a launcher from a later process with the same pid.
     return f"{pid}:{_stat(pid)[19]}"
 
