@@ -125,6 +125,7 @@ def test_a_log_of_other_calls_is_refused_on_every_rank() -> None:
         ({"collective": "sing"}, "collective"),
         ({"candidates": [{"algorithm": "ring"}]}, r"no row of comm.tuning\(\): .*KeyError"),
         ({"agreements": "late"}, r"no row of comm.tuning\(\)"),
+        ({"coded_counts": None}, r"no row of comm.tuning\(\)"),
     ],
 )
 def test_a_damaged_log_is_refused(change: dict[str, Any], sentence: str) -> None:
@@ -322,6 +323,30 @@ def test_messages_that_auto_has_settled_not_to_code() -> None:
     changes = [i for i in range(1, len(tries)) if tries[i] != tries[i - 1]]
     assert tries[0] and len(changes) >= 3, "coding in memory does not pay; after a rest it is tried again"
     assert changes[1] - changes[0] > 10 * changes[0]
+
+
+@pytest.mark.parametrize(("beta", "counts", "codes"), [(9e-10, 1.25, False), (2e-9, 1.05, True)])
+def test_what_loses_bits_must_save_more_in_memory(beta: float, counts: float, codes: bool) -> None:
+    """By agreed times of 1 without the codec and of 0.9 with it; a log is replayed as it was."""
+
+    def calls(comm: Communicator, often: int) -> Any:
+        for _ in range(often):
+            comm.all_gather(np.ones(1 << 14, np.float32), codec="int8")
+        (row,) = comm.tuning()
+        return row
+
+    def body(comm: Communicator) -> Any:
+        comm.set_links(_core.Links("switch", alpha=1e-2, beta=beta))
+        comm._set_coding("int8", 1e-12, 1e-12)
+        row = calls(comm, 1)
+        found = row["coded_counts"]
+        two = [{**row["candidates"][0], "algorithm": name, "segments": 1} for name in ("direct", "coded_ring")]
+        for row["coded_counts"] in (found, 1.2):
+            comm.replay([row | {"candidates": two, "both_ways": False, "agreements": [[1.0, 0.9]]}])
+            yield found, calls(comm, 13)["algorithm"]
+
+    right = [(counts, "coded_ring" if codes else "direct"), (counts, "direct")]
+    assert run_ranks(2, lambda comm: list(body(comm))) == [right] * 2
 
 
 @pytest.mark.parametrize(("links", "pays"), [("switch:10Mbit", True), ("switch:1Tbit", False)])

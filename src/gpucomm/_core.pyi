@@ -1409,7 +1409,8 @@ class Communicator:
             on (seconds, a list for each agreement, in the order of the candidates at that time; the first 65,536), and
             the algorithm and segments taken now. `both_ways`: those that are left when they are few are tried with
             private arrays staged, then with these read where they lie; `private_arrays`: how they go now ("rule": as a
-            rule of thumb says, "staged", "attached").
+            rule of thumb says, "staged", "attached"). `coded_counts`: times that what loses bits must be faster than
+            what does not.
         """
     @property
     def _identity(self) -> int:

@@ -23,8 +23,8 @@ py::list rows_of(const std::map<Kind, Programs::Learnt>& learnt) {
                          "most_bytes"_a = most_bytes(kind), "width"_a = width, "segments_asked"_a = segments,
                          "root"_a = root, "codec"_a = codec, "tells_error"_a = tells_error,
                          "candidates"_a = candidates, "both_ways"_a = what.both_ways,
-                         "agreements"_a = what.agreements, "algorithm"_a = what.taken.algorithm,
-                         "segments"_a = what.taken.segments,
+                         "coded_counts"_a = what.coded_counts, "agreements"_a = what.agreements,
+                         "algorithm"_a = what.taken.algorithm, "segments"_a = what.taken.segments,
                          "private_arrays"_a = kPrivateWayNames[static_cast<int>(what.taken.way)]));
   }
   return rows;
@@ -41,6 +41,7 @@ std::pair<Kind, Programs::Learnt> learnt_of(const py::handle& row) {
   }
   if (what.candidates.empty()) fail(ErrorKind::invalid_argument, "a row of the log has no candidates");
   what.both_ways = row["both_ways"].cast<bool>();
+  what.coded_counts = row["coded_counts"].cast<double>();
   what.agreements = row["agreements"].cast<Tuning::Agreements>();
   return {
       Kind{static_cast<int>(collective), row["width"].cast<int>(), "auto", row["segments_asked"].cast<int>(),
@@ -80,7 +81,8 @@ Returns:
     on (seconds, a list for each agreement, in the order of the candidates at that time; the first 65,536), and
     the algorithm and segments taken now. `both_ways`: those that are left when they are few are tried with
     private arrays staged, then with these read where they lie; `private_arrays`: how they go now ("rule": as a
-    rule of thumb says, "staged", "attached").)")
+    rule of thumb says, "staged", "attached"). `coded_counts`: times that what loses bits must be faster than
+    what does not.)")
       .def(
           "replay", [](PyCommunicator& c, const py::list& rows) { c.core().replay(learnt_of(rows)); },
           "rows"_a,

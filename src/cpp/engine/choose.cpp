@@ -22,7 +22,6 @@ struct Doubt {
   double dearer;
   size_t cuts, most;
 };
-// Where bytes move at the memory's speed the model, which knows neither caches nor placement, is off by more.
 constexpr Doubt kDoubt{1.5, 1, 8}, kDoubtInMemory{4, 8, 16};
 constexpr double kMemorySecondsAByte = 1e-9;
 // Beside a codec so many choices without one are tried in any case, predicted at most so many times dearer.
@@ -74,16 +73,16 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
                                  const Links& links) {
   std::vector<Choice> all, near;
   for (const auto& cuts : algorithms) all.insert(all.end(), cuts.begin(), cuts.end());
-  const bool in_memory = links.beta < kMemorySecondsAByte;
-  const Choice best = all[best_of(all, bytes, in_memory)];
-  const Doubt& doubt = in_memory ? kDoubtInMemory : kDoubt;
+  const bool memory = in_memory(links);
+  const Choice best = all[best_of(all, bytes, memory)];
+  const Doubt& doubt = memory ? kDoubtInMemory : kDoubt;
   for (const auto& cuts : algorithms) {
     const size_t own = cuts[0].algorithm == best.algorithm
                            ? std::bit_width(static_cast<unsigned>(best.segments / cuts[0].segments)) - 1
-                           : best_of(cuts, bytes, in_memory);
+                           : best_of(cuts, bytes, memory);
     // In memory also uncut: what is read where it lies is not pipelined.
     for (size_t i = 0; i < cuts.size(); ++i)
-      if ((i % 2 == own % 2 && i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) || (in_memory && !i))
+      if ((i % 2 == own % 2 && i + 2 * doubt.cuts >= own && i <= own + 2 * doubt.cuts) || (memory && !i))
         near.push_back(cuts[i]);
   }
   std::erase_if(near, [&](const Choice& c) { return same_plan(c, best); });
@@ -101,8 +100,10 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
 
 }  // namespace
 
+bool in_memory(const Links& links) { return links.beta < kMemorySecondsAByte; }
+
 size_t least_segment(const Links& links) {
-  if (links.beta < kMemorySecondsAByte) return kLeastInMemory;
+  if (in_memory(links)) return kLeastInMemory;
   return std::clamp(static_cast<size_t>(links.alpha / links.beta), kLeastOnLinks, kLeastInMemory);
 }
 

@@ -17,6 +17,9 @@ struct Choice {
   PrivateWay way = PrivateWay::rule;  // of which the model knows nothing
 };
 bool codes(const Choice& choice);
+// Whether bytes move at the memory's speed: the model, which knows neither caches nor placement, is off by
+// more.
+bool in_memory(const Links& links);
 // Bytes: messages are not cut finer. On links a segment takes at least as long as what sending it costs a
 // rank.
 size_t least_segment(const Links& links);

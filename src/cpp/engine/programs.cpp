@@ -9,8 +9,8 @@ namespace gpucomm {
 namespace {
 
 constexpr size_t kMostPrograms = 512;
-// What loses bits must save so much time.
-constexpr double kLossGains = 1.05;
+// What loses bits must save so much time; in memory more than times differ there from one burst to another.
+constexpr double kLossGains = 1.05, kLossGainsInMemory = 1.25;
 // Of codecs that were not timed: seconds a byte, of a busy core.
 constexpr Coding kTypicalCoding{1, 2.5e-10, 2.5e-10};
 
@@ -54,10 +54,10 @@ const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
   if (!tuning) {
     const auto replayed = replayed_.find(kind);
     const bool known = replayed != replayed_.end();
-    const bool lossy = wish.codec && wish.codec->traits().lossy;
-    tuning = std::make_shared<Tuning>(known ? replayed->second.candidates : candidates(wish),
-                                      known ? replayed->second.both_ways : goes_both_ways(wish),
-                                      most_bytes(kind), lossy ? kLossGains : 1);
+    tuning =
+        std::make_shared<Tuning>(known ? replayed->second.candidates : candidates(wish),
+                                 known ? replayed->second.both_ways : goes_both_ways(wish), most_bytes(kind),
+                                 known ? replayed->second.coded_counts : coded_counts(wish));
     if (known) tuning->replay(replayed->second.agreements);
   }
   return last_tuning_ = tuning;
@@ -99,6 +99,11 @@ const std::vector<Choice>& Programs::candidates(const Shape& shape) {
 bool Programs::goes_both_ways(const Shape& wish) const {
   constexpr size_t kLeast = 32 << 10;
   return attaches_ && !wish.on_device && most_bytes(kind_of(wish)) >= kLeast;
+}
+
+double Programs::coded_counts(const Shape& wish) const {
+  if (!wish.codec || !wish.codec->traits().lossy) return 1;
+  return in_memory(links_) ? kLossGainsInMemory : kLossGains;
 }
 
 // What a log says of such a call, with its codec agreed on or without one.
@@ -176,7 +181,8 @@ void Programs::freeze(bool typical) {
 std::map<Kind, Programs::Learnt> Programs::learnt() const {
   std::map<Kind, Learnt> all;
   for (const auto& [kind, tuning] : tunings_)
-    all[kind] = {tuning->candidates(), tuning->both_ways(), tuning->agreements(), tuning->at(0)};
+    all[kind] = {tuning->candidates(), tuning->both_ways(), tuning->coded_counts(), tuning->agreements(),
+                 tuning->at(0)};
   return all;
 }
 

@@ -48,6 +48,7 @@ class Programs {
   struct Learnt {
     std::vector<Choice> candidates;
     bool both_ways = false;
+    double coded_counts = 1;
     Tuning::Agreements agreements;
     Choice taken;
   };
@@ -58,6 +59,7 @@ class Programs {
  private:
   void forget();
   bool goes_both_ways(const Shape& wish) const;
+  double coded_counts(const Shape& wish) const;
   std::shared_ptr<const Program> compiled(Shape shape);
   std::shared_ptr<const Program> made(const Shape& wish, const Tuning* tuning, int place);
   double agreement_time();

@@ -47,6 +47,7 @@ class Tuning {
   // what replay() needs.
   const std::vector<Choice>& candidates() const { return candidates_; }
   bool both_ways() const { return both_ways_; }
+  double coded_counts() const { return coded_counts_; }
   const Agreements& agreements() const { return agreements_; }
   // Decides by these instead of by what is measured, as long as there are any.
   void replay(const Agreements& agreements) { replayed_.assign(agreements.begin(), agreements.end()); }
