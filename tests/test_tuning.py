@@ -340,7 +340,8 @@ def test_what_loses_bits_must_save_more_in_memory(beta: float, counts: float, co
         comm._set_coding("int8", 1e-12, 1e-12)
         row = calls(comm, 1)
         found = row["coded_counts"]
-        two = [{**row["candidates"][0], "algorithm": name, "segments": 1} for name in ("direct", "coded_ring")]
+        one = row["candidates"][0] | {"segments": 1}
+        two = [one | {"algorithm": name} for name in ("direct", "coded_ring")]
         for row["coded_counts"] in (found, 1.2):
             comm.replay([row | {"candidates": two, "both_ways": False, "agreements": [[1.0, 0.9]]}])
             yield found, calls(comm, 13)["algorithm"]
