@@ -188,6 +188,7 @@ def test_wrong_arguments_are_sentences(capsys, monkeypatch, tmp_path):
     assert "--ranks 0 must be at least 1" in says("--ranks", "0")
     assert "--links and --codec are ours alone: gloo knows" in says("--against", "gloo", "--codec", "int8")
     assert "coded_ring codes its messages, give --codec" in says("--algorithms", "coded_ring")
+    assert "--codec identity is measured of float" in says("--codec", "identity", "--dtype", "int32")
     assert "--codec int8 does not take int32" in says("--codec", "int8", "--dtype", "int32")
     assert "--repeats 0 must be at least 1" in says("--repeats", "0")
     assert "--memory 'heap' must name one or more of private, huge_pages, shared" in says("--memory", "heap")
@@ -328,7 +329,7 @@ def test_of_coded_results_what_is_beyond_the_bound_is_wrong(collective, codec, d
                 part[7] += np.float32(spoil)
             elif spoil:
                 part[7] ^= 1 << 6  # of the mantissa's seven bits
-            most = coded.within(codec, collective, algorithm, 3, dtype, storage.itemsize)
+            most = coded.within(codec, collective, algorithm, 3, dtype)
             found.append(pattern.holds(collective, buffer, part, comm.rank, 3, most))
         return found
 

@@ -18,13 +18,13 @@ from gpucomm.errors import InvalidArgumentError, MismatchError
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
-__all__ = ["Bounded", "all_reduce"]
+__all__ = ["ROUNDING", "Bounded", "all_reduce"]
 
 # A codec's bound is a multiple of the magnitude, the same in every octave and largest at one of these.
 _MANTISSAS = (1.0, 1.0 + 2**-23, 1.25, 1.5, 1.75, 2.0 - 2**-23)
 # What storing a partial sum rounds, relative to it, and half of the least number above 0, which a product or
 # quotient may be off by.
-_ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _LEAST = {"float32": 2.0**-150, "float16": 2.0**-25, "bfloat16": 2.0**-134}
 _SUMS = ("sum", "mean", "premul_sum")
 
@@ -232,7 +232,7 @@ def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> flo
     additive = codec.traits["additive"]
     found = _passes(algorithm, world, additive)
     least = up * found * codec.bound(0.0, sizes.dtype) * world * math.sqrt(sizes.count) / sizes.norm
-    unit = _ROUNDING[sizes.dtype]
+    unit = ROUNDING[sizes.dtype]
     if codec.traits["bound"] == "absolute":
         growth, blocks = (
             2 * unit + unit**2,
@@ -254,7 +254,7 @@ def _folding(sizes: _Sizes) -> float:
     if not sizes.folds or not sizes.norm:
         return 0.0
     least = sizes.folds * _LEAST[sizes.dtype] * math.sqrt(sizes.count) / sizes.norm
-    return math.expm1(sizes.folds * math.log1p(_ROUNDING[sizes.dtype])) + least
+    return math.expm1(sizes.folds * math.log1p(ROUNDING[sizes.dtype])) + least
 
 
 @lru_cache

@@ -3,7 +3,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/names.h"
-#include "engine/choose.h"
+#include "engine/programs.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -25,9 +25,7 @@ void bind_choose(py::module_& m) {
           shape.count /= sizeof(float);
           coding.ratio = shape.codec->bytes_a_byte(shape.dtype);
         }
-        if (algorithm != "auto" && Registry<Algorithm>::find(algorithm).coded != codec.has_value())
-          fail(ErrorKind::invalid_argument, "algorithm '", algorithm, "' ",
-               codec ? "takes no codec" : "needs a codec");
+        check_coding(shape);
         if (nodes.empty()) nodes = links.nodes;
         if (nodes.empty()) nodes.assign(world, 0);
         const Choice choice = Choices().find(shape, nodes, links, coding).front();

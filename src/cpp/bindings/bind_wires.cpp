@@ -53,7 +53,7 @@ static void bind_served(py::module_& m) {
           },
           "request"_a, "frame"_a, "A receive into the array is under way; it must stay until it has come.")
       .def("finish_receive", &ServedWire::finish_receive, "request"_a, "It has come for certain.")
-      .def("finish_send", &ServedWire::forget, "request"_a, "It has left.")
+      .def("finish_send", &ServedWire::finish_send, "request"_a, "It has left.")
       .def("fail", &ServedWire::fail_line, "line"_a, "why"_a, "The line carries no more messages.")
       .def("close", &ServedWire::close, "Ends the threads that serve it.");
 }

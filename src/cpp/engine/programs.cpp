@@ -14,6 +14,16 @@ constexpr double kLossGains = 1.05, kLossGainsInMemory = 1.25;
 // Of codecs that were not timed: seconds a byte, of a busy core.
 constexpr Coding kTypicalCoding{1, 2.5e-10, 2.5e-10};
 
+std::string key_of(const Shape& s) {
+  return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
+                ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
+                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.asked ? s.asked->spec() : "",
+                ' ', s.tells_error, ' ', static_cast<int>(s.private_way), ' ', place_of(s), key_of_counts(s),
+                s.before ? key_of(*s.before) : "");
+}
+
+}  // namespace
+
 void check_coding(const Shape& wish) {
   const bool coded = wish.codec != nullptr, named = wish.algorithm != "auto";
   if (named ? Registry<Algorithm>::find(wish.algorithm).coded == coded : !coded) return;
@@ -25,16 +35,6 @@ void check_coding(const Shape& wish) {
     fail(ErrorKind::invalid_argument, "algorithm '", wish.algorithm, coded ? "' takes no" : "' needs a",
          " codec for ", name_of(wish.collective), "; those that ", coded ? "do: " : "need none: ", fitting);
 }
-
-std::string key_of(const Shape& s) {
-  return concat(static_cast<int>(s.collective), ' ', static_cast<int>(s.op), ' ', static_cast<int>(s.dtype),
-                ' ', s.count, ' ', s.root, ' ', s.in_place, ' ', s.segments, ' ', static_cast<int>(s.purpose),
-                ' ', s.algorithm, ' ', s.codec ? s.codec->spec() : "", ' ', s.asked ? s.asked->spec() : "",
-                ' ', s.tells_error, ' ', static_cast<int>(s.private_way), ' ', place_of(s), key_of_counts(s),
-                s.before ? key_of(*s.before) : "");
-}
-
-}  // namespace
 
 void Programs::check(const Shape& wish) const {
   if (wish.algorithm == kNative) return check_native(wish);
@@ -53,12 +53,11 @@ const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
   auto& tuning = tunings_[kind];
   if (!tuning) {
     const auto replayed = replayed_.find(kind);
-    const bool known = replayed != replayed_.end();
-    tuning =
-        std::make_shared<Tuning>(known ? replayed->second.candidates : candidates(wish),
-                                 known ? replayed->second.both_ways : goes_both_ways(wish), most_bytes(kind),
-                                 known ? replayed->second.coded_counts : coded_counts(wish));
-    if (known) tuning->replay(replayed->second.agreements);
+    const Learnt from = replayed == replayed_.end()
+                            ? Learnt{candidates(wish), goes_both_ways(wish), coded_counts(wish)}
+                            : replayed->second;
+    tuning = std::make_shared<Tuning>(from.candidates, from.both_ways, most_bytes(kind), from.coded_counts);
+    tuning->replay(from.agreements);
   }
   return last_tuning_ = tuning;
 }

@@ -11,6 +11,9 @@
 
 namespace gpucomm {
 
+// Throws where a call's algorithm takes no codec and one is given, or the other way round.
+void check_coding(const Shape& wish);
+
 class Programs {
  public:
   // `attaches`: as Transport::attaches.

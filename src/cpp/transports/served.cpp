@@ -149,7 +149,7 @@ void ServedWire::finish_receive(Request request) {
   pending_.erase(found);
 }
 
-void ServedWire::forget(Request request) {
+void ServedWire::finish_send(Request request) {
   std::lock_guard lock(mutex_);
   pending_.erase(request);
 }

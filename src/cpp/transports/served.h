@@ -51,7 +51,7 @@ class ServedWire : public Wire {
   void prepare(std::byte* frame) const;             // before a receive into it is started
   void started(Request request, std::byte* frame);  // which stays until finish_receive
   void finish_receive(Request request);
-  void forget(Request request);  // also: it has been sent
+  void finish_send(Request request);
   void fail_line(const Line& line, const std::string& why);
   void close();
 

@@ -16,11 +16,10 @@ from gpucomm.bench.metrics import ROOTED_BY_RANK, elements_of
 from gpucomm.bench.ours import Gpucomm
 from gpucomm.bench.peers import Call, aligned_zeros
 
-__all__ = ["CODED", "OFFERED", "Choice", "fixed", "measure"]
+__all__ = ["OFFERED", "Choice", "fixed", "measure"]
 
 # A collective with one algorithm (all_to_all) leaves nothing to choose.
 OFFERED = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter")
-CODED = ("all_reduce", "all_gather", "reduce_scatter")  # take a codec
 _MOST_CALLS = 20_000
 _HOPELESS = 1.5  # a fixed choice that takes so many times the fastest's time is not measured in earnest
 _LONG_S = 0.01  # that a moment in which the machine is busy does not triple

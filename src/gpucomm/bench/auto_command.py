@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.bench import auto_cell
+from gpucomm.bench import auto_cell, coded
 from gpucomm.bench.command import check_writable
 from gpucomm.bench.metrics import ONE_THREAD, p95
 from gpucomm.bench.table import with_progress
@@ -110,7 +110,7 @@ def main(args: argparse.Namespace) -> int:
     """Measure all cells, show a summary and the worst ones."""
     links = [part.strip() for part in args.links.split(";") if part.strip()]
     ranks = [_whole(text) for text in parse_names(args.ranks)]
-    offered = auto_cell.OFFERED if args.codec is None else auto_cell.CODED
+    offered = auto_cell.OFFERED if args.codec is None else coded.takers()
     collectives = parse_names(args.collectives or ",".join(offered))
     sizes = sorted(parse_sizes(args.sizes))
     for name in collectives:

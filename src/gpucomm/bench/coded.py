@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from gpucomm import _core
 from gpucomm.bench.pattern import LARGEST
+from gpucomm.bounded import ROUNDING
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["check", "codec_of", "within"]
+__all__ = ["check", "codec_of", "takers", "within"]
 
-_ROUNDING = {2: 2.0**-8, 4: 2.0**-24, 8: 2.0**-53}  # by bytes of an element, bfloat16's for both of two
+_ROUNDING = ROUNDING | {"float64": 2.0**-53}
+
+
+def takers() -> list[str]:
+    """The collectives that take a codec."""
+    coded = (about["collectives"] for about in _core.algorithms().values() if about["coded"])
+    return list(dict.fromkeys(name for names in coded for name in names))
 
 
 def check(codec: str, collective: str, dtype: str = "float32") -> None:
     """Says what is wrong before ranks are started.
 
     Raises:
-        InvalidArgumentError: an unknown codec, one that does not take the dtype, or a collective without one.
+        InvalidArgumentError: an unknown codec, one that does not take the dtype, a dtype whose means are
+            rounded to whole numbers, or a collective without a codec.
     """
     if not _core.Codec(codec).takes(dtype):
         raise InvalidArgumentError(f"--codec {codec} does not take {dtype}")
-    takers = dict.fromkeys(
-        name for about in _core.algorithms().values() if about["coded"] for name in about["collectives"]
-    )
-    if collective not in takers:
+    if dtype not in _ROUNDING:
+        raise InvalidArgumentError(f"--codec {codec} is measured of {', '.join(_ROUNDING)}, not of {dtype}")
+    if collective not in takers():
         raise InvalidArgumentError(
-            f"--codec {codec}: {collective} takes no codec; those that do: {', '.join(takers)}"
+            f"--codec {codec}: {collective} takes no codec; those that do: {', '.join(takers())}"
         )
 
 
@@ -33,7 +40,7 @@ def codec_of(algorithm: str, codec: str | None) -> str | None:
     return codec if algorithm == "auto" or _core.algorithms()[algorithm]["coded"] else None
 
 
-def within(codec: str, collective: str, algorithm: str, world: int, dtype: str, itemsize: int) -> float:
+def within(codec: str, collective: str, algorithm: str, world: int, dtype: str) -> float:
     """How far off the mean of the ranks' numbers a result may be: what encodings lose, and rounding.
 
     An element's error is at most as many of the codec's bound of the largest partial sum as encodings' errors
@@ -50,4 +57,4 @@ def within(codec: str, collective: str, algorithm: str, world: int, dtype: str, 
     made, largest = _core.Codec(codec), float(LARGEST * world)
     if made.traits["needs_maximum"]:
         made = made.agreed(largest, world)
-    return errors * made.bound(largest, dtype) + (world + 1) * _ROUNDING[itemsize] * LARGEST
+    return errors * made.bound(largest, dtype) + (world + 1) * _ROUNDING[dtype] * LARGEST

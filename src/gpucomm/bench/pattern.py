@@ -38,7 +38,7 @@ def numbers(first: int, count: int, ranks: list[int]) -> Array:
 
 
 def stored(values: Array, dtype: npt.DTypeLike) -> Array:
-    """Whole numbers up to 256 as they lie in an array of this dtype."""
+    """Numbers as they lie in an array of this dtype; of bfloat16 exact up to 256 if they are whole."""
     if dtype == np.uint16:
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(dtype)

@@ -6,10 +6,8 @@ import math
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from gpucomm.bench import worker
-from gpucomm.bench.coded import codec_of, within
+from gpucomm.bench import coded, worker
 from gpucomm.bench.metrics import MEMORIES, ONE_THREAD, Result, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome
 from gpucomm.bench.peers import peer, storage_of, ways
@@ -87,7 +85,9 @@ class Suite:
         # The folder goes last: the ranks may still use it.
         with (
             tempfile.TemporaryDirectory(prefix="gpucomm-bench-") as folder,
-            local(self.ranks, **self._world()) as world,
+            local(
+                self.ranks, timeout=self.timeout, env=ONE_THREAD, nodes=self.nodes, links=self.links
+            ) as world,
         ):
             inside = [name for name in self.peers if not _outside(name)]
             ours = [MEMORIES[memory] for memory in self.memory]
@@ -96,9 +96,6 @@ class Suite:
             for nbytes in self.sizes:
                 yield from self._size(world, nbytes, transports, jobs)
             world.run(worker.end)
-
-    def _world(self) -> dict[str, Any]:
-        return {"timeout": self.timeout, "env": ONE_THREAD, "nodes": self.nodes, "links": self.links}
 
     def _library(self, name: str, folder: str) -> Mpi:
         return Mpi(name, peer(name).MARK, peer(name).VARIANTS, self.pythons.get(name), folder)
@@ -116,7 +113,7 @@ class Suite:
         calls: list[int] = []
         for index in inside:
             library, algorithm = everyone[index]
-            within = self._within(algorithm, itemsize)
+            within = self._within(algorithm)
             correct[index] = all(world.run(worker.verify, self.collective, index, within))
             if algorithm == "auto" and self.ranks > 1:
                 world.run(worker.settle, self.collective, index, library, self.codec)
@@ -136,13 +133,13 @@ class Suite:
             transport = transports[library] if index in inside else jobs[library].transport
             who = (self.collective, library, algorithm, transport, self.ranks)
             what = (count * itemsize, self.dtype, tuple(times[index]), correct[index])
-            codec = codec_of(algorithm, self.codec) if library in MEMORIES.values() else None
+            codec = coded.codec_of(algorithm, self.codec) if library in MEMORIES.values() else None
             yield Result(*who, *what, codec)
 
-    def _within(self, algorithm: str, itemsize: int) -> float | None:
+    def _within(self, algorithm: str) -> float | None:
         if self.codec is None:
             return None
-        return within(self.codec, self.collective, algorithm, self.ranks, self.dtype, itemsize)
+        return coded.within(self.codec, self.collective, algorithm, self.ranks, self.dtype)
 
     def _job(self, library: Mpi, variant: str, count: int) -> Outcome:
         job = {"collective": self.collective, "count": count, "dtype": self.dtype, "least_s": self.least_s}

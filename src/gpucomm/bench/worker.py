@@ -17,7 +17,7 @@ from gpucomm.bench.coded import codec_of
 from gpucomm.bench.learning import learn
 from gpucomm.bench.metrics import BY_RANK, MEMORIES, ROOTED_BY_RANK
 from gpucomm.bench.ours import Gpucomm
-from gpucomm.bench.pattern import fill, holds
+from gpucomm.bench.pattern import fill, holds, stored
 from gpucomm.bench.peers import Array, Call, Library, aligned_zeros, known_peers, peer, storage_of
 from gpucomm.memory import empty
 
@@ -93,13 +93,9 @@ def verify(comm: Communicator, collective: str, contender: int, within: float | 
     call()
     right = holds(collective, buffer, part, comm.rank, comm.world, within)
     # While it is timed, sums of sums must not overflow; and what a codec makes of zeros says little.
-    buffer[...] = 0 if within is None else _normal(comm.rank, buffer)
+    noise = np.random.default_rng(comm.rank)
+    buffer[...] = 0 if within is None else stored(noise.standard_normal(buffer.size), buffer.dtype)
     return right
-
-
-def _normal(seed: int, like: Array) -> Array:
-    values = np.random.default_rng(seed).standard_normal(like.size, np.float32)
-    return (values.view(np.uint32) >> 16) if like.dtype == np.uint16 else values
 
 
 def settle(
