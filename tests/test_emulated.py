@@ -147,7 +147,9 @@ def test_a_script_changes_the_rate():
 
     for _ in range(2):
         started = np.zeros((40, 2))
-        found = np.array(spans(2, call, 40, links=links, script=[(change, [2 * links.beta] * 2)]))
+        found = np.array(
+            spans(2, call, 40, links=links, script=[(change, [2 * links.beta] * 2, 0.0, 0.0, 0.0)])
+        )
         begun = started.min(axis=1) * 1e-9
         before, after = found[begun + once < change], found[begun > change]
         assert len(before) >= 5 and len(after) >= 5
@@ -155,6 +157,28 @@ def test_a_script_changes_the_rate():
         if ratios == pytest.approx((1, 2), rel=0.05):
             return
     pytest.fail(f"before and after the change {ratios} times what the first rate gives, 1 and 2 expected")
+
+
+@pytest.mark.timing
+def test_a_script_changes_overhead_and_latency():
+    """A ping-pong before the change and after it; messages of no length to speak of."""
+    links = _core.Links("switch", alpha=1e-3, beta=0.0, lambda_=2e-3)
+    x, change = np.ones((2, 64), np.float32), 0.4
+    before, after = 2 * (1e-3 + 2e-3), 2 * (4e-3 + 8e-3)
+
+    def ping_pong(comm, i):
+        started[i, comm.rank] = time.monotonic_ns() - comm.emulation["began"]
+        for root in (0, 1):
+            comm.broadcast(x[comm.rank], root, algorithm="binomial_tree", segments=1)
+
+    for _ in range(2):
+        started = np.zeros((100, 2))
+        found = np.array(spans(2, ping_pong, 100, links=links, script=[(change, [0.0] * 2, 4e-3, 8e-3, 0.0)]))
+        begun = started.min(axis=1) * 1e-9
+        medians = np.median(found[begun + before < change]), np.median(found[begun > change])
+        if medians == pytest.approx((before, after), rel=0.05):
+            return
+    pytest.fail(f"{medians} s before and after the change, {before} and {after} expected")
 
 
 @pytest.mark.timing

@@ -59,7 +59,8 @@ OTHERS = [
     {"links": _core.Links("chain")},
     {"links": _core.Links("switch", betas=[1e-9, 2e-9])},
     {"links": _core.Links("nodes", nodes=[0, 0])},
-    {"script": [(5.0, [2e-9, 1e-9])]},
+    {"script": [(5.0, [2e-9, 1e-9], 5e-6, 0.0, 0.0)]},
+    {"script": [(5.0, [1e-9, 1e-9], 5e-6, 1e-3, 0.0)]},
 ]
 
 
@@ -118,11 +119,27 @@ def test_own_rates_and_scripts(text, betas, script):
     assert again.canonical == spec.canonical and again.changes == spec.changes
     for found in (spec.arguments(4), again.arguments(4)):
         assert found["links"].betas == pytest.approx([beta * 1e-9 for beta in betas])
-        assert [at for at, _ in found["script"]] == [at for at, _ in script]
-        for (_, got), (_, expected) in zip(found["script"], script, strict=True):
-            assert got == pytest.approx([beta * 1e-9 for beta in expected])
+        assert [phase.at for phase in found["script"]] == [at for at, _ in script]
+        for phase, (_, expected) in zip(found["script"], script, strict=True):
+            assert phase.betas == pytest.approx([beta * 1e-9 for beta in expected])
     if not script and not spec.half_duplex:
         assert parse_model(text, 4).betas == spec.arguments(4)["links"].betas
+
+
+def test_times_change_too():
+    spec = parse_emulated(
+        "chain:1Gbit,latency=1ms,2s:overhead=9us,1s:latency=5ms,3s:link0=1Mbit,3s:jitter=2ms"
+    )
+    again = parse_spec(spec.canonical)
+    assert again.canonical == spec.canonical and again.changes == spec.changes
+    for described in (spec, again):
+        script = described.arguments(3)["script"]
+        assert [phase.at for phase in script] == [1, 2, 3]
+        times = [(phase.alpha, phase.lambda_, phase.jitter) for phase in script]
+        expected = [(5e-6, 5e-3, 0), (9e-6, 5e-3, 0), (9e-6, 5e-3, 2e-3)]
+        assert np.array(times) == pytest.approx(np.array(expected))
+        betas = np.array([phase.betas for phase in script])
+        assert betas == pytest.approx(np.array([[8e-9] * 2, [8e-9] * 2, [8e-6, 8e-9]]))
 
 
 def test_nodes_of_a_description():
@@ -181,6 +198,9 @@ def test_links_of_no_ranks_are_a_sentence():
         ("switch:1Gbit,0s=1Mbit", "must name a time above 0"),
         ("switch:1Gbit,5=1Mbit", "time '5' must be a number with a unit"),
         ("switch:1Gbit,5s:cpu0=1Mbit", "unknown setting '5s:cpu0=1Mbit'"),
+        ("switch:1Gbit,5s:beta=1ns", "unknown setting '5s:beta=1ns'"),
+        ("switch:1Gbit,5s:latency=1Mbit", "time '1Mbit' must be a number with a unit"),
+        ("switch:1Gbit,5s:overhead=1us,5s:alpha=1us", "'5s:alpha=1us' is given twice"),
         ("switch:1Gbit,rank-1=1Mbit", "unknown setting 'rank-1=1Mbit'"),
         ("switch:1Gbit,of=2x2", "and no others, say which ranks these have"),
         ("nodes:1Gbit", "say which ranks these have, as in of=2x4"),
@@ -196,9 +216,9 @@ def test_bad_descriptions(text, sentence):
 
 def test_the_model_knows_less_than_the_emulation():
     assert parse_model("switch:1Gbit").beta == pytest.approx(8e-9)
-    for text in ("switch:1Gbit,half", "switch:1Gbit,jitter=1us", "switch:1Gbit,5s=1Mbit"):
-        with pytest.raises(InvalidArgumentError, match="knows neither half nor jitter nor rates that change"):
-            parse_model(text)
+    for more in ("half", "jitter=1us", "5s=1Mbit", "5s:latency=1ms"):
+        with pytest.raises(InvalidArgumentError, match="neither half nor jitter nor what changes later"):
+            parse_model(f"switch:1Gbit,{more}")
     with pytest.raises(InvalidArgumentError, match="the number of ranks must be known"):
         parse_model("switch:1Gbit,rank0=1Mbit")
 
@@ -258,8 +278,8 @@ def test_a_group_keeps_the_rates_of_its_members(kind, more, members, betas, node
             same_clock = group.emulation["began"] == comm.emulation["began"] > 0
             return group.links.betas, group.links.nodes, group.emulation["script"], same_clock
 
-    found = run_ranks(4, call, links=links, script=[(3600.0, [5e-10] * places)])
-    expected = (betas, nodes, [(3600.0, [5e-10] * len(betas))], True)
+    found = run_ranks(4, call, links=links, script=[(3600.0, [5e-10] * places, 1e-6, 2e-6, 3e-6)])
+    expected = (betas, nodes, [(3600.0, [5e-10] * len(betas), 1e-6, 2e-6, 3e-6)], True)
     assert found == [expected if rank in members else None for rank in range(4)]
 
 
@@ -287,11 +307,12 @@ def test_links_between_nodes_tell_the_communicator_its_nodes():
     ("keywords", "sentence"),
     [
         (
-            {"script": [(1.0, [1e-9])]},
+            {"script": [(1.0, [1e-9], 0.0, 0.0, 0.0)]},
             "must name 2 rates from ascending times on, got 1 from 1 s on",
         ),
-        ({"script": [(0.0, [1e-9] * 2)]}, "ascending times on, got 2 from 0 s on"),
-        ({"script": [(1.0, [1e-9, 61.0])]}, r"must be in \[0, 60\] s, got 61"),
+        ({"script": [(0.0, [1e-9] * 2, 0.0, 0.0, 0.0)]}, "ascending times on, got 2 from 0 s on"),
+        ({"script": [(1.0, [1e-9] * 2, 0.0, 61.0, 0.0)]}, r"must be in \[0, 60\] s, got 61"),
+        ({"script": [(1.0, [1e-9, 61.0], 0.0, 0.0, 0.0)]}, r"must be in \[0, 60\] s, got 61"),
         ({"links": _core.Links("switch", betas=[1e-9])}, "an entry for each of 2 ranks, got 1"),
         (
             {"links": _core.Links("nodes", nodes=[0, 0], inner_beta=1e-9)},

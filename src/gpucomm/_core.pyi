@@ -865,6 +865,9 @@ class Communicator:
             tuple[
                 typing.SupportsFloat | typing.SupportsIndex,
                 collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex],
+                typing.SupportsFloat | typing.SupportsIndex,
+                typing.SupportsFloat | typing.SupportsIndex,
+                typing.SupportsFloat | typing.SupportsIndex,
             ]
         ] = [],
         began: typing.SupportsInt | typing.SupportsIndex = 0,

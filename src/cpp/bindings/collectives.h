@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings/array.h"
@@ -51,8 +52,9 @@ inline Options with_stream(Handle stream, Options options) {
   return options;
 }
 
-// Rates that change: from so many seconds on the s a byte of each place, as Links::betas.
-using Script = std::vector<std::pair<double, std::vector<double>>>;
+// Links that change: from so many seconds on the s a byte of each place, as Links::betas, overhead, latency
+// and jitter, in seconds.
+using Script = std::vector<std::tuple<double, std::vector<double>, double, double, double>>;
 
 // Links to emulate: the model, and what is beyond it.
 struct Emulation {

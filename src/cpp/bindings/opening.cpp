@@ -10,11 +10,13 @@
 namespace gpucomm {
 
 static void check_emulated(const EmulatedLinks& links, const Links& model) {
-  std::vector<double> times{links.alpha_s, links.lambda_s, links.jitter_s};
-  for (const auto& [from_s, betas] : links.rates) times.insert(times.end(), betas.begin(), betas.end());
-  for (double seconds : times)
-    if (!(seconds >= 0 && seconds <= 60))
-      fail(ErrorKind::invalid_argument, "times of emulated links must be in [0, 60] s, got ", seconds);
+  for (const auto& phase : links.phases) {
+    std::vector<double> times{phase.alpha_s, phase.lambda_s, phase.jitter_s};
+    times.insert(times.end(), phase.betas.begin(), phase.betas.end());
+    for (double seconds : times)
+      if (!(seconds >= 0 && seconds <= 60))
+        fail(ErrorKind::invalid_argument, "times of emulated links must be in [0, 60] s, got ", seconds);
+  }
   if (model.gamma)
     fail(ErrorKind::invalid_argument, "gamma must be 0 on emulated links: reducing is real there");
   if (model.inner_alpha || model.inner_beta || model.inner_lambda)
@@ -25,15 +27,15 @@ static std::optional<EmulatedLinks> emulated(const std::optional<Emulation>& e, 
   if (!e) return {};
   const Links& l = e->links;
   const size_t count = places(l, world);
-  EmulatedLinks links{
-      l.kind == Links::Kind::chain, e->half_duplex, l.nodes, l.alpha, l.lambda, e->jitter_s, e->seed};
+  EmulatedLinks links{l.kind == Links::Kind::chain, e->half_duplex, l.nodes, e->seed};
   for (int rank = 0; l.nodes.empty() && rank < world; ++rank) links.nodes.push_back(rank);
-  links.rates.push_back({0, l.betas.empty() ? std::vector<double>(count, l.beta) : l.betas});
-  for (const auto& [from_s, betas] : e->script) {
-    if (!(from_s > links.rates.back().from_s) || betas.size() != count)
+  const auto first = l.betas.empty() ? std::vector<double>(count, l.beta) : l.betas;
+  links.phases.push_back({0, first, l.alpha, l.lambda, e->jitter_s});
+  for (const auto& [from_s, betas, alpha_s, lambda_s, jitter_s] : e->script) {
+    if (!(from_s > links.phases.back().from_s) || betas.size() != count)
       fail(ErrorKind::invalid_argument, "a script must name ", count, " rates from ascending times on, got ",
            betas.size(), " from ", from_s, " s on");
-    links.rates.push_back({from_s, betas});
+    links.phases.push_back({from_s, betas, alpha_s, lambda_s, jitter_s});
   }
   links.began_ns = e->began_ns;
   check_emulated(links, l);

@@ -23,27 +23,32 @@ uint64_t set_once(Clocks& word, uint64_t ours) {
 }  // namespace
 
 LinkPorts::LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world)
-    : free_(clocks), links_(links), latency_(nanoseconds(links.lambda_s)), rank_(rank), sent_(world) {
+    : free_(clocks), links_(links), rank_(rank), sent_(world) {
   const uint64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   began_ = set_once(clocks[kBegan], links.began_ns ? links.began_ns : now);
 }
 
 LinkPorts::Route LinkPorts::route(int from, int to) const {
   const int both = links_.half_duplex ? 0 : 1;
-  if (links_.chain && from < to) return {from, to, 2 * from, 2, to - from, 0};
-  if (links_.chain) return {from, to, 2 * (from - 1) + both, -2, from - to, 0};
+  if (links_.chain && from < to) return {from, to, 2 * from, 2, to - from, false};
+  if (links_.chain) return {from, to, 2 * (from - 1) + both, -2, from - to, false};
   const int a = links_.nodes[from], b = links_.nodes[to];
-  return {a, b, 2 * a, 2 * (b - a) + both, a == b ? 0 : 2, latency_};
+  return {a, b, 2 * a, 2 * (b - a) + both, a == b ? 0 : 2, true};
 }
 
-// Of the slowest part of the way, at that time.
-double LinkPorts::beta(const Route& route, uint64_t at) const {
+int LinkPorts::phase(uint64_t at) const {
   const double passed = at > began_ ? static_cast<double>(at - began_) * 1e-9 : 0;
-  auto now = links_.rates.begin();
-  while (now + 1 != links_.rates.end() && now[1].from_s <= passed) ++now;
+  auto now = links_.phases.begin();
+  while (now + 1 != links_.phases.end() && now[1].from_s <= passed) ++now;
+  return static_cast<int>(now - links_.phases.begin());
+}
+
+// Of the slowest part of the way.
+double LinkPorts::beta(const Route& route, int phase) const {
+  const std::vector<double>& betas = links_.phases[phase].betas;
   const auto [low, high] = std::minmax(route.from, route.to);
-  if (!links_.chain) return std::max(now->betas[low], now->betas[high]);
-  return *std::max_element(now->betas.begin() + low, now->betas.begin() + high);
+  if (!links_.chain) return std::max(betas[low], betas[high]);
+  return *std::max_element(betas.begin() + low, betas.begin() + high);
 }
 
 uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& progress) {
@@ -56,28 +61,34 @@ uint64_t LinkPorts::take(int peer, size_t bytes, uint64_t now, SendProgress& pro
     if (progress.comes > now) return progress.comes;
     progress.left = pass(way, bytes, progress);
   }
-  progress.there = progress.left + latency_ + jitter(peer);
+  progress.there =
+      progress.left + nanoseconds(links_.phases[progress.phase].lambda_s) + jitter(peer, progress.phase);
   return 0;
 }
 
 // Takes the next port of a message's way and returns when the message has passed it.
 uint64_t LinkPorts::pass(const Route& way, size_t bytes, SendProgress& progress) {
   std::atomic<uint64_t>& free = free_[way.first + progress.port * way.step];
-  const uint64_t later = progress.port + 1 == way.count ? way.later : 0;
+  const bool receives = way.receives && progress.port + 1 == way.count;
+  const uint64_t later = receives ? nanoseconds(links_.phases[progress.phase].lambda_s) : 0;
   uint64_t taken = free.load(std::memory_order_acquire), begin, left;
   do {
     begin = std::max(progress.comes, taken - std::min(taken, later));
-    if (!progress.port) progress.ns_per_byte = beta(way, begin) * 1e9;
-    left = begin + nanoseconds(links_.alpha_s + static_cast<double>(bytes) * progress.ns_per_byte * 1e-9);
+    if (!progress.port) {
+      progress.phase = phase(begin);
+      progress.ns_per_byte = beta(way, progress.phase) * 1e9;
+    }
+    const double alpha_s = links_.phases[progress.phase].alpha_s;
+    left = begin + nanoseconds(alpha_s + static_cast<double>(bytes) * progress.ns_per_byte * 1e-9);
   } while (!free.compare_exchange_weak(taken, left + later, std::memory_order_acq_rel));
   progress.comes = begin, ++progress.port;
   return left;
 }
 
 // The same for the same message of every run.
-uint64_t LinkPorts::jitter(int peer) {
+uint64_t LinkPorts::jitter(int peer, int phase) {
   const uint64_t hash = mix(mix(mix(links_.seed, rank_), peer), sent_[peer]++);
-  return nanoseconds(links_.jitter_s * static_cast<double>(hash >> 11) * 0x1p-53);
+  return nanoseconds(links_.phases[phase].jitter_s * static_cast<double>(hash >> 11) * 0x1p-53);
 }
 
 uint64_t began(const Clocks* clocks) { return clocks[kBegan].load(); }
@@ -85,11 +96,10 @@ uint64_t began(const Clocks* clocks) { return clocks[kBegan].load(); }
 uint64_t fingerprint(const EmulatedLinks& links) {
   uint64_t hash = mix(links.seed, links.chain + 2 * links.half_duplex);
   auto add = [&](double value) { hash = mix(hash, std::bit_cast<uint64_t>(value)); };
-  for (double value : {links.alpha_s, links.lambda_s, links.jitter_s}) add(value);
   for (int node : links.nodes) hash = mix(hash, node);
-  for (const auto& [from_s, betas] : links.rates) {
-    add(from_s);
-    for (double value : betas) add(value);
+  for (const auto& phase : links.phases) {
+    for (double value : {phase.from_s, phase.alpha_s, phase.lambda_s, phase.jitter_s}) add(value);
+    for (double value : phase.betas) add(value);
   }
   return hash | 1;
 }

@@ -13,15 +13,15 @@ struct EmulatedLinks {
   bool half_duplex = false;  // both directions share a port, or a link
   // The node of each rank, of a switch each rank one of its own: inside a node nothing is slowed down.
   std::vector<int> nodes;
-  double alpha_s = 0, lambda_s = 0;
-  double jitter_s = 0;  // up to so much is added to the latency of each message
-  uint64_t seed = 0;    // of the jitter
-  struct Rates {
+  uint64_t seed = 0;  // of the jitter
+  struct Phase {
     double from_s = 0;          // since the links were made
     std::vector<double> betas;  // s a byte of each node's ports, of a chain of each link
+    double alpha_s = 0, lambda_s = 0;
+    double jitter_s = 0;  // up to so much is added to the latency of each message
   };
-  std::vector<Rates> rates;  // in the order of time, the first from 0 s on
-  uint64_t began_ns = 0;     // on the steady clock, of links made before; 0: they are made now
+  std::vector<Phase> phases;  // in the order of time, the first from 0 s on
+  uint64_t began_ns = 0;      // on the steady clock, of links made before; 0: they are made now
 };
 
 class LinkPorts {
@@ -38,16 +38,17 @@ class LinkPorts {
   struct Route {   // the ports on a message's way; none inside a node
     int from, to;  // nodes, of a chain ranks
     int first, step, count;
-    uint64_t later;  // ns after the start from which the last one is used: a receiver's port, the latency
+    bool receives;  // the last one is the receiver's, in use from the latency after the start on
   };
   Route route(int from, int to) const;
-  double beta(const Route& route, uint64_t at) const;
+  int phase(uint64_t at) const;
+  double beta(const Route& route, int phase) const;
   uint64_t pass(const Route& way, size_t bytes, SendProgress& progress);
-  uint64_t jitter(int peer);
+  uint64_t jitter(int peer, int phase);
 
   Clocks* free_;  // when each port is
   EmulatedLinks links_;
-  uint64_t latency_, began_;
+  uint64_t began_;
   int rank_;
   std::vector<uint64_t> sent_;  // by peer
 };

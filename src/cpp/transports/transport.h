@@ -103,9 +103,9 @@ struct SendProgress {
   size_t footprint = 0;               // set by the caller: bytes of the arrays of this node's ranks
   // On emulated links, in ns of the steady clock: when the message comes to the next port on its way, which
   // is `port` (to the first one when it is ready), when it has passed the last one, and when its last byte is
-  // there; 0: not known yet.
+  // there; 0: not known yet. And the phase of the links in which it began.
   uint64_t comes = 0, left = 0, there = 0;
-  int port = 0;
+  int port = 0, phase = 0;
   double ns_per_byte = 0;
   // The stamp of a chunk after which so many bytes are still to come.
   uint64_t stamp(size_t to_come) const {

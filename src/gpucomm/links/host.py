@@ -17,9 +17,9 @@ def host_bound(spec: LinkSpec, world: int) -> str:
         world: number of ranks.
     """
     limit = memory_bandwidth() / 4
-    phases = [betas for _, betas in spec.rates(world)]
-    free = any(not beta for betas in phases for beta in betas)
-    most = max(sum(1 / beta for beta in betas if beta) for betas in phases)
+    phases = spec.phases(world)
+    free = any(not beta for phase in phases for beta in phase.betas)
+    most = max(sum(1 / beta for beta in phase.betas if beta) for phase in phases)
     if most <= limit and not free:
         return ""
     wanted = "no limit" if free else f"{most / 1e9:.3g} GB/s"

@@ -20,7 +20,8 @@ def parse_spec(text: str) -> LinkSpec:
             overhead=TIME (or alpha), latency=TIME, beta=TIME (a byte, instead of RATE), gamma=TIME (a byte
             reduced), jitter=TIME, seed=N, half; of=2x4 or of=3+1 (of nodes: their ranks, in order);
             rankN=RATE (chain: linkN, from rank N to the next; nodes: nodeN) for one that has its own;
-            TIME=RATE and TIME:rankN=RATE for one that holds from then on.
+            TIME=RATE and TIME:rankN=RATE for one that holds from then on, and so TIME:overhead=TIME,
+            TIME:latency=TIME and TIME:jitter=TIME.
 
     Returns:
         The links; what the text leaves out is as in `_core.Links()`.
@@ -36,7 +37,9 @@ def parse_spec(text: str) -> LinkSpec:
     changes: dict[Any, Change] = {}
     for setting in settings:
         change = parse_change(text, kind, setting)
-        name, value = ((change.at, change.place), change) if change else parse_setting(text, setting)
+        name, value = (
+            ((change.at, change.what, change.place), change) if change else parse_setting(text, setting)
+        )
         if name in values or name in changes:
             raise InvalidArgumentError(f"links {text!r}: {setting!r} is given twice")
         (changes if change else values)[name] = value
@@ -62,7 +65,7 @@ def parse_model(text: str, world: int | None = None) -> _core.Links:
     spec = parse_spec(text)
     if spec.half_duplex or spec.jitter or any(change.at for change in spec.changes):
         raise InvalidArgumentError(
-            f"links {text!r}: the cost model knows neither half nor jitter nor rates that change; emulated"
+            f"links {text!r}: the cost model knows neither half nor jitter nor what changes later; emulated"
             " links do"
         )
     if world is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
@@ -19,6 +19,24 @@ _FIGURES = (
 )
 
 
+class Phase(NamedTuple):
+    """What holds from some second on.
+
+    Attributes:
+        at: seconds since the links were made.
+        betas: seconds a byte, of each rank (chain: link; nodes: node).
+        alpha: seconds of overhead.
+        lambda_: seconds of latency.
+        jitter: seconds.
+    """
+
+    at: float
+    betas: list[float]
+    alpha: float
+    lambda_: float
+    jitter: float
+
+
 @dataclass(frozen=True)
 class LinkSpec:
     """Links as described by a text.
@@ -28,7 +46,7 @@ class LinkSpec:
         half_duplex: both directions share a port (switch, nodes) or a link (chain).
         jitter: seconds; up to so much is added to the latency of each message.
         seed: of the jitter.
-        changes: rates of single ranks, links or nodes, and those from later times on, in order.
+        changes: rates of single ranks, links or nodes, and what holds from later times on, in order.
         text: that described them.
     """
 
@@ -65,8 +83,8 @@ class LinkSpec:
                 f" {PLACES[kind]}s, numbered from 0"
             )
 
-    def rates(self, world: int) -> list[tuple[float, list[float]]]:
-        """From which second on which seconds a byte hold, of each rank (chain: link; nodes: node).
+    def phases(self, world: int) -> list[Phase]:
+        """What holds when, the first from the start on.
 
         Args:
             world: number of ranks.
@@ -75,18 +93,22 @@ class LinkSpec:
             InvalidArgumentError: as `check`.
         """
         self.check(world)
-        beta, own = self.links.beta, dict[int, float]()
-        phases = {0.0: [beta] * self._places(world)}
+        links, places, own = self.links, range(self._places(world)), dict[int, float]()
+        last = Phase(0.0, [links.beta for _ in places], links.alpha, links.lambda_, self.jitter)
+        phases = {last.at: last}
         for change in self.changes:
-            own[change.place] = 8 / change.bits
-            beta = own.get(-1, beta)
-            phases[change.at] = [own.get(place, beta) for place in range(self._places(world))]
-        return list(phases.items())
+            changed: dict[str, Any] = {change.what: change.value}
+            if change.what == "rate":
+                own[change.place] = 8 / change.value
+                changed = {"betas": [own.get(place, own.get(-1, links.beta)) for place in places]}
+            last = last._replace(at=change.at, **changed)
+            phases[last.at] = last
+        return list(phases.values())
 
     def model(self, world: int) -> _core.Links:
         """The links of so many ranks as the cost model takes them: with the rates from the start."""
         own = any(not change.at for change in self.changes)
-        return _changed(self.links, betas=self.rates(world)[0][1] if own else [])
+        return _changed(self.links, betas=self.phases(world)[0].betas if own else [])
 
     def arguments(self, world: int) -> dict[str, Any]:
         """The keywords that `gpucomm.Communicator` takes for them.
@@ -102,7 +124,7 @@ class LinkSpec:
             "half_duplex": self.half_duplex,
             "jitter": self.jitter,
             "seed": self.seed,
-            "script": self.rates(world)[1:],
+            "script": self.phases(world)[1:],
         }
 
     @property
@@ -143,7 +165,7 @@ def restricted(emulation: dict[str, Any], members: Sequence[int]) -> dict[str, A
         return [betas[place] for place in (kept or members)] if betas else []
 
     changed = _changed(links, nodes=[kept.index(node) for node in old_nodes], betas=own(links.betas))
-    script = [(at, own(betas)) for at, betas in emulation["script"]]
+    script = [(at, own(betas), *times) for at, betas, *times in emulation["script"]]
     return emulation | {"links": changed, "script": script}
 
 

@@ -24,27 +24,32 @@ _KEYS = {
     "gamma": "gamma",
     "jitter": "jitter",
 }
+# what may change with time, beside the rates
+_SCRIPTED = {"alpha": "overhead", "lambda_": "latency", "jitter": "jitter"}
 
 
 @dataclass(frozen=True)
 class Change:
-    """A rate that holds from some time on.
+    """What holds from some time on.
 
     Attributes:
         at: seconds since the links were made.
-        place: the number of the rank, link or node that has it; -1: all that have none of their own.
-        bits: a second.
+        what: "rate", or "alpha", "lambda_" or "jitter", which no place has of its own.
+        place: the number of the rank, link or node that has the rate; -1: all that have none of their own.
+        value: bits a second, or seconds.
     """
 
     at: float
+    what: str
     place: int
-    bits: float
+    value: float
 
     def text(self, kind: str) -> str:
         """As in a description of links of this kind."""
         time = f"{self.at!r}s" if self.at else ""
-        place = f"{PLACES[kind]}{self.place}" if self.place >= 0 else ""
-        return f"{time}{':' if time and place else ''}{place}={self.bits!r}bit"
+        name = f"{PLACES[kind]}{self.place}" if self.place >= 0 else _SCRIPTED.get(self.what, "")
+        unit = "bit" if self.what == "rate" else "s"
+        return f"{time}{':' if time and name else ''}{name}={self.value!r}{unit}"
 
 
 def parse_rate(text: str, rate: str) -> float:
@@ -63,7 +68,7 @@ def parse_rate(text: str, rate: str) -> float:
 
 
 def parse_change(text: str, kind: str, setting: str) -> Change | None:
-    """The change of "rank2=100Mbit", "5s=1Gbit" or "5s:rank2=100Mbit"; None: it is another setting.
+    """The change of "rank2=100Mbit", "5s=1Gbit", "5s:rank2=100Mbit" or "5s:latency=2ms"; None: no such.
 
     Args:
         text: the description that it is from.
@@ -71,14 +76,15 @@ def parse_change(text: str, kind: str, setting: str) -> Change | None:
         setting: a part of the text.
 
     Raises:
-        InvalidArgumentError: the rate or the time is wrong, or links of this kind have no such places.
+        InvalidArgumentError: the value or the time is wrong, or links of this kind have no such places.
     """
-    key, _, rate = setting.partition("=")
+    key, _, value = setting.partition("=")
     time, colon, name = key.rpartition(":")
     if not colon and key[:1].isdigit():
         time, name = key, ""
-    place = _PLACE.fullmatch(name.strip())
-    if not place and (name or not time):
+    name = name.strip()
+    place, scripted = _PLACE.fullmatch(name), bool(time) and _KEYS.get(name) in _SCRIPTED
+    if not place and not scripted and (name or not time):
         return None
     if place and place[1] != PLACES.get(kind):
         raise InvalidArgumentError(
@@ -90,7 +96,9 @@ def parse_change(text: str, kind: str, setting: str) -> Change | None:
         raise InvalidArgumentError(
             f"links {text!r}: {setting!r} must name a time above 0; what holds from the start has none"
         )
-    return Change(at, int(place[2]) if place else -1, parse_rate(text, rate.strip()))
+    if scripted:
+        return Change(at, _KEYS[name], -1, parse_seconds(value))
+    return Change(at, "rate", int(place[2]) if place else -1, parse_rate(text, value.strip()))
 
 
 def _parse_nodes(text: str, sizes: str) -> list[int]:
@@ -138,6 +146,7 @@ def parse_setting(text: str, setting: str) -> tuple[str, Any]:
         known = ", ".join(f"{key}=TIME" for key in _KEYS)
         raise InvalidArgumentError(
             f"links {text!r}: unknown setting {setting!r}; known: {known}, seed=N, half, of=NODESxRANKS,"
-            " rankN=RATE (of a chain linkN, of nodes nodeN), TIME=RATE, TIME:rankN=RATE"
+            " rankN=RATE (of a chain linkN, of nodes nodeN), TIME=RATE, TIME:rankN=RATE, TIME:latency=TIME"
+            " (so overhead, jitter)"
         )
     return _KEYS[key], parse_seconds(value)
