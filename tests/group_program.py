@@ -286,7 +286,7 @@ def emulated(rank, world):
     pair = dist.new_group([0, world - 1])
     found = []
     for group in (dist.group.WORLD, pair if rank != 1 else None):
-        if group is not None:
+        if group:
             x = torch.ones(1000)
             dist.all_reduce(x, group=group)
             found += [group.communicator.transport, list(group.communicator.nodes)]

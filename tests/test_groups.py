@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from ranks import run_ranks
 
 import gpucomm
+from gpucomm import Communicator
 from gpucomm.errors import InvalidArgumentError, MismatchError, PeerLostError
 
 
@@ -44,9 +47,10 @@ def test_split_over_processes():
 def test_subset_keeps_the_order_given():
     def body(comm):
         group = comm.subset([3, 0, 1])
-        return None if group is None else group.all_gather(np.array([comm.rank])).tolist()
+        return group and group.all_gather(np.array([comm.rank])).tolist()
 
-    assert run_ranks(4, body) == [[3, 0, 1], [3, 0, 1], None, [3, 0, 1]]
+    found = run_ranks(4, body)
+    assert found[:2] == [[3, 0, 1]] * 2 and not found[2] and found[3] == [3, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -63,17 +67,46 @@ def test_subsets_that_are_not_asked_alike_are_refused_on_every_rank(calls, said)
         with pytest.raises(MismatchError, match=rf"{said} \(rank {comm.rank} of 3\)"):
             comm.split(0) if ranks is None else comm.subset(ranks)
         group = comm.subset([2, 0])
-        return None if group is None else group.all_gather(np.array([comm.rank])).tolist()
+        return group and group.all_gather(np.array([comm.rank])).tolist()
 
-    assert run_ranks(3, body) == [[2, 0], None, [2, 0]]
+    found = run_ranks(3, body)
+    assert found[0] == found[2] == [2, 0] and not found[1]
 
 
 def test_ranks_may_stay_apart():
     def body(comm):
         group = comm.split(None if comm.rank == 0 else 7)
-        return group and group.world
+        return group.world if group else None
 
     assert run_ranks(3, body) == [None, 2, 2]
+
+
+def test_who_is_not_in_a_group_is_told_so():
+    """In each use of it, on that rank alone; the same lines otherwise run on all."""
+
+    def body(comm):
+        for make, why in (
+            (lambda: comm.subset([2, 0]), "rank 1 of 3 is not in the group of ranks 2, 0, and so has no {}"),
+            (lambda: comm.split(None if comm.rank == 1 else 0), "rank 1 of 3 is not in any group .* no {}"),
+        ):
+            with make() as group:
+                x = np.ones(3, np.float32)
+                if comm.rank != 1:
+                    assert isinstance(group, Communicator) and group.all_reduce(x)[0] == 2
+                    continue
+                assert isinstance(group, gpucomm.NonMember) and not group
+                assert not hasattr(group, "__array__") and "is not in" in repr(copy.copy(group))
+                for use, name in (
+                    (lambda: group.all_reduce(x), "all_reduce"),  # noqa: B023
+                    (lambda: group.rank, "rank"),
+                    (lambda: gpucomm.probe.measure(group), "world"),
+                ):
+                    with pytest.raises(InvalidArgumentError, match=why.format(name)):
+                        use()
+            group.close()
+        assert comm.all_reduce(np.ones(1))[0] == 3
+
+    run_ranks(3, body)
 
 
 def test_bad_groups_are_sentences():

@@ -271,7 +271,7 @@ def test_a_group_keeps_the_rates_of_its_members(kind, more, members, betas, node
 
     def call(comm):
         group = comm.subset(members)
-        if group is None:
+        if not group:
             return None
         with group:
             group.barrier()

@@ -30,7 +30,7 @@ CPP_LAYERS = {
 }
 # What a Python part may import of gpucomm, besides itself.
 LOWEST = {"_core", "errors"}
-BASE = LOWEST | {"arrays", "comm", "links", "units"}
+BASE = LOWEST | {"arrays", "comm", "links", "non_member", "units"}
 MIDDLE = BASE | {"cost", "probe"}
 PYTHON_LAYERS = {
     "errors": set(),
@@ -41,7 +41,8 @@ PYTHON_LAYERS = {
     "cuda": LOWEST | {"_cuda"},
     "nccl": LOWEST,
     "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
-    "comm": LOWEST | {"launch", "object_collectives", "object_work"},  # late
+    "non_member": {"errors"},
+    "comm": LOWEST | {"non_member", "launch", "object_collectives", "object_work"},  # late
     "coalesce": LOWEST | {"arrays", "comm"},
     "objects": LOWEST,
     "object_work": LOWEST | {"comm"},

@@ -282,7 +282,7 @@ def test_asking_for_an_algorithm_leaves_nothing_to_learn() -> None:
 def test_the_environment_can_ask_for_frozen_communicators(monkeypatch: pytest.MonkeyPatch) -> None:
     def frozen(comm: Communicator) -> tuple[bool, bool]:
         group = comm.split(0)
-        assert group is not None
+        assert group
         with group:
             return comm.frozen, group.frozen
 

@@ -8,9 +8,11 @@ from gpucomm import errors
 from gpucomm._core import Plan, algorithms, transports
 from gpucomm._core import version as __version__
 from gpucomm.comm import Communicator, Work
+from gpucomm.non_member import NonMember
 
 __all__ = [
     "Communicator",
+    "NonMember",
     "Plan",
     "Work",
     "__version__",

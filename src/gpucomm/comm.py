@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
 from gpucomm.errors import Error
+from gpucomm.non_member import NonMember
 
 if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
@@ -62,7 +63,7 @@ class Communicator(_core.Communicator):
         self._refuse(call, str(told))
         return told
 
-    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+    def split(self, color: int | None, key: int = 0) -> Communicator | NonMember:
         """Divides the ranks into groups, each with a communicator of its own; every rank must call it.
 
         Args:
@@ -70,8 +71,9 @@ class Communicator(_core.Communicator):
             key: orders the ranks of a group; equal keys keep this communicator's order.
 
         Returns:
-            The group's communicator, with this one's timeout, or None for color None. It owns its memory and
-            may be used beside this one, but calls that wait for each other must be issued in one order.
+            The group's communicator, with this one's timeout; for color None a `NonMember`, which is false
+            and raises where it is used. A group owns its memory and may be used beside this one, but calls
+            that wait for each other must be issued in one order.
 
         Raises:
             InvalidArgumentError: color or key is no such number.
@@ -81,14 +83,14 @@ class Communicator(_core.Communicator):
 
         return groups.split(self, color, key)
 
-    def subset(self, ranks: Sequence[int]) -> Communicator | None:
+    def subset(self, ranks: Sequence[int]) -> Communicator | NonMember:
         """Makes a communicator of some ranks, in the order given; every rank must call it alike.
 
         Args:
             ranks: distinct ranks of this communicator, at least one.
 
         Returns:
-            The group's communicator, or None on ranks that are not in it.
+            The group's communicator; on ranks that are not in it a `NonMember`, as of `split`.
 
         Raises:
             InvalidArgumentError: ranks repeat or are out of range.
@@ -114,7 +116,7 @@ class Communicator(_core.Communicator):
         nodes = self.nodes
         place = nodes[: self.rank].count(nodes[self.rank])
         inside, across = self.split(nodes[self.rank]), self.split(place)
-        assert inside is not None and across is not None
+        assert inside and across
         return inside, across
 
     def shrink(self, timeout: float | None = None) -> Communicator:

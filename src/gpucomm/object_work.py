@@ -86,6 +86,6 @@ def side_of(comm: Communicator) -> Side:
     """That of a communicator: made by the first call, for which all ranks must come, and closed with it."""
     if comm._side is None or comm.closed:  # then split says so
         group = comm.split(0)
-        assert group is not None
+        assert group
         comm._side = Side(group)
     return comm._side

@@ -139,6 +139,7 @@ bool Communicator::advance_front() {
     bool moved = false;
     if (under_way(work, moved)) return moved;
     fate_.check_read_in_place(*transport_);
+    if (work.program->only_sends) check_unheard(work);
     transport_->complete(work.sequence);
     if (work.tuning) learn(work);
     count(work);

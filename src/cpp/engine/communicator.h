@@ -192,6 +192,7 @@ class Communicator : public Drivable {
   void check_alike(const CallRecord& mine, int peer) const;
   void check_peers(const Work& work) const;
   void check_refusal(const Work& work, int peer) const;
+  void check_unheard(const Work& work);
   [[noreturn]] void time_out(const Work& work, Seconds after) const;
 
   Fate fate_;
@@ -212,6 +213,8 @@ class Communicator : public Drivable {
   std::unique_ptr<DeviceCalls> on_device_;  // from the first call on a device on
   size_t scratch_bytes_ = 0;
   Refusals refusals_;
+  uint64_t looked_ms_ = 0;  // at calls of which this rank hears nothing
+  int unheard_ = 0;         // such calls since then
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0, device_calls_ = 0;
   Transport::Counters device_traffic_;
   std::atomic<bool> links_known_{false}, left_{false};

@@ -1,5 +1,7 @@
 // What ends a communicator, and how it is found: faults, ranks that are missing or make another call, and the
 // end itself.
+#include <ctime>
+
 #include "engine/communicator.h"
 
 namespace gpucomm {
@@ -75,6 +77,21 @@ void Communicator::check_peers(const Work& work) const {
     if (transport_->gone(peer).empty() || transport_->completed(peer) >= work.sequence) continue;
     fate_.check_peer(peer, describe(mine));
   }
+}
+
+// Of a call in which this rank only sends: whether those that have come make it too. That costs lines which
+// they write, so not each time when such calls follow one another.
+void Communicator::check_unheard(const Work& work) {
+  constexpr int kCalls = 16;
+  constexpr uint64_t kPauseMs = 50;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  const uint64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+  if (++unheard_ < kCalls && now_ms < looked_ms_ + kPauseMs) return;
+  unheard_ = 0, looked_ms_ = now_ms;
+  const CallRecord mine = tagged(*work.program, work.sequence);
+  for (int peer = 0; peer < world_; ++peer)
+    if (peer != rank_ && transport_->arrived(peer) >= work.sequence) check_alike(mine, peer);
 }
 
 void Communicator::refuse(const std::string& call, const std::string& why) {

@@ -246,6 +246,16 @@ Program filled(const Shape& shape, const Plan& plan, const std::vector<Plan>& al
   return program;
 }
 
+bool only_sends(const Program& program) {
+  bool sends = false;
+  for (const Instruction& in : program.instructions) {
+    if (in.peers.empty()) continue;
+    if (receives(in.kind)) return false;
+    sends |= in.kind == StepKind::send;
+  }
+  return sends;
+}
+
 // Of the neediest rank.
 size_t most_scratch(const Shape& shape, const std::vector<Plan>& all) {
   const Layout layout = cut(all[0], shape.count, align_of(shape), shape.counts);
@@ -286,6 +296,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     program.exact = exact_parts(program);
     program.record = make_record(program.shape);
     program.fingerprint = fingerprint_of(program.record);
+    program.only_sends = only_sends(program);
     return program;
   }
 }

@@ -59,6 +59,7 @@ struct Program {
   size_t coded_begin = 0, wide_begin = 0, scratch_bytes = 0;
   CallRecord record;  // all but sequence and tag
   uint64_t fingerprint = 0;
+  bool only_sends = false;  // nothing that comes could show this rank that another makes another call
 };
 
 // Builds the plan of `shape` (algorithm and segments given) for this rank and fills it in. `nodes`: the node

@@ -42,7 +42,7 @@ def begin(comm: Communicator, ours: list[str], peers: list[str], folder: str) ->
     gc.disable()  # a collection inside a timed loop would count as communication
     for name in ours:
         apart = comm.subset(range(comm.world))
-        assert apart is not None
+        assert apart
         _session.comms[name] = apart
         _session.libraries[name] = Gpucomm(apart)
     for name in peers:

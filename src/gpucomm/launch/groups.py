@@ -17,6 +17,7 @@ from gpucomm.launch import fabric
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.rendezvous import meet
 from gpucomm.links import restricted
+from gpucomm.non_member import NonMember
 
 __all__ = ["forget", "join", "share_memory", "split", "subset"]
 
@@ -27,7 +28,7 @@ _regions: dict[str, _core.Region] = {}
 _lock = threading.Lock()
 
 
-def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator | None:
+def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator | NonMember:
     """See `Communicator.split`."""
     if color is not None and not (_fits(color) and color >= 0):
         rule = f"color must be a whole number from 0 to 2^63 - 1, or None, got {color!r}"
@@ -38,7 +39,7 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
     return _divide(comm, color, key, None)
 
 
-def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | None:
+def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | NonMember:
     """See `Communicator.subset`."""
     members = list(ranks) if isinstance(ranks, Iterable) else []
     known = all(_fits(rank) and 0 <= rank < comm.world for rank in members)
@@ -54,7 +55,9 @@ def _fits(number: Any) -> bool:
     return whole and -(2**63) <= number < 2**63
 
 
-def _divide(comm: Communicator, color: int | None, key: int, asked: list[int] | None) -> Communicator | None:
+def _divide(
+    comm: Communicator, color: int | None, key: int, asked: list[int] | None
+) -> Communicator | NonMember:
     """Makes the groups; `asked` is what all must have said alike, None where each says its own."""
     token = secrets.randbits(62)
     context = comm._fabric.next_context if comm._fabric else 0
@@ -62,7 +65,7 @@ def _divide(comm: Communicator, color: int | None, key: int, asked: list[int] | 
     table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, len(mine))
     if len(set(table[:, 4].tolist())) > 1:
         raise MismatchError(_unlike(comm, asked))
-    made = None
+    made: Communicator | NonMember = NonMember(comm.rank, comm.world, asked or ())
     if color is not None:
         members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
         # the first member's token names the group: nobody can guess it

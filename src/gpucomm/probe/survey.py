@@ -159,7 +159,7 @@ def _play(comm: Communicator, groups: list[Group], table: Table, gamma: float, p
     mine = next((group for group in groups if comm.rank in group), ())
     alone = len(mine) == comm.world  # in this round: no group of its own is needed
     group = comm if alone else comm.split(mine[0] if mine else None)
-    if group is None:
+    if not group:
         return
     with contextlib.nullcontext() if alone else group:
         seen = np.median([measure_group(group, gamma) for _ in range(passes)], axis=0)
