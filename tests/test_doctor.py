@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpucomm import _core, cli, doctor
+from gpucomm.doctor import devices, host, packages
 
 
 def test_every_line_has_a_name_a_state_and_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,7 +50,7 @@ def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_missing_packages_come_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_find", lambda module: None)
+    monkeypatch.setattr(packages, "find", lambda module: None)
     findings = {finding.name: finding for finding in doctor.examine()}
     for name, advice in (
         ("MPI", "gpucomm[mpi]"),
@@ -80,7 +81,7 @@ def test_paths_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refused_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No such process" in _core.read_process(2**22 + 1, 0, 8)
     monkeypatch.setattr(
-        doctor.subprocess,
+        host.subprocess,
         "run",
         lambda *_, **__: SimpleNamespace(stdout="process_vm_readv: Operation not permitted\n"),
     )
@@ -111,10 +112,10 @@ def test_how_device_arrays_travel(monkeypatch: pytest.MonkeyPatch, asked: str, o
     ],
 )
 def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, unshared: str, lacks: int, words: str) -> None:
-    answers = {doctor._ABOUT_SHARING: (unshared, 0), doctor._ABOUT_NCCL: ("", lacks)}
+    answers = {devices._ABOUT_SHARING: (unshared, 0), devices._ABOUT_NCCL: ("", lacks)}
     monkeypatch.delenv("GPUCOMM_DEVICE_TRANSPORT", raising=False)
     monkeypatch.setattr(
-        doctor, "_ask", lambda code: subprocess.CompletedProcess([], answers[code][1], answers[code][0])
+        devices, "ask", lambda code: subprocess.CompletedProcess([], answers[code][1], answers[code][0])
     )
     (finding,) = doctor._LOOKS["device arrays"]("device arrays")
     assert finding.on and finding.why.startswith("auto: ") and words in finding.why
@@ -123,7 +124,7 @@ def test_which_way_is_chosen(monkeypatch: pytest.MonkeyPatch, unshared: str, lac
 @pytest.mark.processes
 def test_the_questions_are_answered() -> None:
     """Without a GPU there is nothing to say of one."""
-    done = doctor._ask(doctor._ABOUT_SHARING)
+    done = devices.ask(devices._ABOUT_SHARING)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -141,7 +142,7 @@ def test_what_could_connect_nodes() -> None:
     """Where mpi4py is there, its MPI is named, or why it does not load."""
     findings = {finding.name: finding for finding in doctor.examine()}
     assert findings["torch.distributed"].on == findings["torch"].on
-    if doctor._find("mpi4py") is None:
+    if packages.find("mpi4py") is None:
         pytest.skip("mpi4py is not in this environment")
     mpi = findings["MPI"]
     words = ("mpi4py 4", "MPI", "thread level multiple") if mpi.on else ("does not load",)
@@ -159,6 +160,6 @@ def test_doctor_imports_nothing_big() -> None:
 
 
 def test_a_process_that_dies_without_a_word_is_told() -> None:
-    assert doctor._last_line("", -11) == "the process that asked said nothing: ended by SIGSEGV"
-    assert doctor._last_line("\n", 3) == "the process that asked said nothing: exit status 3"
-    assert doctor._last_line("first\nlast\n", 1) == "last"
+    assert packages.last_line("", -11) == "the process that asked said nothing: ended by SIGSEGV"
+    assert packages.last_line("\n", 3) == "the process that asked said nothing: exit status 3"
+    assert packages.last_line("first\nlast\n", 1) == "last"
