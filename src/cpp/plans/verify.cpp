@@ -4,6 +4,9 @@
 #include <map>
 #include <tuple>
 
+#include "plans/meetings.h"
+#include "plans/plan_fault.h"
+
 namespace gpucomm {
 namespace {
 
@@ -31,7 +34,8 @@ struct Lane {
 
 class Machine {
  public:
-  explicit Machine(const std::vector<Plan>& plans) : plans_(plans), world_(static_cast<int>(plans.size())) {
+  explicit Machine(const std::vector<Plan>& plans)
+      : plans_(plans), world_(static_cast<int>(plans.size())), meetings_(meet(plans)) {
     int threads = 0;
     for (const Plan& plan : plans_) {
       int lanes = 0;
@@ -46,7 +50,7 @@ class Machine {
       for (size_t i = 0; i < plans_[r].steps.size(); ++i)
         lanes_[r][plans_[r].steps[i].lane].steps.push_back(i);
     }
-    match_messages();
+    report_.messages = meetings_.messages, report_.rounds = meetings_.rounds, report_.sent = meetings_.sent;
     fill_inputs();
   }
 
@@ -65,49 +69,7 @@ class Machine {
   }
 
  private:
-  using Message = std::pair<int, int>;  // step index, lane
-
-  static bool sends(const Step& s) { return s.kind == StepKind::send; }
   static bool coded(const Place& p) { return p.space == Space::coded; }
-
-  // The messages of a directed pair meet in order: the k-th send the k-th receive, one lane at each end.
-  void match_messages() {
-    report_.sent.assign(world_, 0);
-    std::map<std::pair<int, int>, std::vector<int>> sent, received;
-    for (int r = 0; r < world_; ++r)
-      for (size_t i = 0; i < plans_[r].steps.size(); ++i) {
-        const Step& step = plans_[r].steps[i];
-        for (int peer : step.peers)
-          if (peer < 0 || peer >= world_ || peer == r) fault(r, i, "names rank ", peer, " as its peer");
-        if (sends(step)) sent[{r, step.peers.at(0)}].push_back(i), report_.sent[r] += step.pieces;
-        if (receives(step.kind))
-          for (int peer : step.peers) received[{peer, r}].push_back(i);
-        report_.rounds = std::max(report_.rounds, sends(step) ? step.round + 1 : 0);
-      }
-    for (auto& [pair, out] : sent) match_pair(pair, out, received[pair]);
-    for (auto& [pair, in] : received)
-      if (in.size() > sent[pair].size())
-        fault(pair.second, in[sent[pair].size()], "waits for a message that rank ", pair.first,
-              " never sends");
-  }
-
-  void match_pair(std::pair<int, int> pair, const std::vector<int>& out, const std::vector<int>& in) {
-    const auto& [from, to] = pair;
-    for (size_t k = 0; k < out.size(); ++k) {
-      const Step& a = plans_[from].steps[out[k]];
-      if (k >= in.size()) fault(from, out[k], "sends a message that rank ", to, " never receives");
-      const Step& b = plans_[to].steps[in[k]];
-      // Of all_to_all the ends count differently: by receiver and by sender. The results tell what came.
-      const bool differ = a.piece != b.piece && plans_[from].collective != Collective::all_to_all;
-      if (differ || a.pieces != b.pieces || a.round != b.round || coded(a.source) != coded(b.target))
-        fault(from, out[k], "meets step ", in[k], " of rank ", to, ", which expects piece ", b.piece, "+",
-              b.pieces, " in round ", b.round);
-      if (a.lane != plans_[from].steps[out[0]].lane || b.lane != plans_[to].steps[in[0]].lane)
-        fault(from, out[k], "shares its peer with another lane: messages to rank ", to, " could overtake");
-      sender_[{to, in[k], from}] = out[k];
-      ++report_.messages;
-    }
-  }
 
   void fill_inputs() {
     for (int r = 0; r < world_; ++r)
@@ -145,10 +107,10 @@ class Machine {
     if (lane.next >= lane.steps.size()) return false;
     const int index = lane.steps[lane.next];
     const Step& step = plans_[rank].steps[index];
-    if (sends(step) || !at_head(rank, index)) return false;
+    if (step.kind == StepKind::send || !at_head(rank, index)) return false;
     if (!receives(step.kind)) return true;
     return std::all_of(step.peers.begin(), step.peers.end(),
-                       [&](int peer) { return at_head(peer, sender_.at({rank, index, peer})); });
+                       [&](int peer) { return at_head(peer, meetings_.sender.at({rank, index, peer})); });
   }
 
   static void join(Clock& clock, const Clock& other) {
@@ -176,7 +138,7 @@ class Machine {
     Clock& clock = enter(rank, index);
     if (receives(step.kind))
       for (int peer : step.peers) {
-        const int sender = sender_.at({rank, index, peer});
+        const int sender = meetings_.sender.at({rank, index, peer});
         const Step& from = plans_[peer].steps[sender];
         Clock& sent = enter(peer, sender);
         for (int i = 0; i < step.pieces; ++i)
@@ -210,10 +172,10 @@ class Machine {
   }
 
   void add(int rank, int index, Value& value, const Value& more) {
-    if (value.final || more.final) fault(rank, index, "folds a result that was already final");
-    if (value.coded != more.coded) fault(rank, index, "folds coded with dense data");
+    if (value.final || more.final) plan_fault(plans_[rank], index, "folds a result that was already final");
+    if (value.coded != more.coded) plan_fault(plans_[rank], index, "folds coded with dense data");
     if (value.piece != more.piece)
-      fault(rank, index, "folds piece ", value.piece, " with piece ", more.piece);
+      plan_fault(plans_[rank], index, "folds piece ", value.piece, " with piece ", more.piece);
     value.errors += more.errors;
     for (int r = 0; r < world_; ++r) {
       value.times[r] += more.times[r];
@@ -230,11 +192,13 @@ class Machine {
     const Step& step = plans_[rank].steps[index];
     Cell& c = cell(rank, based(place, step), step.piece + i);
     if (c.value.times.empty())
-      fault(rank, index, "reads piece ", step.piece + i, " of ", name_of(place.space),
-            ", where nothing is yet");
-    if (c.value.coded != coded(place)) fault(rank, index, "takes coded data for dense or dense for coded");
+      plan_fault(plans_[rank], index, "reads piece ", step.piece + i, " of ", name_of(place.space),
+                 ", where nothing is yet");
+    if (c.value.coded != coded(place))
+      plan_fault(plans_[rank], index, "takes coded data for dense or dense for coded");
     if (c.writer >= 0 && clock[c.writer] < c.written_at)
-      fault(rank, index, "reads piece ", step.piece + i, " unordered with the step that writes it");
+      plan_fault(plans_[rank], index, "reads piece ", step.piece + i,
+                 " unordered with the step that writes it");
     const int thread = first_thread_[rank] + step.lane;
     c.reads.emplace_back(thread, clock[thread]);
     return c.value;
@@ -245,7 +209,8 @@ class Machine {
     Cell& c = cell(rank, based(step.target, step), step.piece + i);
     bool ordered = c.writer < 0 || clock[c.writer] >= c.written_at;
     for (auto& [thread, at] : c.reads) ordered = ordered && clock[thread] >= at;
-    if (!ordered) fault(rank, index, "writes piece ", step.piece + i, " unordered with a step that uses it");
+    if (!ordered)
+      plan_fault(plans_[rank], index, "writes piece ", step.piece + i, " unordered with a step that uses it");
     const int thread = first_thread_[rank] + step.lane;
     c.value = std::move(value), c.writer = thread, c.written_at = clock[thread], c.reads.clear();
   }
@@ -273,13 +238,14 @@ class Machine {
         const Value want = expected(r, piece), &got = cell(r, {Space::output}, piece).value;
         if (want.times.empty()) continue;
         if (got.times != want.times)
-          fail(ErrorKind::mismatch, label(r), ": piece ", piece,
+          fail(ErrorKind::mismatch, label(plans_[r]), ": piece ", piece,
                " of the result lacks or repeats a contribution");
         if (got.piece != want.piece)
-          fail(ErrorKind::mismatch, label(r), ": piece ", piece, " of the result is piece ", got.piece,
-               " of the input, not ", want.piece);
+          fail(ErrorKind::mismatch, label(plans_[r]), ": piece ", piece, " of the result is piece ",
+               got.piece, " of the input, not ", want.piece);
         if (world_ > 1 && got.final != want.final)
-          fail(ErrorKind::mismatch, label(r), ": piece ", piece, " of the result was never marked final");
+          fail(ErrorKind::mismatch, label(plans_[r]), ": piece ", piece,
+               " of the result was never marked final");
         report_.encode_errors = std::max(report_.encode_errors, got.errors);
         for (int p : got.passes) report_.lossy_passes = std::max(report_.lossy_passes, p);
       }
@@ -288,27 +254,16 @@ class Machine {
   void check_finished() {
     for (int r = 0; r < world_; ++r)
       for (const Lane& lane : lanes_[r])
-        if (lane.next < lane.steps.size()) fault(r, lane.steps[lane.next], "never runs: a deadlock");
-  }
-
-  std::string label(int rank) const {
-    const Plan& plan = plans_[rank];
-    return concat("plan ", name_of(plan.collective), "/", plan.algorithm, ", rank ", rank, " of ", world_);
-  }
-
-  template <class... Parts>
-  [[noreturn]] void fault(int rank, int index, const Parts&... parts) const {
-    const Step& step = plans_[rank].steps[index];
-    fail(ErrorKind::mismatch, label(rank), ": step ", index, " (", name_of(step.kind), " of piece ",
-         step.piece, " in round ", step.round, ") ", parts...);
+        if (lane.next < lane.steps.size())
+          plan_fault(plans_[r], lane.steps[lane.next], "never runs: a deadlock");
   }
 
   const std::vector<Plan>& plans_;
   int world_;
+  const Meetings meetings_;
   std::vector<int> first_thread_;
   std::vector<std::vector<Lane>> lanes_;
   std::vector<std::vector<Clock>> done_;
-  std::map<std::tuple<int, int, int>, int> sender_;       // (receiver, its step, peer) -> the peer's step
   std::map<std::tuple<int, int, int, int>, Cell> cells_;  // (rank, space, slot, piece)
   std::map<std::pair<int, int>, int> encodes_;            // (rank, piece) -> how often
   Verified report_;
