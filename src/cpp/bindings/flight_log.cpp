@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/collectives.h"
+#include "engine/message_text.h"
 
 namespace py = pybind11;
 

@@ -5,50 +5,18 @@
 
 #include "base/copy.h"
 #include "base/cpus.h"
+#include "engine/message_text.h"
 #include "engine/progress.h"
 
 namespace gpucomm {
 namespace {
 
-// The tag says what the message is, so that a receiver that expects another one can name it.
-constexpr int kNumberShift = 48, kDtypeShift = 43;
-constexpr uint64_t kOnDevice = uint64_t{1} << 42, kOverNccl = kOnDevice >> 1, kCountMask = kOverNccl - 1;
 // Longer messages than the slots between two ranks ever hold wait for their receiver anyway.
 constexpr size_t kBuffered = 2 << 20;
-static_assert(kDtypes <= 1 << (kNumberShift - kDtypeShift));
-
-uint64_t tag_of(const Message& m) {
-  return m.number << kNumberShift | static_cast<uint64_t>(m.dtype) << kDtypeShift |
-         (m.device ? kOnDevice : 0) | (m.over_nccl ? kOverNccl : 0) | (m.count & kCountMask);
-}
-
-std::string elements(uint64_t tag) {
-  const auto dtype = static_cast<Dtype>(tag >> kDtypeShift & ((1 << (kNumberShift - kDtypeShift)) - 1));
-  return concat(tag & kCountMask, " ", name_of(dtype), tag & kOnDevice ? " on a device" : "",
-                tag & kOverNccl ? " over NCCL" : "");
-}
-
-std::string describe(bool sending, uint64_t number, int peer) {
-  return concat(sending ? "send #" : "recv #", number, sending ? " to rank " : " from rank ", peer);
-}
-
-std::string describe(const Message& m) {
-  return concat(describe(m.sending, m.number, m.peer), " (", elements(tag_of(m)), ")");
-}
 
 size_t footprint(const Message& m) { return 2 * m.bytes(); }
 
-// One number for each end of each message of a rank.
-uint64_t end_of(bool sending, uint64_t number, int peer) { return (number << 32 | peer << 1) + sending; }
-
 }  // namespace
-
-std::string describe_message(const CallRecord& r) {
-  const bool sending = r.message > 0;
-  return concat(sending ? "send #" : "recv #", std::abs(r.message), sending ? " to rank " : " from rank ",
-                r.root, " (", r.count, " ", name_of(static_cast<Dtype>(r.dtype)),
-                r.on_device ? " on a device" : "", r.on_device == 2 ? " over NCCL)" : ")");
-}
 
 PointToPoint::PointToPoint(std::shared_ptr<Transport> transport, Fate& fate, int ranks_here)
     : Drivable(std::move(transport), ranks_here),
@@ -199,99 +167,6 @@ void PointToPoint::finish_front(Queue& queue) {
     if (!queues_[i].empty()) complete = std::min(complete, queues_[i].front()->call - 1);
   transport_->complete(complete);
   finish(*message, {});
-}
-
-void PointToPoint::end(const Error& error) {
-  std::lock_guard lock(mutex_);
-  drop(error);
-}
-
-bool PointToPoint::drop(const Error& error) {
-  const bool unfinished = !active_.empty();
-  if (unfinished) fate_.abandon(), transport_->withdraw();
-  for (int index : std::exchange(active_, {}))
-    for (Queue queue = std::exchange(queues_[index], {}); !queue.empty(); queue.pop_front())
-      abandon(*queue.front(), error);
-  if (on_device_) fate_.failed() ? on_device_->fault() : on_device_->leave();
-  return unfinished;
-}
-
-void PointToPoint::fault(const Error& error) {
-  fate_.fail(error);
-  drop(error);
-}
-
-void PointToPoint::interrupt() {
-  std::lock_guard lock(mutex_);
-  if (!active_.empty())
-    fault(Error(ErrorKind::closed, concat("interrupted by a signal in ",
-                                          describe(*queues_[active_[0]].front()), fate_.where())));
-}
-
-void PointToPoint::check(const Pending* waited, std::optional<Seconds> expired) {
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || active_.empty()) return;
-  try {
-    transport_->look();
-    fate_.control().look();
-    const bool poisoned = fate_.control().poisoned();  // what was sent before that still counts
-    while (poisoned && advance_all()) {
-    }
-    if (active_.empty()) return;
-    if (poisoned) fate_.check_poison();
-    for (int index : std::vector(active_))
-      if (!queues_[index].empty()) look(std::shared_ptr(queues_[index].front()));
-    if (expired && !waited->done.load(std::memory_order_acquire))
-      time_out(static_cast<const Message&>(*waited), *expired);
-  } catch (const Error& error) {
-    fault(error);
-  }
-}
-
-// A peer that is gone may have left the message behind: it counts, also where its links still hold it up.
-void PointToPoint::look(const std::shared_ptr<Message>& m) {
-  const auto now = Clock::now();
-  if (!m->deadline) m->deadline = now + std::chrono::duration_cast<Clock::duration>(m->timeout);
-  if (!fate_.control().gone(m->peer).empty() && !advance_all() && !matched(*m, true))
-    fate_.check_peer(m->peer, describe(*m));
-  check_refusal(*m);
-  if (now >= *m->deadline && !m->done.load(std::memory_order_acquire)) time_out(*m, m->timeout);
-}
-
-void PointToPoint::check_refusal(const Message& m) const {
-  Refusal theirs = transport_->refusal(m.peer);
-  if (theirs.sequence != end_of(!m.sending, m.number, fate_.rank())) return;
-  theirs.sequence = end_of(m.sending, m.number, m.peer);
-  if (!refusals_.alone(theirs, !fate_.control().gone(m.peer).empty())) return;
-  fail(ErrorKind::mismatch, "the two ends of a message differ: rank ", fate_.rank(), " of ", fate_.world(),
-       " calls ", describe(m), ", rank ", m.peer, "'s ", theirs.text);
-}
-
-// Whether the peer has made the call that belongs to this one, as far as its last calls are known, and has
-// completed it. Those of one pair and direction complete in order, so a later one tells it too.
-bool PointToPoint::matched(const Message& m, bool complete) const {
-  const uint64_t last = transport_->arrived(m.peer), done = transport_->completed(m.peer);
-  for (uint64_t call = last; call && call + kRememberedCalls > last; --call) {
-    const CallRecord record = transport_->call(m.peer, call);
-    const bool pair = record.in_use && record.root == fate_.rank() && (record.message > 0) != m.sending;
-    if (pair && static_cast<uint64_t>(std::abs(record.message)) >= m.number && (!complete || call <= done))
-      return true;
-  }
-  return false;
-}
-
-void PointToPoint::time_out(const Message& m, Seconds after) const {
-  fate_.check_poison();
-  const std::string known = fate_.control().describe(m.peer);
-  std::string stopped;  // whom the peer may wait for in turn
-  for (int rank = 0; rank < fate_.world(); ++rank)
-    if (const std::string state = fate_.control().describe(rank);
-        rank != m.peer && state.ends_with(", stopped"))
-      stopped += concat("; rank ", rank, " (", state, ") does nothing");
-  fail(ErrorKind::timeout, describe(m), " timed out after ", after.count(), " s on rank ", fate_.rank(),
-       " of ", fate_.world(), ": rank ", m.peer, known.empty() ? "" : concat(" (", known, ")"),
-       matched(m, false) ? " has called" : " has not called", m.sending ? " recv" : " send", " for it",
-       stopped);
 }
 
 }  // namespace gpucomm

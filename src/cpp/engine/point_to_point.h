@@ -77,7 +77,4 @@ class PointToPoint : public Drivable {
   bool moved_ = false;
 };
 
-// "send #3 to rank 0 (10 float32)", from the record of a send or receive.
-std::string describe_message(const CallRecord& record);
-
 }  // namespace gpucomm
