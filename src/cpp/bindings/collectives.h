@@ -3,71 +3,24 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
-#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "bindings/array.h"
-#include "bindings/interpreter.h"
-#include "bindings/names.h"
+#include "bindings/options.h"
 #include "bindings/parts.h"
+#include "bindings/work.h"
 #include "engine/choose.h"
 #include "engine/communicator.h"
 #include "engine/spare.h"
 
 namespace gpucomm {
 
-using Factor = std::optional<double>;  // of premul_sum
-
-// As signatures name them.
-using Maybe = std::optional<double>;
-using Object = pybind11::object;
-
-// None and "auto": the cheapest.
-struct Segments : std::optional<int> {
-  using optional::optional;
-};
-
-// The keywords that every collective takes. As long as the call.
-struct Options {
-  Text algorithm;
-  std::optional<int> segments;
-  std::optional<double> timeout_s;
-  bool async_op = false;
-  uint64_t pack = 0;  // as in Shape
-  std::optional<std::string> codec{};
-  pybind11::object error = pybind11::none();  // where it goes what the codec loses
-  double* lost_sq = nullptr;
-  std::optional<uintptr_t> stream{};  // of arrays on a device; else what their library tells
-};
-
-using Handle = std::optional<uintptr_t>;  // of a stream
-inline Options with_stream(Handle stream, Options options) {
-  options.stream = stream;
-  return options;
-}
-
-// Links that change: from so many seconds on the s a byte of each place, as Links::betas, overhead, latency
-// and jitter, in seconds.
-using Script = std::vector<std::tuple<double, std::vector<double>, double, double, double>>;
-
-// Links to emulate: the model, and what is beyond it.
-struct Emulation {
-  Links links;
-  bool half_duplex = false;
-  double jitter_s = 0;
-  uint64_t seed = 0;
-  Script script;
-  uint64_t began_ns = 0;  // as in EmulatedLinks
-};
-
 class DeviceNorms;
-class PyCommunicator;
 
 // The stream of a call on an array that a device holds.
 Stream stream_of(const Options& options, const Array& array);
@@ -77,41 +30,6 @@ void choose_on_device(Shape& shape);
 void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s);
 // Throws where the stream of a call that no graph takes is in a capture (Device::capture_of), and says why.
 void refuse_capture(uint64_t capture, const char* why);
-// A timeout as users give it.
-Seconds checked_timeout(double seconds);
-// Whether a call has ended, on a device too.
-bool ended(const Pending& call);
-// Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for
-// it.
-void stream_waits(const Pending& call);
-
-// The handle of an asynchronous call.
-class PyWork {
- public:
-  // `driver`: the communicator or its messages. `calls`: what must end; both halves of a sendrecv.
-  PyWork(std::shared_ptr<Communicator> communicator, Drivable& driver,
-         std::vector<std::shared_ptr<Pending>> calls, pybind11::object result)
-      : communicator_(std::move(communicator)),
-        driver_(driver),
-        calls_(std::move(calls)),
-        result_(std::move(result)) {}
-  // Arrays on a device: makes the stream wait, and the host only until all ranks have come.
-  pybind11::object wait(std::optional<double> timeout_s);
-  // The host waits until the arrays are there, wherever they are.
-  pybind11::object synchronize(std::optional<double> timeout_s);
-  bool done() const;
-  pybind11::object result() const;
-
- private:
-  bool settled() const;  // as for the host; on a device all is enqueued
-  void require_no_graph() const;
-  pybind11::object outcome() const;
-
-  std::shared_ptr<Communicator> communicator_;
-  Drivable& driver_;
-  std::vector<std::shared_ptr<Pending>> calls_;
-  pybind11::object result_;
-};
 
 class PyCommunicator {
  public:
@@ -291,44 +209,4 @@ class PyCommunicator {
   std::shared_ptr<const Shape> preparing_;  // the call that our own ones come before
 };
 
-// The last calls of every rank, as this one can read them: rows of rank, sequence, call, state; of sends and
-// receives, which count apart, op and peer too.
-pybind11::list flight_log(Communicator& communicator);
-// Writes them to a file; what goes wrong with that is said, and raises nothing.
-void dump_flight_log(Communicator& communicator, const char* why);
-
-// Runs what may block, without the GIL. The exception of a signal's handler (Ctrl-C) goes before the error
-// that it caused; a fault writes the flight log where one is asked for.
-template <class Call>
-void blocking(Communicator& communicator, Call call) {
-  try {
-    {
-      const Released released;
-      call();
-    }
-    if (PyErr_Occurred()) throw pybind11::error_already_set();  // the call ended while the handler ran
-  } catch (const Error& error) {
-    if (PyErr_Occurred()) throw pybind11::error_already_set();
-    if (error.kind != ErrorKind::closed && std::getenv("GPUCOMM_FLIGHT_DIR"))
-      dump_flight_log(communicator, error.what());
-    throw;
-  }
-}
-
 }  // namespace gpucomm
-
-template <>
-struct pybind11::detail::type_caster<gpucomm::Segments> {
-  PYBIND11_TYPE_CASTER(gpucomm::Segments, const_name("int | typing.Literal['auto'] | None"));
-
-  bool load(handle object, bool convert) {
-    make_caster<int> number;
-    if (object.is_none() || (isinstance<str>(object) && object.cast<std::string>() == "auto")) return true;
-    if (!number.load(object, convert)) return false;
-    value = cast_op<int>(number);
-    return true;
-  }
-  static handle cast(const gpucomm::Segments& segments, return_value_policy, handle) {
-    return (segments ? object(int_(*segments)) : object(none())).release();
-  }
-};

@@ -1,7 +1,8 @@
 // The last calls of every rank, as this one can read them.
+#include "bindings/flight_log.h"
+
 #include <pybind11/stl.h>
 
-#include "bindings/collectives.h"
 #include "engine/message_text.h"
 
 namespace py = pybind11;

@@ -1,5 +1,5 @@
 // What an asynchronous call gives back.
-#include "bindings/collectives.h"
+#include "bindings/work.h"
 
 namespace py = pybind11;
 

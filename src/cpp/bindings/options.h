@@ -1,0 +1,76 @@
+// What a call and a communicator are told beside arrays, and how signatures name it.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings/names.h"
+#include "plans/links.h"
+
+namespace gpucomm {
+
+using Factor = std::optional<double>;  // of premul_sum
+
+// As signatures name them.
+using Maybe = std::optional<double>;
+using Object = pybind11::object;
+
+// None and "auto": the cheapest.
+struct Segments : std::optional<int> {
+  using optional::optional;
+};
+
+// The keywords that every collective takes. As long as the call.
+struct Options {
+  Text algorithm;
+  std::optional<int> segments;
+  std::optional<double> timeout_s;
+  bool async_op = false;
+  uint64_t pack = 0;  // as in Shape
+  std::optional<std::string> codec{};
+  pybind11::object error = pybind11::none();  // where it goes what the codec loses
+  double* lost_sq = nullptr;
+  std::optional<uintptr_t> stream{};  // of arrays on a device; else what their library tells
+};
+
+using Handle = std::optional<uintptr_t>;  // of a stream
+inline Options with_stream(Handle stream, Options options) {
+  options.stream = stream;
+  return options;
+}
+
+// Links that change: from so many seconds on the s a byte of each place, as Links::betas, overhead, latency
+// and jitter, in seconds.
+using Script = std::vector<std::tuple<double, std::vector<double>, double, double, double>>;
+
+// Links to emulate: the model, and what is beyond it.
+struct Emulation {
+  Links links;
+  bool half_duplex = false;
+  double jitter_s = 0;
+  uint64_t seed = 0;
+  Script script;
+  uint64_t began_ns = 0;  // as in EmulatedLinks
+};
+
+}  // namespace gpucomm
+
+template <>
+struct pybind11::detail::type_caster<gpucomm::Segments> {
+  PYBIND11_TYPE_CASTER(gpucomm::Segments, const_name("int | typing.Literal['auto'] | None"));
+
+  bool load(handle object, bool convert) {
+    make_caster<int> number;
+    if (object.is_none() || (isinstance<str>(object) && object.cast<std::string>() == "auto")) return true;
+    if (!number.load(object, convert)) return false;
+    value = cast_op<int>(number);
+    return true;
+  }
+  static handle cast(const gpucomm::Segments& segments, return_value_policy, handle) {
+    return (segments ? object(int_(*segments)) : object(none())).release();
+  }
+};

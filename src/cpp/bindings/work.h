@@ -1,0 +1,50 @@
+// What an asynchronous call gives back, and how calls are waited for.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bindings/flight_log.h"
+#include "engine/communicator.h"
+
+namespace gpucomm {
+
+// A timeout as users give it.
+Seconds checked_timeout(double seconds);
+// Whether a call has ended, on a device too.
+bool ended(const Pending& call);
+// Where a call's arrays are on a device: the stream that it was called on, as its library tells, waits for
+// it.
+void stream_waits(const Pending& call);
+
+// The handle of an asynchronous call.
+class PyWork {
+ public:
+  // `driver`: the communicator or its messages. `calls`: what must end; both halves of a sendrecv.
+  PyWork(std::shared_ptr<Communicator> communicator, Drivable& driver,
+         std::vector<std::shared_ptr<Pending>> calls, pybind11::object result)
+      : communicator_(std::move(communicator)),
+        driver_(driver),
+        calls_(std::move(calls)),
+        result_(std::move(result)) {}
+  // Arrays on a device: makes the stream wait, and the host only until all ranks have come.
+  pybind11::object wait(std::optional<double> timeout_s);
+  // The host waits until the arrays are there, wherever they are.
+  pybind11::object synchronize(std::optional<double> timeout_s);
+  bool done() const;
+  pybind11::object result() const;
+
+ private:
+  bool settled() const;  // as for the host; on a device all is enqueued
+  void require_no_graph() const;
+  pybind11::object outcome() const;
+
+  std::shared_ptr<Communicator> communicator_;
+  Drivable& driver_;
+  std::vector<std::shared_ptr<Pending>> calls_;
+  pybind11::object result_;
+};
+
+}  // namespace gpucomm
