@@ -115,6 +115,23 @@ def test_the_results_of_a_list_go_where_out_says(async_op, collective):
         assert set(run_ranks(world, body)) == {6}  # a pack of each dtype, two large ones
 
 
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_list_is_received_without_one_to_send(async_op):
+    def body(comm):
+        xs = [np.full(3, 7.0), np.full(70_000, 8.0, np.float32)]
+        outs = [np.zeros(3), np.zeros(70_000, np.float32)]
+        got = comm.broadcast(xs if comm.rank == 1 else None, root=1, out=outs, async_op=async_op)
+        assert (got.wait() if async_op else got) is outs
+        same(outs, xs)
+        if comm.rank == 1:
+            with pytest.raises(
+                InvalidArgumentError, match="x must be a list of arrays on the root, got None"
+            ):
+                comm.broadcast(None, root=1, out=outs)
+
+    run_ranks(3, body)
+
+
 def test_gathered_lists_share_messages_and_may_be_read_only():
     frozen = np.ones(5)
     frozen.flags.writeable = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import enum
+import functools
+import itertools
 import math
 import pickle
 import struct
@@ -234,6 +236,38 @@ def test_roots_that_differ_are_told_on_every_rank(async_op):
         assert call(2) == 2
 
     run_ranks(3, body)
+
+
+@pytest.mark.parametrize("root", ["a", None, 1.0, True, 2**70])
+def test_a_root_that_is_no_number_of_a_rank_is_told_to_the_others(root):
+    def body(comm):
+        if comm.rank == 1:
+            with pytest.raises(InvalidArgumentError, match=r"root must be a whole number in \[0, 2\), got"):
+                comm.broadcast_object(1, root)
+        else:
+            with pytest.raises(MismatchError, match="rank 1's broadcast_object #1 was refused: root must be"):
+                comm.broadcast_object(1, 0)
+
+    run_ranks(2, body)
+
+
+def test_errors_name_the_call_that_a_message_is_part_of():
+    calls = {
+        "split/subset": lambda comm: comm.split(0),
+        "broadcast_object": lambda comm: comm.broadcast_object(1),
+        "gather_objects": lambda comm: comm.gather_objects(1),
+        "max_rel_err": lambda comm: comm.all_reduce(np.ones(9, np.float32), max_rel_err=0.1),
+    }
+    names = list(calls)
+
+    def body(comm, pair):
+        with pytest.raises(MismatchError) as caught:
+            calls[pair[comm.rank]](comm)
+        return str(caught.value)
+
+    for pair in itertools.pairwise([*names, names[0]]):
+        for said in run_ranks(2, functools.partial(body, pair=pair)):
+            assert all(f"{name}'s all_" in said for name in pair)
 
 
 class Lost:

@@ -960,6 +960,10 @@ class Communicator:
         """
         What "auto" takes for a codec's seconds a byte; the same on every rank.
         """
+    def _set_part_of(self, call: str) -> None:
+        """
+        The calls from here on are parts of this one, "gather_objects" say; "": of none.
+        """
     def _settled_without_codec(
         self, x: typing.Any, codec: str, tells_error: bool
     ) -> typing.Any:

@@ -164,7 +164,8 @@ def _agree(
     dtype, count, *found = comm._norms(x, blocks, **how)
     said = f"max_rel_err={most!r} and codec {' or '.join(specs)}"
     mine = _digest(said)
-    summed = _summed(comm, np.concatenate([np.array(found) * scale, mine]), how["timeout"])
+    with comm._parts_of("max_rel_err"):
+        summed = _summed(comm, np.concatenate([np.array(found) * scale, mine]), how["timeout"])
     if (summed[-len(mine) :] != comm.world * mine).any():
         raise MismatchError(f"the ranks do not say the same: rank {comm.rank} of {comm.world} has {said}")
     norm, largest, *of_blocks = summed[: -len(mine)].tolist()

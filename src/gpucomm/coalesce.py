@@ -204,7 +204,7 @@ def _buffers(comm: Communicator) -> dict[Any, Any]:
 def run(
     comm: Communicator,
     collective: str,
-    xs: Sequence[Any],
+    xs: Sequence[Any] | None,
     *,
     out: Any = None,
     counts: Any = None,
@@ -216,7 +216,8 @@ def run(
     Args:
         comm: the communicator.
         collective: all_reduce, reduce, broadcast or all_gather.
-        xs: arrays of any shapes and dtypes, in the same order with the same counts on all ranks.
+        xs: arrays of any shapes and dtypes, in the same order with the same counts on all ranks; of
+            broadcast None will do on all ranks but the root.
         out: None, or the arrays that get the results, one for each of xs; of reduce on the root only.
         counts: must be None.
         error: must be None.
@@ -234,6 +235,12 @@ def run(
                 f"{name} is for one array, not for a list (rank {comm.rank} of {comm.world})"
             )
     is_root = how.get("root", -1) == comm.rank
+    if xs is None:  # of broadcast
+        if is_root:
+            raise InvalidArgumentError(
+                f"x must be a list of arrays on the root, got None (rank {comm.rank} of {comm.world})"
+            )
+        xs, out = out, None
     outs = _listed(comm, out) if collective != "reduce" or is_root else None
     reads, writes = _directions(collective, is_root, outs is not None)
     gathered: list[Any] = [None] * len(xs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,15 @@ class Communicator(_core.Communicator):
         told = error if place in text else type(error)(f"{text} ({place})")
         self._refuse(call, str(told))
         return told
+
+    @contextlib.contextmanager
+    def _parts_of(self, call: str) -> Iterator[None]:
+        """Collectives in the block belong to this one call, which the errors of other ranks then name."""
+        self._set_part_of(call)
+        try:
+            yield
+        finally:
+            self._set_part_of("")
 
     def split(self, color: int | None, key: int = 0) -> Communicator | NonMember:
         """Divides the ranks into groups, each with a communicator of its own; every rank must call it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,9 @@ def broadcast_object(
     comm: Communicator, obj: Any, root: int, pickle: bool, timeout: float | None, async_op: bool
 ) -> Any:
     """See `Communicator.broadcast_object`."""
+    if not isinstance(root, (int, np.integer)) or isinstance(root, bool) or not -(2**63) <= root < 2**63:
+        rule = f"root must be a whole number in [0, {comm.world}), got {root!r}"
+        raise comm._refused("broadcast_object", InvalidArgumentError(rule))
     message = _encoded(obj, pickle) if comm.rank == root else _NOTHING
     return _issue(comm, async_op, _broadcast, obj, message, root, pickle, timeout)
 
@@ -41,6 +45,21 @@ def _issue(comm: Communicator, async_op: bool, call: Callable[..., Any], *args: 
     return side_of(comm).start(call, *args) if async_op else call(comm, *args)
 
 
+def _parts_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Of a function of a communicator: that call's parts are all that it sends."""
+
+    def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def named(comm: Communicator, *args: Any) -> Any:
+            with comm._parts_of(name):
+                return call(comm, *args)
+
+        return named
+
+    return decorate
+
+
+@_parts_of("broadcast_object")
 def _broadcast(
     comm: Communicator, obj: Any, message: _Message, root: int, pickle: bool, timeout: float | None
 ) -> Any:
@@ -57,6 +76,7 @@ def _broadcast(
     return obj if mine else _decoded(comm, data.tobytes(), kind, root, pickle)
 
 
+@_parts_of("gather_objects")
 def _gather(
     comm: Communicator, message: _Message, root: int | None, pickle: bool, timeout: float | None
 ) -> list[Any] | None:

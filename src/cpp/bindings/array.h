@@ -24,6 +24,7 @@ class Array {
   size_t bytes() const { return count_ * size_of(dtype_); }
   Dtype dtype() const { return dtype_; }
   bool read_only() const { return read_only_; }
+  bool tensor() const { return tensor_; }  // torch's
   // Where it is, as DLPack numbers devices.
   dlpack::Device place() const { return place_; }
   bool on_host() const { return place_.type == dlpack::kCpu || place_.type == dlpack::kCudaHost; }
@@ -53,7 +54,7 @@ class Array {
   size_t count_ = 1;
   Dtype dtype_ = Dtype::float32;
   bool read_only_ = false;
-  bool tensor_ = false;          // torch's
+  bool tensor_ = false;
   void* told_stream_ = nullptr;  // by CUDA's array interface, of an array without the exchange table
   dlpack::Device place_{dlpack::kCpu, 0};
   const int64_t* extents_ = nullptr;  // the array's own

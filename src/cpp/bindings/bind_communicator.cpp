@@ -182,7 +182,7 @@ void bind_communicator(py::module_& m) {
           "broadcast",
           [](PyCommunicator& c, Object x, int root, Object out, Text algorithm, Segments segments,
              Maybe timeout, bool async_op, Handle stream) {
-            if (several(x))
+            if (several(x.is_none() ? out : x))
               return coalesced(c, "broadcast", x, "root"_a = root, "out"_a = out, "algorithm"_a = algorithm,
                                "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op,
                                "stream"_a = stream);
@@ -227,6 +227,8 @@ void bind_communicator(py::module_& m) {
           },
           "call"_a, "why"_a,
           "Tells the other ranks that this one does not make the next call, \"split\" say.")
+      .def("_set_part_of", &PyCommunicator::set_part_of, "call"_a,
+           "The calls from here on are parts of this one, \"gather_objects\" say; \"\": of none.")
       .def("close", &PyCommunicator::end,
            R"(Ends this rank's part; calls under way fail on every rank. Again: nothing.
 

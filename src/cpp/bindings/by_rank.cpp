@@ -10,6 +10,17 @@ namespace py = pybind11;
 
 namespace gpucomm {
 
+// x.new_empty(extents...)
+static py::object new_empty(py::handle x, const std::vector<int64_t>& extents) {
+  static PyObject* const name = PyUnicode_InternFromString("new_empty");
+  std::vector<py::object> sizes;
+  std::vector<PyObject*> arguments{x.ptr()};
+  for (const int64_t extent : extents) arguments.push_back(sizes.emplace_back(py::int_(extent)).ptr());
+  PyObject* const made = PyObject_VectorcallMethod(name, arguments.data(), arguments.size(), nullptr);
+  if (!made) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
 // A new array like x, but with `rows` in the first dimension; torch's, on a GPU, for use on a stream that was
 // given.
 py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t rows,
@@ -20,6 +31,7 @@ py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t row
   // The way through Python takes longer than a short message does.
   if (Py_IS_TYPE(x.ptr(), reinterpret_cast<PyTypeObject*>(py::detail::npy_api::get().PyArray_Type_)))
     return py::array(x.attr("dtype").cast<py::dtype>(), extents);
+  if (like.tensor() && like.on_host()) return new_empty(x, extents);
   if (like.place().type != dlpack::kCuda) stream.reset();
   return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)), stream);
 }

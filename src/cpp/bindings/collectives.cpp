@@ -86,6 +86,7 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
           .dtype = x.dtype(),
           .count = x.count(),
           .segments = options.segments.value_or(0),
+          .purpose = part_of_,
           .algorithm = std::string(options.algorithm),
           .on_device = !x.on_host(),
           .pack = options.pack};
@@ -206,6 +207,17 @@ py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_o
   check_not_forked();
   const Shape nothing{.purpose = Purpose::barrier, .algorithm = "one_shot"};  // of an all_reduce
   return begin(nothing, {}, py::none(), py::none(), {.async_op = async_op}, timeout(timeout_s));
+}
+
+void PyCommunicator::set_part_of(const std::string& call) {
+  const auto found = std::find(std::begin(kComposed), std::end(kComposed), call);
+  const auto index = static_cast<int>(kFirstComposed) + (found - std::begin(kComposed));
+  if (call.empty())
+    part_of_ = Purpose::call;
+  else if (found == std::end(kComposed))
+    fail(ErrorKind::invalid_argument, "no call is made of several by the name of '", call, "'");
+  else
+    part_of_ = static_cast<Purpose>(index);
 }
 
 void PyCommunicator::abort() {

@@ -76,6 +76,8 @@ class PyCommunicator {
   std::vector<Choice> predict(pybind11::object x, const std::optional<std::string>& codec, Maybe timeout_s);
   // What a reduce_scatter of x by "auto" takes in place of this codec, if that is settled; it counts as one.
   std::optional<Choice> settled_without_codec(pybind11::object x, const std::string& codec, bool tells_error);
+  // The calls from here on are parts of this one, "gather_objects" say; "": of none.
+  void set_part_of(const std::string& call);
   pybind11::object barrier(std::optional<double> timeout_s, bool async_op);
   void abort();
   std::vector<int> survivors(int round, double patience_s);
@@ -203,9 +205,10 @@ class PyCommunicator {
     std::shared_ptr<const Codec> smallest;  // where the largest magnitude counts: as if that were 0
   };
   Known& known_codec(const std::string& spec);
-  std::map<std::string, Known> codecs_;     // by spec: a call like the last has the same
-  Spare spare_;                             // of devices
-  std::vector<Kept> kept_;                  // arrays of asynchronous calls, until these are done
+  std::map<std::string, Known> codecs_;  // by spec: a call like the last has the same
+  Spare spare_;                          // of devices
+  std::vector<Kept> kept_;               // arrays of asynchronous calls, until these are done
+  Purpose part_of_ = Purpose::call;
   std::shared_ptr<const Shape> preparing_;  // the call that our own ones come before
 };
 

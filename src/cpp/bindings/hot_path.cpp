@@ -3,7 +3,7 @@
 #include <array>
 
 #include "bindings/bind.h"
-#include "bindings/collectives.h"
+#include "bindings/coalesced.h"
 #include "bindings/plain_values.h"
 
 namespace py = pybind11;
@@ -106,8 +106,9 @@ bool take_named(const Method& method, PyObject* name, PyObject* value, Call& cal
 
 bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObject* names, Call& call) {
   if (!method.x) return count == 0 && !names;
-  if (count < 1 || count > 2 || PyList_Check(args[0]) || PyTuple_Check(args[0])) return false;
+  if (count < 1 || count > 2) return false;
   call.x = py::reinterpret_borrow<py::object>(args[0]);
+  if (several(call.x)) return false;
   PyObject* second = method.root ? known().root : known().op;
   if (count == 2 && !take_named(method, second, args[1], call)) return false;
   for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i) {
@@ -115,7 +116,7 @@ bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObje
     const bool again = count == 2 && name == second;
     if (again || !take_named(method, name, args[count + i], call)) return false;
   }
-  return true;
+  return !(call.x.is_none() && several(call.out));
 }
 
 // Calls of this thread that go the usual way, which may make others.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -16,8 +17,23 @@
 namespace gpucomm {
 
 // What a call is for: the application's, a barrier, an agreement, on measured times or on how arrays of
-// devices travel, or what the ranks measure or agree on before one of the application's.
-enum class Purpose : uint8_t { call, barrier, agreement, way, preparation };
+// devices travel, what the ranks measure or agree on before one of the application's, or a part of one that
+// is made of several.
+enum class Purpose : uint8_t {
+  call,
+  barrier,
+  agreement,
+  way,
+  preparation,
+  split,  // or subset: the ranks tell each other which
+  broadcast_object,
+  gather_objects,
+  max_rel_err
+};
+// The names of the last ones, from the first of them on.
+inline constexpr Purpose kFirstComposed = Purpose::split;
+inline constexpr std::string_view kComposed[] = {"split/subset", "broadcast_object", "gather_objects",
+                                                 "max_rel_err"};
 
 // How ranks make calls on devices: as threads of one process, through arenas that processes of one machine
 // open, over NCCL, or through memory of the hosts.

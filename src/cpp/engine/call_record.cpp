@@ -64,8 +64,10 @@ std::string describe(const CallRecord& r) {
   if (purpose == Purpose::way) return concat("agreement #", r.sequence, " on how arrays on a device travel");
   const auto collective = static_cast<Collective>(r.collective);
   const bool prepares = purpose == Purpose::preparation;
-  std::string text =
-      concat(prepares ? "the preparation of " : "", name_of(collective), " #", r.sequence, " (");
+  std::string text = prepares ? "the preparation of " : "";
+  if (purpose >= kFirstComposed)
+    text = concat(kComposed[r.purpose - static_cast<int>(kFirstComposed)], "'s ");
+  text += concat(name_of(collective), " #", r.sequence, " (");
   if (reduces(collective)) text += concat(name_of(static_cast<Op>(r.op)), " of ");
   const bool unknown = collective == Collective::all_to_all && r.counts;
   text += unknown ? "uneven" : std::to_string(r.count);

@@ -62,7 +62,8 @@ def _divide(
     token = secrets.randbits(62)
     context = comm._fabric.next_context if comm._fabric else 0
     mine = np.array([_APART if color is None else color, key, token, context, _digest(asked)], np.int64)
-    table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, len(mine))
+    with comm._parts_of("split/subset"):
+        table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, len(mine))
     if len(set(table[:, 4].tolist())) > 1:
         raise MismatchError(_unlike(comm, asked))
     made: Communicator | NonMember = NonMember(comm.rank, comm.world, asked or ())
