@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -98,6 +99,16 @@ def test_sums_beyond_16_bits_travel_as_they_are(codec: str | None, world: int) -
     given = [torch.full([5000], 40000.0, dtype=torch.float16)] * world
     for found in in_16_bits(world, given, 0.1, codec=codec):
         assert found.codec is None and bool(found.result.isinf().all())
+        assert found.bound == found.error == math.inf
+
+
+@pytest.mark.parametrize(("value", "bound"), [(3e38, math.inf), (1e38, 1e-6)])
+def test_a_sum_that_may_leave_the_dtype_is_promised_nothing(value: float, bound: float) -> None:
+    """Of a mean too, whose result would fit: not every algorithm sums in more bits."""
+    x = np.full(1000, value, np.float32)
+    for found in run_ranks(3, lambda comm: comm.all_reduce(x.copy(), "mean", max_rel_err=1e-9)):
+        assert found.codec is None and found.error <= found.bound <= bound
+        assert (found.bound == math.inf) == (bound == math.inf)
 
 
 def test_alone_nothing_is_lost() -> None:

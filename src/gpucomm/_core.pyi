@@ -872,6 +872,10 @@ class Communicator:
         ] = [],
         began: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
+    def _agreement_time(self) -> float:
+        """
+        Seconds that the ranks take to agree on one number, by the model; 0: the links are not known.
+        """
     def _keep(
         self, round: typing.SupportsInt | typing.SupportsIndex, proposal: bool
     ) -> bool:

@@ -25,6 +25,7 @@ _MANTISSAS = (1.0, 1.0 + 2**-23, 1.25, 1.5, 1.75, 2.0 - 2**-23)
 # What storing a partial sum rounds, relative to it, and half of the least number above 0, which a product or
 # quotient may be off by.
 ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127}
 _LEAST = {"float32": 2.0**-150, "float16": 2.0**-25, "bfloat16": 2.0**-134}
 _SUMS = ("sum", "mean", "premul_sum")
 
@@ -41,7 +42,8 @@ class Bounded:
         codec: the spec of the codec that was taken; None: elements travelled as they are.
         algorithm: what carried it.
         bound: what the error cannot exceed, known before anything was sent. Above what was asked for only
-            where elements travelled as they are, and adding up alone may round more.
+            where elements travelled as they are, and adding up alone may round more; inf where a sum, of a
+            mean too, may leave the dtype.
         error: what it is at most, from what the ranks' encodings lost.
         bytes_sent: by this rank, in all calls that this took.
     """
@@ -121,8 +123,7 @@ def all_reduce(
     with _core.Meter() as meter:
         sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, max_rel_err, how)
         codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
-        choices = _choices(comm, x, max_rel_err, codecs, sizes, timeout)
-        choice = min(choices, key=lambda choice: choice.cost)
+        choice = _cheapest(comm, x, max_rel_err, codecs, sizes, timeout)
         lost = choice.bound
         if choice.codec is None:
             comm.all_reduce(x, op, out=out, scale=scale, **how)
@@ -202,25 +203,36 @@ def _codecs(
                 yield codec.agreed(sizes.largest, world) if codec.traits["needs_maximum"] else codec
 
 
-def _choices(
+@lru_cache
+def _bounded_algorithms() -> frozenset[str]:
+    """Those whose encodings are counted, once each."""
+    return frozenset(n for n, about in _core.algorithms().items() if about["coded"] and not about["repeats"])
+
+
+def _cheapest(
     comm: Communicator,
     x: Any,
     most: float,
     codecs: Sequence[_core.Codec],
     sizes: _Sizes,
     timeout: float | None,
-) -> Iterator[_Choice]:
-    """What keeps to the bound, the same on every rank: sending elements as they are always does."""
-    dense = comm._predict(x, None, timeout) if codecs else []
-    least = min((cost for *_, cost in dense), default=0.0)
-    yield _Choice(least, None, "auto", 0, _folding(sizes))
-    for codec in codecs:
-        for algorithm, segments, cost in comm._predict(x, codec.spec, timeout):
-            about = _core.algorithms()[algorithm]
-            if about["coded"] and not about["repeats"]:
-                bound = _bound(codec, algorithm, comm.world, sizes)
-                if bound <= most:
-                    yield _Choice(cost, codec.spec, algorithm, segments, bound)
+) -> _Choice:
+    """Of what keeps to the bound, the same on every rank: sending elements as they are always does."""
+    if not codecs:
+        return _Choice(0.0, None, "auto", 0, _folding(sizes))
+    least = min(cost for *_, cost in comm._predict(x, None, timeout))
+    telling = comm._agreement_time()  # what was lost
+    coded = [
+        (cost, codec, algorithm, segments)
+        for codec in codecs
+        for algorithm, segments, cost in comm._predict(x, codec.spec, timeout)
+        if cost + telling < least and algorithm in _bounded_algorithms()
+    ]
+    for cost, codec, algorithm, segments in sorted(coded, key=lambda choice: choice[0]):
+        bound = _bound(codec, algorithm, comm.world, sizes)
+        if bound <= most:
+            return _Choice(cost, codec.spec, algorithm, segments, bound)
+    return _Choice(least, None, "auto", 0, _folding(sizes))
 
 
 def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> float:
@@ -255,6 +267,12 @@ def _folding(sizes: _Sizes) -> float:
     if not sizes.folds or not sizes.norm:
         return 0.0
     least = sizes.folds * _LEAST[sizes.dtype] * math.sqrt(sizes.count) / sizes.norm
+    # A sum, of a mean too, may leave the dtype: then nothing is promised.
+    if (
+        sizes.largest * (1 + sizes.rounding) * (1 + ROUNDING[sizes.dtype]) ** sizes.folds
+        > _LARGEST[sizes.dtype]
+    ):
+        return math.inf
     return math.expm1(sizes.folds * math.log1p(ROUNDING[sizes.dtype])) + least
 
 

@@ -89,6 +89,9 @@ void bind_communicator(py::module_& m) {
           "device, "
           "bytes), the\nsame on all ranks.")
       .def(
+          "_agreement_time", [](PyCommunicator& c) { return c.core().agreement_time(); },
+          "Seconds that the ranks take to agree on one number, by the model; 0: the links are not known.")
+      .def(
           "_settled_without_codec",
           [](PyCommunicator& c, Object x, const std::string& codec, bool tells_error) -> py::object {
             const auto taken = c.settled_without_codec(x, codec, tells_error);

@@ -144,6 +144,11 @@ class Communicator : public Drivable {
     std::lock_guard lock(mutex_);
     return programs_.candidates(wish);
   }
+  // As of Programs; 0: the links are not known.
+  double agreement_time() {
+    std::lock_guard lock(mutex_);
+    return links_known_ ? programs_.agreement_time() : 0;
+  }
   bool refuses_coding(const Shape& wish) {
     std::lock_guard lock(mutex_);
     return programs_.refuses_coding(wish);

@@ -39,6 +39,8 @@ class Programs {
   // Whether the model says that a call with a codec, after a small one to agree on it, is slower than
   // without.
   bool refuses_coding(const Shape& wish);
+  // Seconds that the ranks take to agree on one number, by the model.
+  double agreement_time();
   // The candidate that a call takes which names a codec, where that one does without it and nothing is tried:
   // its caller may make that call in its place. This counts as the call then.
   std::optional<Choice> settled_without_codec(const Shape& wish);
@@ -65,7 +67,6 @@ class Programs {
   double coded_counts(const Shape& wish) const;
   std::shared_ptr<const Program> compiled(Shape shape);
   std::shared_ptr<const Program> made(const Shape& wish, const Tuning* tuning, int place);
-  double agreement_time();
   std::optional<bool> replayed_refusal(const Shape& wish) const;
 
   std::vector<int> nodes_;

@@ -51,7 +51,7 @@ class ProcessGroup(Collectives):
         super().__init__(seat.rank, seat.world)
         store = own_store(store, seat.world)
         self._choices = options.choices
-        self._comm = communicator_of(seat, store)
+        self._comm = communicator_of(seat, store, options.text)
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
         patience = timedelta(seconds=seat.timeout_s)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError
+from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
 from gpucomm.launch.c10d import open_c10d
 from gpucomm.launch.environment import Ranks, asked_links, numbered, parse_nodes
@@ -61,7 +61,7 @@ def own_store(store: Any, world: int) -> Any:
     return dist.PrefixStore(f"gpucomm {(came - 1) // world}", store)
 
 
-def communicator_of(seat: Seat, store: Any) -> Communicator:
+def communicator_of(seat: Seat, store: Any, options: str) -> Communicator:
     """Makes the communicator of a group; every member calls it.
 
     Members on one node share memory; else a Gloo group of its own connects the nodes. GPUCOMM_LINKS,
@@ -71,9 +71,11 @@ def communicator_of(seat: Seat, store: Any) -> Communicator:
     Args:
         seat: who this process is.
         store: of this group alone.
+        options: how its collectives travel, which all members must say alike.
 
     Raises:
         InvalidArgumentError: a variable is broken, or asks for what these ranks cannot have.
+        MismatchError: the members do not say the same options; on all of them.
         Error: as `gpucomm.init`.
     """
     transport = os.environ.get("GPUCOMM_TRANSPORT", "")
@@ -84,8 +86,9 @@ def communicator_of(seat: Seat, store: Any) -> Communicator:
         )
     told = parse_nodes(os.environ.get("GPUCOMM_NODES", ""), seat.total)
     links = asked_links(os.environ, seat.total, told)
-    table = _exchange(seat, store, [str(fabric.node_key()), secrets.token_hex(16)])
-    found = numbered([node for node, _ in table])
+    table = _exchange(seat, store, [str(fabric.node_key()), secrets.token_hex(16), options])
+    _check_alike(seat, [said for *_, said in table])
+    found = numbered([node for node, *_ in table])
     nodes = numbered([told[member] for member in seat.members]) if told else []
     ranks = Ranks(seat.rank, seat.world, seat.rank, seat.world, table[0][1], "store", links)
     if seat.world > 1 and (transport == "c10d" or (not transport and max(found) > 0)):
@@ -121,6 +124,15 @@ def _between_nodes(seat: Seat, ranks: Ranks, nodes: list[int], store: Any) -> Co
     except BaseException:
         over.close()
         raise
+
+
+def _check_alike(seat: Seat, said: list[str]) -> None:
+    for rank, options in enumerate(said):
+        if options != said[0]:
+            raise MismatchError(
+                f"the ranks of a process group do not give the same options: rank 0 {said[0]},"
+                f" rank {rank} {options} (rank {seat.rank} of {seat.world})"
+            )
 
 
 def _exchange(seat: Seat, store: Any, mine: list[str]) -> list[list[str]]:

@@ -78,6 +78,12 @@ class Options(Backend.Options):
         for name, choice in self.choices.items():
             _check(name, choice)
 
+    @property
+    def text(self) -> str:
+        """What they choose, the same for the same options."""
+        given = {name: dict(sorted(choice.items())) for name, choice in self.choices.items() if choice}
+        return ", ".join(f"{name}={choice!r}" for name, choice in given.items()) or "none"
+
 
 def _check(collective: str, choice: Choice) -> None:
     if unknown := sorted(set(choice) - _KEYS[collective]):
