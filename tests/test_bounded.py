@@ -232,6 +232,8 @@ def test_what_does_not_fit_is_refused(sentence: str, how: dict[str, Any]) -> Non
             comm.all_reduce(np.ones(10, np.float32), **{"max_rel_err": 0.1, **how})
         with pytest.raises(UnsupportedTypeError, match="got int32"):
             comm.all_reduce(np.ones(10, np.int32), max_rel_err=0.1)
+        with pytest.raises(InvalidArgumentError, match="for one array, not for a list"):
+            comm.all_reduce([np.ones(10, np.float32)], max_rel_err=0.1)
 
     run_ranks(2, body)
 

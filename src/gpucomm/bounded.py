@@ -118,6 +118,10 @@ def all_reduce(
         Error: as `Communicator.all_reduce`.
     """
     _check(comm, max_rel_err, op, others)
+    if isinstance(x, (list, tuple)):
+        raise InvalidArgumentError(
+            f"max_rel_err is for one array, not for a list (rank {comm.rank} of {comm.world})"
+        )
     specs = _registered() if codec is None else (_core.Codec(codec).spec,)
     how: dict[str, Any] = {"timeout": timeout, "stream": stream}
     with _core.Meter() as meter:
