@@ -147,7 +147,7 @@ def test_what_a_codec_may_lose_is_said_where_one_is_taken(capsys):
     for algorithm, said in (("coded_ring", True), ("ring", False)):
         assert cli.main(["plan", "all_reduce", "--algorithm", algorithm, "--world", "8"]) == 0
         out = capsys.readouterr().out
-        assert ("error is at most 8 times the codec's bound of the largest partial sum as it is sent" in out) == said
+        assert ("at most 8 times the codec's bound of the largest partial sum as it is sent" in out) == said
         assert ("the times are those without a codec" in out) == said
 
 

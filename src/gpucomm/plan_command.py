@@ -131,8 +131,8 @@ def _verdict(findings: _core.Verified, codec: str | None) -> str:
     sent, errors = ", ".join(str(pieces) for pieces in findings.sent), findings.encode_errors
     of = f"with {codec}" if codec else "with a codec that does not add coded pieces"
     bound = (
-        f"\n{of}, an element's error is at most {errors} times the codec's bound of the largest partial sum as"
-        " it is sent, with the errors that are in it"
+        f"\n{of}, an element's error is at most {errors} times the codec's bound of the largest partial sum"
+        " as it is sent, with the errors that are in it"
         + ("" if codec else "; the times are those without a codec")
     )
     return (
