@@ -100,9 +100,9 @@ def groups(comm):
     if half.all_gather(np.array([comm.rank])).tolist() != members:
         wrong.append("split")
     some = comm.subset([2, 0])
-    if (some is not None) != (comm.rank in (0, 2)):
+    if bool(some) != (comm.rank in (0, 2)):
         wrong.append("who is in the subset")
-    if some is not None and some.all_gather(np.array([comm.rank])).tolist() != [2, 0]:
+    if some and some.all_gather(np.array([comm.rank])).tolist() != [2, 0]:
         wrong.append("subset")
     known = half.all_gather(np.array([half._identity], np.uint64))
     if len(set(known.tolist())) != 1 or half._identity in (0, comm._identity):
