@@ -20,6 +20,14 @@ __all__ = ["Communicator", "Work"]
 Work = _core.Work
 
 
+def is_whole(number: Any) -> bool:
+    """Whether it is a whole number of 64 bits, Python's or NumPy's."""
+    import numpy as np
+
+    whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
+    return whole and -(2**63) <= number < 2**63
+
+
 class Communicator(_core.Communicator):
     """The ranks of a job and their collectives; made by `gpucomm.init` or `gpucomm.local`.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpucomm.comm import is_whole
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.object_work import side_of
 from gpucomm.objects import decode, encode
@@ -27,7 +28,7 @@ def broadcast_object(
     comm: Communicator, obj: Any, root: int, pickle: bool, timeout: float | None, async_op: bool
 ) -> Any:
     """See `Communicator.broadcast_object`."""
-    if not isinstance(root, (int, np.integer)) or isinstance(root, bool) or not -(2**63) <= root < 2**63:
+    if not is_whole(root):
         rule = f"root must be a whole number in [0, {comm.world}), got {root!r}"
         raise comm._refused("broadcast_object", InvalidArgumentError(rule))
     message = _encoded(obj, pickle) if comm.rank == root else _NOTHING

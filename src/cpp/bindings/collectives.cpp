@@ -210,14 +210,8 @@ py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_o
 }
 
 void PyCommunicator::set_part_of(const std::string& call) {
-  const auto found = std::find(std::begin(kComposed), std::end(kComposed), call);
-  const auto index = static_cast<int>(kFirstComposed) + (found - std::begin(kComposed));
-  if (call.empty())
-    part_of_ = Purpose::call;
-  else if (found == std::end(kComposed))
-    fail(ErrorKind::invalid_argument, "no call is made of several by the name of '", call, "'");
-  else
-    part_of_ = static_cast<Purpose>(index);
+  const auto first = static_cast<int>(kFirstComposed);
+  part_of_ = call.empty() ? Purpose::call : static_cast<Purpose>(first + parse<int>("call", call, kComposed));
 }
 
 void PyCommunicator::abort() {

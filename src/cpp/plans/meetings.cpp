@@ -11,8 +11,6 @@ namespace {
 using Pair = std::pair<int, int>;  // from, to
 using Steps = std::map<Pair, std::vector<int>>;
 
-bool coded(const Place& p) { return p.space == Space::coded; }
-
 // Of all_to_all the ends count differently: by receiver and by sender. The results tell what came.
 bool fit(const Step& out, const Step& in, Collective collective) {
   const bool same = out.piece == in.piece || collective == Collective::all_to_all;

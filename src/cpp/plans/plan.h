@@ -73,6 +73,7 @@ struct Place {
   int base = -1;  // the piece at the slot's start; -1: the step's own first piece
   bool operator==(const Place&) const = default;
 };
+inline bool coded(const Place& place) { return place.space == Space::coded; }
 
 struct Step {
   StepKind kind = StepKind::copy;

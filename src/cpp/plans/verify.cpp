@@ -69,8 +69,6 @@ class Machine {
   }
 
  private:
-  static bool coded(const Place& p) { return p.space == Space::coded; }
-
   void fill_inputs() {
     for (int r = 0; r < world_; ++r)
       for (int piece = 0; piece < plans_[r].pieces(); ++piece) {

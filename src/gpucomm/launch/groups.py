@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.comm import Communicator
+from gpucomm.comm import Communicator, is_whole
 from gpucomm.errors import InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
 from gpucomm.launch.environment import Ranks
@@ -30,10 +30,10 @@ _lock = threading.Lock()
 
 def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator | NonMember:
     """See `Communicator.split`."""
-    if color is not None and not (_fits(color) and color >= 0):
+    if color is not None and not (is_whole(color) and color >= 0):
         rule = f"color must be a whole number from 0 to 2^63 - 1, or None, got {color!r}"
         raise comm._refused("split", InvalidArgumentError(rule))
-    if not _fits(key):
+    if not is_whole(key):
         rule = f"key must be a whole number of 64 bits, got {key!r}"
         raise comm._refused("split", InvalidArgumentError(rule))
     return _divide(comm, color, key, None)
@@ -42,17 +42,12 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
 def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | NonMember:
     """See `Communicator.subset`."""
     members = list(ranks) if isinstance(ranks, Iterable) else []
-    known = all(_fits(rank) and 0 <= rank < comm.world for rank in members)
+    known = all(is_whole(rank) and 0 <= rank < comm.world for rank in members)
     if not members or not known or len(set(members)) != len(members):
         rule = f"ranks must be distinct and in [0, {comm.world}), at least one, got {ranks!r}"
         raise comm._refused("subset", InvalidArgumentError(rule))
     inside = comm.rank in members
     return _divide(comm, 0 if inside else None, members.index(comm.rank) if inside else 0, members)
-
-
-def _fits(number: Any) -> bool:
-    whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
-    return whole and -(2**63) <= number < 2**63
 
 
 def _divide(

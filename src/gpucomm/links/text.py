@@ -68,7 +68,7 @@ def parse_rate(text: str, rate: str) -> float:
 
 
 def parse_change(text: str, kind: str, setting: str) -> Change | None:
-    """The change of "rank2=100Mbit", "5s=1Gbit", "5s:rank2=100Mbit" or "5s:latency=2ms"; None: no such.
+    """The change of "rank2=1Gbit", "5s:rank2=1Gbit" or "5s:latency=2ms"; None: it is another setting.
 
     Args:
         text: the description that it is from.
