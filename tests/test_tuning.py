@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ranks import outcomes_of, run_ranks
 
-from gpucomm import Communicator, _core, local
+from gpucomm import Communicator, _core, init, local
 from gpucomm.errors import InvalidArgumentError, MismatchError
 from gpucomm.links import parse_emulated
 
@@ -84,6 +84,12 @@ def test_every_candidate_is_tried_and_the_agreement_is_in_the_flight_log() -> No
     agreements = [call for call in run_ranks(WORLD, learnt)[0][2] if call.startswith("agreement #")]
     assert agreements
     assert agreements[0].endswith("on measured times")
+
+
+@pytest.mark.parametrize("rows", ["log", 5, [5], None])
+def test_what_is_no_log_is_refused(rows: Any) -> None:
+    with init() as alone, pytest.raises(InvalidArgumentError, match=r"comm.tuning\(\).*rank 0 of 1"):
+        alone.replay(rows)
 
 
 def test_what_another_run_learnt_is_replayed_call_by_call() -> None:

@@ -1294,7 +1294,7 @@ class Communicator:
         Raises:
             As all_gather.
         """
-    def replay(self, rows: list) -> None:
+    def replay(self, rows: typing.Any) -> None:
         """
         Lets algorithm="auto" decide as another run did, by the times that its ranks agreed on.
 

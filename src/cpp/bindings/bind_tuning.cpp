@@ -49,7 +49,10 @@ std::pair<Kind, Programs::Learnt> learnt_of(const py::handle& row) {
       std::move(what)};
 }
 
-std::map<Kind, Programs::Learnt> learnt_of(const py::list& rows) {
+std::map<Kind, Programs::Learnt> all_learnt_of(const py::object& rows) {
+  if (!py::isinstance<py::iterable>(rows))
+    fail(ErrorKind::invalid_argument, "rows must be what comm.tuning() returned, got ",
+         std::string(py::repr(rows)));
   std::map<Kind, Programs::Learnt> learnt;
   const auto damaged = [](const py::handle& row, const char* why) {
     fail(ErrorKind::invalid_argument, "this is no row of comm.tuning(): ", std::string(py::repr(row)), " (",
@@ -84,7 +87,10 @@ Returns:
     rule of thumb says, "staged", "attached"). `coded_counts`: times that what loses bits must be faster than
     what does not.)")
       .def(
-          "replay", [](PyCommunicator& c, const py::list& rows) { c.core().replay(learnt_of(rows)); },
+          "replay",
+          [](PyCommunicator& c, const py::object& rows) {
+            c.core().replay(c.located([&] { return all_learnt_of(rows); }));
+          },
           "rows"_a,
           R"(Lets algorithm="auto" decide as another run did, by the times that its ranks agreed on.
 

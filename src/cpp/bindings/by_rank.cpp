@@ -91,9 +91,9 @@ py::object PyCommunicator::reduce_scatter(py::object x, Text op, py::object out,
   check_has_codec(options);
   if (scale || !options.error.is_none()) check_call(call, x, out, options);
   Arrays arrays{in.data(), to.data()};
-  py::object own_x = contribution(x, in, scale, arrays);
+  multiply_apart(in, scale, arrays);
   call.in_place = call.in_place && !scale;
-  return issue(call, arrays, own_x, out, options);
+  return issue(call, arrays, x, out, options);
 }
 
 py::object PyCommunicator::scatter(py::object x, int root, py::object out, const Options& options) {

@@ -129,10 +129,23 @@ void PyCommunicator::run(const Shape& shape, const Arrays& arrays, Seconds limit
 py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::object x, py::object result,
                                  const Options& options, Seconds limit) {
   release_done();
+  const bool split =
+      shape.op == Op::premul_sum && !shape.on_device && shape.collective != Collective::all_reduce;
+  std::vector<PartCall> parts;
+  if (split) parts = in_parts(shape, arrays, core_->world());
   if (!options.async_op) {
-    run(shape, arrays, limit);
+    split ? run_parts(parts, limit) : run(shape, arrays, limit);
     return result;
   }
+  if (!split) parts.push_back({shape, arrays});
+  std::vector<std::shared_ptr<Pending>> works;
+  for (const PartCall& part : parts) works.push_back(start(part, x, result, options, limit));
+  return py::cast(PyWork(core_, *core_, std::move(works), std::move(result)));
+}
+
+std::shared_ptr<Work> PyCommunicator::start(const PartCall& call, const py::object& x,
+                                            const py::object& result, const Options& options, Seconds limit) {
+  const auto& [shape, arrays] = call;
   std::shared_ptr<Work> work;
   {
     py::gil_scoped_release released;
@@ -141,8 +154,8 @@ py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::o
   if (!shape.on_device)
     now_in_flight(work, name_of(shape.collective).data(), x, written_by(shape, arrays, result),
                   options.error);
-  kept_.push_back({work, std::move(x), result, options.error});
-  return py::cast(PyWork(core_, *core_, {std::move(work)}, std::move(result)));
+  kept_.push_back({work, x, result, options.error});
+  return work;
 }
 
 void PyCommunicator::release_done() {
@@ -199,8 +212,8 @@ py::object PyCommunicator::reduce(py::object x, int root, Text op, py::object ou
   if (core_->rank() == root) return fold(call, x, in, out, scale, options);
   call.in_place = false;  // x is only read here
   Arrays arrays{in.data(), nullptr};
-  py::object own = contribution(x, in, scale, arrays);
-  return issue(call, arrays, own, x, options);
+  multiply_apart(in, scale, arrays);
+  return issue(call, arrays, x, x, options);
 }
 
 py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_op) {

@@ -16,6 +16,7 @@
 #include "bindings/work.h"
 #include "engine/choose.h"
 #include "engine/communicator.h"
+#include "engine/in_parts.h"
 #include "engine/spare.h"
 
 namespace gpucomm {
@@ -135,6 +136,9 @@ class PyCommunicator {
                          const Options& options);
   pybind11::handle written_by(const Shape& shape, const Arrays& arrays, const pybind11::object& result) const;
   void run(const Shape& shape, const Arrays& arrays, Seconds limit);
+  void run_parts(const std::vector<PartCall>& parts, Seconds limit);
+  std::shared_ptr<Work> start(const PartCall& call, const pybind11::object& x, const pybind11::object& result,
+                              const Options& options, Seconds limit);
   pybind11::object begin(const Shape& shape, const Arrays& arrays, pybind11::object x,
                          pybind11::object result, const Options& options, Seconds limit);
   pybind11::object issue_on_device(Shape& shape, Arrays arrays, const Array& where, pybind11::object x,
@@ -161,7 +165,7 @@ class PyCommunicator {
   Op reducing(const Array& x, Text name, Factor scale) const;
   void copy(const Array& x, const Array& out, const Options& options) const;
   void multiply(const Array& x, const Array& target, Factor factor, const Options& options) const;
-  pybind11::object contribution(pybind11::object x, const Array& in, Factor scale, Arrays& arrays) const;
+  void multiply_apart(const Array& in, Factor scale, Arrays& arrays) const;
   pybind11::object fold(Shape& call, pybind11::object x, const Array& in, pybind11::object out, Factor scale,
                         const Options& options);
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,

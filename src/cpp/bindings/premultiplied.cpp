@@ -20,20 +20,21 @@ void PyCommunicator::multiply(const Array& x, const Array& target, Factor factor
   scale(x.dtype(), target.data(), x.data(), x.count(), *factor);
 }
 
-// What this rank contributes where x must be left as it is: sets the call's input, returns what holds it.
-py::object PyCommunicator::contribution(py::object x, const Array& in, Factor factor, Arrays& arrays) const {
-  if (!factor) return x;
-  if (!in.on_host()) {
+// What this rank contributes where x must be left as it is.
+void PyCommunicator::multiply_apart(const Array& in, Factor factor, Arrays& arrays) const {
+  if (!factor) return;
+  if (in.on_host())
+    arrays.factor = factor;  // and begin() makes the call in parts
+  else
     arrays.staging = std::make_shared<Staging>(
-        Staging{in.dtype(), in.bytes(), {{in.data(), 0, in.bytes()}}, {}, factor, 0, {}});
-    return x;
-  }
-  py::object copy = allocate(x, in, in.shape().empty() ? 1 : in.shape()[0]);
-  const Array target(copy, "x");
-  arrays.input = target.data();
-  py::gil_scoped_release released;
-  scale(in.dtype(), target.data(), in.data(), in.count(), *factor);
-  return copy;
+        Staging{in.dtype(), in.bytes(), {{in.data(), 0, in.bytes()}}, {}, factor, 0, {}, {}});
+}
+
+// One after another, within one timeout.
+void PyCommunicator::run_parts(const std::vector<PartCall>& parts, Seconds limit) {
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+  for (const auto& [shape, arrays] : parts)
+    run(shape, arrays, std::max(Seconds(1e-3), Seconds(end - Clock::now())));
 }
 
 }  // namespace gpucomm

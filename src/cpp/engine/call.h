@@ -58,7 +58,8 @@ struct Shape {
   bool on_device = false;              // arrays are in a device's memory: the call is enqueued on streams
   DeviceWay way = DeviceWay::threads;  // ... and travel so
   PrivateWay private_way = PrivateWay::rule;
-  uint64_t pack = 0;  // a digest of the arrays that are packed into this message; 0: one array
+  size_t part_of = 0;  // elements of the call that this is a part of, as others are; 0: of none
+  uint64_t pack = 0;  // a digest of the arrays that are packed into this message, or of the counts of part_of
   std::shared_ptr<const Shape> before;  // of a preparation: the application's call
   bool operator==(const Shape&) const = default;
 };
@@ -76,6 +77,7 @@ inline bool adds_coded(const Shape& shape) { return shape.codec && shape.codec->
 // What uneven counts and packs add to a key of shapes.
 inline std::string key_of_counts(const Shape& shape) {
   std::string key = shape.pack ? ' ' + std::to_string(shape.pack) : "";
+  if (shape.part_of) key += " of " + std::to_string(shape.part_of);
   for (const auto* counts : {&shape.counts, &shape.out_counts})
     for (size_t n : *counts) key += ' ' + std::to_string(n);
   return key;
@@ -102,7 +104,7 @@ struct Arrays {
   uint64_t capture = 0;                    // Device::capture_of the stream, at the call
   bool stream_waits = true;                // else the rank lets it wait later
   std::shared_ptr<const Staging> staging;  // null: the arrays travel as they are
-  // In place: what the input is multiplied by first, once all ranks have made this very call.
+  // What the input is multiplied by first: in place once all ranks have made this very call, else in_parts().
   std::optional<double> factor;
 };
 

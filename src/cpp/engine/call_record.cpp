@@ -22,7 +22,7 @@ CallRecord make_record(const Shape& shape) {
     record.purpose = static_cast<uint16_t>(Purpose::preparation);
     return record;
   }
-  record.count = shape.out_counts.empty() ? shape.count : 0;
+  record.count = shape.part_of ? shape.part_of : shape.out_counts.empty() ? shape.count : 0;
   record.counts = digest_of_counts(shape);
   record.root = shape.root, record.segments = shape.segments;
   record.collective = static_cast<uint8_t>(shape.collective);

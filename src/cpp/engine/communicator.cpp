@@ -8,6 +8,7 @@
 
 #include "engine/device_steps.h"
 #include "engine/progress.h"
+#include "engine/staging.h"
 #include "reduce/scale.h"
 
 namespace gpucomm {
@@ -141,6 +142,8 @@ bool Communicator::advance_front() {
     fate_.check_read_in_place(*transport_);
     if (work.program->only_sends) check_unheard(work);
     transport_->complete(work.sequence);
+    if (work.arrays.staging && !work.arrays.device)
+      stage_out_on_host(*work.program, work.arrays, scratch_.get());
     if (work.tuning) learn(work);
     count(work);
     finish_front({});
@@ -202,8 +205,12 @@ void Communicator::begin(Work& work) {
   work.started = true;
   if (work.meter) work.sent_before = transport_->counters().bytes_sent;
   if (work.arrays.device) return begin_on_device(work);
-  grow_scratch(work.program->scratch_bytes);
+  grow_scratch(scratch_of(*work.program, work.arrays));
   if (work.turn.round) work.begun = Clock::now();
+  if (work.arrays.staging) {
+    stage_in_on_host(*work.program, work.arrays, scratch_.get());
+    work.arrays = staged_arrays(*work.program, work.arrays, scratch_.get());
+  }
   work.execution.start(*work.program, *transport_, work.arrays, scratch_.get(), work.sequence);
   const Shape& shape = work.program->shape;
   // Of reduce_scatter no rank works in place.

@@ -1,6 +1,9 @@
 #include "engine/staging.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "reduce/scale.h"
 
 namespace gpucomm {
 namespace {
@@ -54,6 +57,7 @@ Arrays staged_arrays(const Program& program, const Arrays& arrays, std::byte* sc
   Arrays staged = arrays;
   if (staging.input) staged.input = begin + *staging.input;
   if (staging.output) staged.output = begin + *staging.output;
+  if (staging.error) staged.error = begin + *staging.error;
   return staged;
 }
 
@@ -86,6 +90,18 @@ void stage_out(const Program& program, const Arrays& arrays, std::byte* scratch,
   for (const Staging::Copy& copy : arrays.staging->out)
     if (copy.bytes)
       arrays.device->copy(copy.array, scratch + begin_of(program) + copy.offset, copy.bytes, stream);
+}
+
+void stage_in_on_host(const Program& program, const Arrays& arrays, std::byte* scratch) {
+  const Staging& staging = *arrays.staging;
+  for (const auto& [array, offset, bytes] : staging.in)
+    scale(staging.dtype, scratch + begin_of(program) + offset, array, bytes / size_of(staging.dtype),
+          staging.factor.value());
+}
+
+void stage_out_on_host(const Program& program, const Arrays& arrays, std::byte* scratch) {
+  for (const auto& [array, offset, bytes] : arrays.staging->out)
+    if (bytes) std::memcpy(array, scratch + begin_of(program) + offset, bytes);
 }
 
 }  // namespace gpucomm

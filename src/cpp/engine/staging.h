@@ -1,6 +1,6 @@
-// What a device does around a call with arrays that do not travel as they are: contributions times a factor,
-// and several arrays in one message. Both lie behind the program's scratch, which the communicator keeps; and
-// behind them what a piece became, where it is measured what its encoding loses.
+// What is done around a call with arrays that do not travel as they are: contributions times a factor, and,
+// on devices, several arrays in one message. Both lie behind the program's scratch, which the communicator
+// keeps; and behind them what a piece became, where it is measured what its encoding loses.
 #pragma once
 #include <optional>
 #include <vector>
@@ -18,8 +18,8 @@ struct Staging {
   size_t bytes = 0;
   std::vector<Copy> in, out;     // before the call, and after it
   std::optional<double> factor;  // of what comes in
-  // Where the call's input and output begin; none: the array of the caller's.
-  std::optional<size_t> input, output;
+  // Where the call's input, output and error begin; none: the array of the caller's.
+  std::optional<size_t> input, output, error;
 };
 
 // Whether there is anything to do.
@@ -37,5 +37,8 @@ void clear(Device& device, std::byte* memory, size_t bytes, Stream stream);
 // Enqueued before the call, and after it. Before: the error is zeros.
 void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream);
 void stage_out(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream);
+// The same of arrays on the host, at once; of a call that has staging.
+void stage_in_on_host(const Program& program, const Arrays& arrays, std::byte* scratch);
+void stage_out_on_host(const Program& program, const Arrays& arrays, std::byte* scratch);
 
 }  // namespace gpucomm
