@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from gpucomm import _core, cli, explain
@@ -57,6 +58,20 @@ def test_with_a_codec_those_that_code_are_candidates(codec):
     assert {row["algorithm"] for row in none} == {row["algorithm"] for row in coder}
     dense = [row["algorithm"] for row in candidates("all_reduce", 1 << 24, 4, SLOW)]
     assert not coded & set(dense)
+
+
+@pytest.mark.parametrize(("codec", "counts"), [("int8", 1.25), ("identity", 1.0)])
+def test_in_memory_the_model_must_see_what_a_codec_has_to_gain(codec, counts):
+    memory, near = _core.Links("switch", alpha=1e-7, beta=9e-10), 0
+    for seconds in np.linspace(0, 6e-10, 25):
+        rows = candidates("all_gather", 1 << 22, 2, memory, codec=codec, speeds=(seconds, seconds))
+        least = {bool(row["codec"]): row["predicted_s"] for row in reversed(rows)}
+        (taken,) = [row for row in rows if row["taken"]]
+        assert bool(taken["codec"]) == (counts * least[True] < least[False])
+        said = explain._reason(rows)
+        assert ("which in memory must gain" in said) == (rows[0]["codec"] is not None and not taken["codec"])
+        near += "which in memory must gain" in said
+    assert near > 1 or counts == 1
 
 
 def test_a_given_model_starts_nothing(capsys, tmp_path):

@@ -356,6 +356,22 @@ def test_what_loses_bits_must_save_more_in_memory(beta: float, counts: float, co
     assert run_ranks(2, lambda comm: list(body(comm))) == [right] * 2
 
 
+@pytest.mark.parametrize(("seconds", "tried"), [(1e-12, True), (1e-9, False)])
+def test_in_memory_a_codec_is_only_tried_where_the_model_sees_a_gain(seconds: float, tried: bool) -> None:
+    """Else its calls learn with those that name none."""
+
+    def body(comm: Communicator) -> Any:
+        comm.set_links(_core.Links("switch", alpha=1e-7, beta=9e-10))
+        comm._set_coding("int8", seconds, seconds)
+        x = np.ones(1 << 20, np.float32)
+        for _ in range(60):
+            comm.all_gather(x)
+            comm.all_gather(x, codec="int8")
+        return {row["codec"] for row in comm.tuning()}, comm.stats()["encodes"] > 0
+
+    assert run_ranks(2, body) == [({"", "int8"} if tried else {""}, tried)] * 2
+
+
 @pytest.mark.parametrize(("links", "pays"), [("switch:10Mbit", True), ("switch:1Tbit", False)])
 def test_frozen_communicators_settle_by_the_model(links: str, pays: bool) -> None:
     def body(comm: Communicator) -> Any:

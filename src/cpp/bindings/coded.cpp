@@ -78,14 +78,11 @@ static double largest_product(Dtype dtype, double most, double factor) {
   return max_abs(dtype, product.data(), 1);
 }
 
-// The codec of a call; null where the choice is ours and coding does not pay. One that needs the largest
-// magnitude of all ranks first gets it, in a small call of its own that is waited for.
-std::shared_ptr<const Codec> PyCommunicator::codec_for(Shape call, const std::string& spec,
-                                                       const Arrays& arrays, size_t count, Seconds limit) {
-  const std::shared_ptr<const Codec> codec = known_codec(spec).codec;
-  call.codec = codec;
-  check_codec(call);
-  if (!codec->traits().needs_maximum) return codec;
+// That of a call's which needs the largest magnitude of all ranks first, and gets it in a small call of its
+// own that is waited for; null where the choice is ours and coding does not pay.
+std::shared_ptr<const Codec> PyCommunicator::agreed_codec(Shape call, const std::string& spec,
+                                                          const Arrays& arrays, size_t count, Seconds limit) {
+  const std::shared_ptr<const Codec> codec = call.codec;
   core_->check_wish(call);  // before the ranks agree on anything
   if (call.algorithm == "auto" && core_->world() > 1) {
     auto& known = known_codec(spec).smallest;
@@ -130,7 +127,12 @@ void PyCommunicator::time_codec(const std::string& spec) {
 // Once for each codec, before its first call that leaves the choice to us. All ranks at once, as in calls:
 // they may have less than a core each.
 void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
-  if (core_->frozen() || core_->coding_known(*call.codec)) return;
+  if (call.codec == timed_ || core_->frozen()) return;
+  if (!core_->coding_known(*call.codec)) take_time(call, limit);
+  timed_ = call.codec;
+}
+
+void PyCommunicator::take_time(const Shape& call, Seconds limit) {
   std::array<double, 2> seconds{};
   prepare(call, [&] {
     agree_on_largest(seconds.data(), seconds.size(), limit);

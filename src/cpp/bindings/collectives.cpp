@@ -110,10 +110,15 @@ py::object PyCommunicator::issue(Shape& shape, Arrays arrays, py::object x, py::
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
   const bool chooses = options.algorithm == "auto" && core_->world() > 1;
-  if (chooses && options.codec) shape.asked = known_codec(*options.codec).codec;
+  const Known* const known = options.codec ? &known_codec(*options.codec) : nullptr;
+  if (chooses && known) shape.asked = known->codec;
   if (chooses && !core_->links_known()) measure_links(shape, limit);
-  if (options.codec)
-    shape.codec = codec_for(shape, *options.codec, arrays, Array(x, "x", true).count(), limit);
+  if (known) {
+    shape.codec = known->codec;
+    check_codec(shape);
+    if (known->codec->traits().needs_maximum)
+      shape.codec = agreed_codec(shape, *options.codec, arrays, Array(x, "x", true).count(), limit);
+  }
   if (chooses && shape.codec) measure_coding(shape, limit);
   if (preparing_) shape = own(std::move(shape));
   return begin(shape, arrays, std::move(x), std::move(result), options, limit);

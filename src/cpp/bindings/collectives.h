@@ -152,14 +152,15 @@ class PyCommunicator {
   DeviceWay message_way();
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;
-  std::shared_ptr<const Codec> codec_for(Shape call, const std::string& spec, const Arrays& arrays,
-                                         size_t count, Seconds limit);
+  std::shared_ptr<const Codec> agreed_codec(Shape call, const std::string& spec, const Arrays& arrays,
+                                            size_t count, Seconds limit);
   NormSums norms_on_device(Squared of, const Array& x, const Options& options);
   std::unique_ptr<DeviceNorms> begin_norms(std::shared_ptr<Device> device, Stream stream);
   NormSums total_of(std::unique_ptr<DeviceNorms> norms, Stream stream, Seconds limit) const;
   std::vector<Choice> predict_on_device(Shape call, Device& device) const;
   void agree_on_largest(double* values, size_t count, Seconds limit, Purpose purpose = Purpose::call);
   void measure_coding(const Shape& call, Seconds limit);
+  void take_time(const Shape& call, Seconds limit);
   void check_root(int root) const;
   // The op of this name, where it is defined for x.
   Op reducing(const Array& x, Text name, Factor scale) const;
@@ -210,6 +211,7 @@ class PyCommunicator {
   };
   Known& known_codec(const std::string& spec);
   std::map<std::string, Known> codecs_;  // by spec: a call like the last has the same
+  std::shared_ptr<const Codec> timed_;   // the last whose cost is known: asking the core takes a lock
   Spare spare_;                          // of devices
   std::vector<Kept> kept_;               // arrays of asynchronous calls, until these are done
   Purpose part_of_ = Purpose::call;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace gpucomm {
 namespace {
@@ -27,6 +28,9 @@ constexpr double kMemorySecondsAByte = 1e-9;
 // Beside a codec so many choices without one are tried in any case, predicted at most so many times dearer.
 constexpr int kDense = 3;
 constexpr double kDearestDense = 4;
+
+// Such gains, on links and in memory, where times differ by more from one burst to another.
+constexpr double kLossGains = 1.05, kLossGainsInMemory = 1.25;
 
 bool several(const std::vector<int>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
@@ -98,9 +102,24 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
   return tried;
 }
 
+void drop_coded_that_gains_too_little(std::vector<std::vector<Choice>>& algorithms, double counts) {
+  double coded = std::numeric_limits<double>::infinity(), dense = coded;
+  for (const auto& cuts : algorithms)
+    for (const Choice& c : cuts) {
+      double& least = codes(c) ? coded : dense;
+      least = std::min(least, c.cost_s);
+    }
+  if (dense <= counts * coded) std::erase_if(algorithms, [](const auto& cuts) { return codes(cuts[0]); });
+}
+
 }  // namespace
 
 bool in_memory(const Links& links) { return links.beta < kMemorySecondsAByte; }
+
+double coded_counts(const Codec* codec, const Links& links) {
+  if (!codec || !codec->traits().lossy) return 1;
+  return in_memory(links) ? kLossGainsInMemory : kLossGains;
+}
 
 size_t least_segment(const Links& links) {
   if (in_memory(links)) return kLeastInMemory;
@@ -158,6 +177,8 @@ const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<i
     if (entry.coded ? !shape.codec : shape.codec && shape.algorithm != "auto") continue;
     algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links, coding));
   }
+  if (shape.algorithm == "auto" && in_memory(links))
+    drop_coded_that_gains_too_little(algorithms, coded_counts(shape.codec.get(), links));
   return known_[kind] = worth_trying(algorithms, bytes, links);
 }
 

@@ -20,6 +20,8 @@ bool codes(const Choice& choice);
 // Whether bytes move at the memory's speed: the model, which knows neither caches nor placement, is off by
 // more.
 bool in_memory(const Links& links);
+// How many times faster a call must be with the codec, if any, than without: what loses bits must gain more.
+double coded_counts(const Codec* codec, const Links& links);
 // Bytes: messages are not cut finer. On links a segment takes at least as long as what sending it costs a
 // rank.
 size_t least_segment(const Links& links);
@@ -44,9 +46,9 @@ Links typical_links(const std::vector<int>& nodes);
 class Choices {
  public:
   // `shape.algorithm` "auto": any that offers the collective, with a codec those without it too: coding must
-  // pay. `shape.segments` 0: powers of two. `nodes`: the node of each rank. The choice comes first, then by
-  // cost what is worth trying, some of them without the codec.
-  // `coding`: what the shape's codec costs.
+  // pay, in memory by the model already, which tries the others in vain else. `shape.segments` 0: powers of
+  // two. `nodes`: the node of each rank. The choice comes first, then by cost what is worth trying, some of
+  // them without the codec. `coding`: what the shape's codec costs.
   const std::vector<Choice>& find(const Shape& shape, const std::vector<int>& nodes, const Links& links,
                                   const Coding& coding = {});
   void clear() { known_.clear(); }

@@ -9,8 +9,6 @@ namespace gpucomm {
 namespace {
 
 constexpr size_t kMostPrograms = 512;
-// What loses bits must save so much time; in memory more than times differ there from one burst to another.
-constexpr double kLossGains = 1.05, kLossGainsInMemory = 1.25;
 // Of codecs that were not timed: seconds a byte, of a busy core.
 constexpr Coding kTypicalCoding{1, 2.5e-10, 2.5e-10};
 
@@ -49,13 +47,13 @@ const std::shared_ptr<Tuning>& Programs::tuning(const Shape& wish) {
   last_wish_ = wish;
   last_program_.reset(), last_tuning_.reset();
   if (wish.algorithm != "auto" || nodes_.size() == 1 || frozen_) return last_tuning_;
-  const Kind kind = kind_of(wish);
+  const Kind kind = learning_of(wish);
   auto& tuning = tunings_[kind];
   if (!tuning) {
     const auto replayed = replayed_.find(kind);
-    const Learnt from = replayed == replayed_.end()
-                            ? Learnt{candidates(wish), goes_both_ways(wish), coded_counts(wish)}
-                            : replayed->second;
+    const Learnt from = replayed == replayed_.end() ? Learnt{candidates(wish), goes_both_ways(wish),
+                                                             coded_counts(wish.codec.get(), links_)}
+                                                    : replayed->second;
     tuning = std::make_shared<Tuning>(from.candidates, from.both_ways, most_bytes(kind), from.coded_counts);
     tuning->replay(from.agreements);
   }
@@ -100,9 +98,15 @@ bool Programs::goes_both_ways(const Shape& wish) const {
   return attaches_ && !wish.on_device && most_bytes(kind_of(wish)) >= kLeast;
 }
 
-double Programs::coded_counts(const Shape& wish) const {
-  if (!wish.codec || !wish.codec->traits().lossy) return 1;
-  return in_memory(links_) ? kLossGainsInMemory : kLossGains;
+// What is learnt together: where a codec is not tried, with the calls that name none.
+Kind Programs::learning_of(const Shape& wish) {
+  const Kind kind = kind_of(wish);
+  if (!wish.codec || replayed_.contains(kind)) return kind;
+  const std::vector<Choice>& tried = candidates(wish);
+  if (std::any_of(tried.begin(), tried.end(), codes)) return kind;
+  Shape dense = wish;
+  dense.codec.reset();
+  return kind_of(dense);
 }
 
 // What a log says of such a call, with its codec agreed on or without one.

@@ -64,7 +64,7 @@ class Programs {
  private:
   void forget();
   bool goes_both_ways(const Shape& wish) const;
-  double coded_counts(const Shape& wish) const;
+  Kind learning_of(const Shape& wish);
   std::shared_ptr<const Program> compiled(Shape shape);
   std::shared_ptr<const Program> made(const Shape& wish, const Tuning* tuning, int place);
   std::optional<bool> replayed_refusal(const Shape& wish) const;
