@@ -69,7 +69,7 @@ def test_results_and_errors_of_parts_add_up() -> None:
 
     def body(comm: Communicator) -> tuple[np.ndarray, np.ndarray]:
         x, error = np.sin(np.arange(count, dtype=np.float32) + comm.rank), np.full(count, 7, np.float32)
-        options: dict[str, Any] = {"scale": 3.0, "codec": "int8", "error": error}
+        options: dict[str, Any] = {"scale": 3.0, "codec": "int8", "algorithm": "coded_ring", "error": error}
         return comm.reduce_scatter(x, "premul_sum", **options), error
 
     results = run_ranks(2, body)

@@ -171,7 +171,10 @@ def _reason(rows: list[dict[str, Any]]) -> str:
     if taken is rows[0]:
         text += "the least predicted cost"
     elif rows[0]["codec"] and not taken["codec"]:
-        text += "the least without the codec, which in memory must gain to be tried, a fifth of the time where it loses bits"
+        text += (
+            "the least without the codec, which in memory must gain to be tried,"
+            " a fifth of the time where it loses bits"
+        )
     else:
         text += (
             "within 2 % of the least predicted cost; among cuts so near, links get fewer messages, memory"
