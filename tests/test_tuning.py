@@ -372,6 +372,26 @@ def test_in_memory_a_codec_is_only_tried_where_the_model_sees_a_gain(seconds: fl
     assert run_ranks(2, body) == [({"", "int8"} if tried else {""}, tried)] * 2
 
 
+def test_a_codec_that_was_not_tried_is_not_tried_in_a_replay() -> None:
+    """Though by the links that are measured there it would be."""
+
+    def body(comm: Communicator) -> Any:
+        x = np.ones(1 << 20, np.float32)
+        comm._set_coding("int8", 1e-12, 1e-12)
+        comm.set_links(_core.Links("switch", alpha=1e-7, beta=1e-12))
+        comm.all_gather(x, codec="int8")
+        rows = comm.tuning()
+        comm.set_links(_core.Links("switch", alpha=1e-7, beta=1e-8))
+        comm.replay(rows)
+        comm.all_gather(x, codec="int8")
+        replayed = comm.stats()["encodes"]
+        comm.replay([])
+        comm.all_gather(x, codec="int8")
+        return replayed, comm.stats()["encodes"] > 0
+
+    assert run_ranks(2, body) == [(0, True)] * 2
+
+
 @pytest.mark.parametrize(("links", "pays"), [("switch:10Mbit", True), ("switch:1Tbit", False)])
 def test_frozen_communicators_settle_by_the_model(links: str, pays: bool) -> None:
     def body(comm: Communicator) -> Any:

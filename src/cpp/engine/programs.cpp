@@ -98,15 +98,17 @@ bool Programs::goes_both_ways(const Shape& wish) const {
   return attaches_ && !wish.on_device && most_bytes(kind_of(wish)) >= kLeast;
 }
 
-// What is learnt together: where a codec is not tried, with the calls that name none.
+// What is learnt together: where a codec is not tried, or was not in the run that is replayed, with the calls
+// that name none.
 Kind Programs::learning_of(const Shape& wish) {
   const Kind kind = kind_of(wish);
   if (!wish.codec || replayed_.contains(kind)) return kind;
+  Shape without = wish;
+  without.codec.reset();
+  const Kind dense = kind_of(without);
+  if (replayed_.contains(dense)) return dense;
   const std::vector<Choice>& tried = candidates(wish);
-  if (std::any_of(tried.begin(), tried.end(), codes)) return kind;
-  Shape dense = wish;
-  dense.codec.reset();
-  return kind_of(dense);
+  return std::any_of(tried.begin(), tried.end(), codes) ? kind : dense;
 }
 
 // What a log says of such a call, with its codec agreed on or without one.
