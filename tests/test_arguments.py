@@ -279,6 +279,7 @@ def test_an_exchange_whose_counts_do_not_fit_is_an_error_on_every_rank(sent):
     for outcome in outcomes_of(3, body):
         assert isinstance(outcome, (MismatchError, ClosedError)), outcome
         assert "rank 2 of 3 expects 2 elements from rank 0 in all_to_all #" in str(outcome)
+        assert f", which sends {sent}" in str(outcome)
 
 
 def test_roots_that_both_send_are_noticed_at_the_next_call():

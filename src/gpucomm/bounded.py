@@ -251,10 +251,8 @@ def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> flo
     least = up * found * codec.bound(0.0, sizes.dtype) * world * math.sqrt(sizes.count) / sizes.norm
     unit = ROUNDING[sizes.dtype]
     if codec.traits["bound"] == "absolute":
-        growth, blocks = (
-            2 * unit + unit**2,
-            sizes.norm,
-        )  # what is rounded once decoded, and divided for a mean
+        growth = 2 * unit + unit**2  # what is rounded once decoded, and divided for a mean
+        blocks = sizes.norm
     else:
         # A share holds one rounding; plans of few passes store more partial sums, and a mean is divided.
         share = max(codec.bound(m, sizes.dtype) / m for m in _MANTISSAS)
@@ -271,12 +269,9 @@ def _folding(sizes: _Sizes) -> float:
     if not sizes.folds or not sizes.norm:
         return 0.0
     least = sizes.folds * _LEAST[sizes.dtype] * math.sqrt(sizes.count) / sizes.norm
-    # A sum, of a mean too, may leave the dtype: then nothing is promised.
-    if (
-        sizes.largest * (1 + sizes.rounding) * (1 + ROUNDING[sizes.dtype]) ** sizes.folds
-        > _LARGEST[sizes.dtype]
-    ):
-        return math.inf
+    largest = sizes.largest * (1 + sizes.rounding) * (1 + ROUNDING[sizes.dtype]) ** sizes.folds
+    if largest > _LARGEST[sizes.dtype]:
+        return math.inf  # a sum, of a mean too, may leave the dtype: then nothing is promised
     return math.expm1(sizes.folds * math.log1p(ROUNDING[sizes.dtype])) + least
 
 

@@ -51,10 +51,10 @@ CallRecord tagged(const Program& program, uint64_t sequence) {
   return record;
 }
 
-std::string unfitting_counts(const Program& program, int peer, const CallRecord& record) {
+std::string unfitting_counts(const Program& program, int peer, const CallRecord& record, uint64_t sent) {
   return concat("counts and out_counts do not fit: rank ", program.rank, " of ", program.world, " expects ",
                 program.shape.out_counts[peer], " elements from rank ", peer, " in ", describe(record),
-                ", which sends another number");
+                ", which sends ", sent);
 }
 
 std::string describe(const CallRecord& r) {

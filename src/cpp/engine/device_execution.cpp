@@ -105,8 +105,9 @@ void DeviceExecution::check_salts() const {
   for (const Instruction& in : program().instructions) {
     if (in.kind != StepKind::recv || !in.salt) continue;
     for (const int peer : in.peers)
-      if (words_->pairs[peer][rank_].salt[turn_ % 2].load(std::memory_order_relaxed) != in.salt)
-        fail(ErrorKind::mismatch, unfitting_counts(program(), peer, call_.record));
+      if (const uint64_t salt = words_->pairs[peer][rank_].salt[turn_ % 2].load(std::memory_order_relaxed);
+          salt != in.salt)
+        fail(ErrorKind::mismatch, unfitting_counts(program(), peer, call_.record, salt - 1));
   }
 }
 

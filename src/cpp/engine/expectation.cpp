@@ -6,7 +6,7 @@ static constexpr auto kPatience = std::chrono::milliseconds(500);
 
 const Chunk* Expectation::doubt(int peer, const Instruction& in, uint64_t tag) {
   if (in.salt && transport_->call(peer, record_.sequence).tag == record_.tag)
-    fail(ErrorKind::mismatch, unfitting_counts(*program_, peer, record_));
+    fail(ErrorKind::mismatch, unfitting_counts(*program_, peer, record_, tag - record_.tag - 1));
   const auto [mine, theirs] = disagreement(peer, tag);
   if (!theirs.in_use && may_be_told()) return nullptr;
   fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", program_->rank, " of ",

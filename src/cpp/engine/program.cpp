@@ -4,7 +4,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "base/hash.h"
 #include "codecs/coding.h"
 #include "engine/answers.h"
 #include "engine/passing.h"
@@ -104,7 +103,7 @@ class Compiler {
   uint64_t salt(const Step& step, const Layout& layout) const {
     if (program_.shape.out_counts.empty()) return 0;
     const int first = plan_.piece(plan_.chunk_of(step.piece), 0);
-    return mix(1, layout.count(first, plan_.segments));
+    return 1 + layout.count(first, plan_.segments);
   }
 
   void add(const Step& step) {

@@ -22,7 +22,7 @@ struct Instruction {
   size_t source_offset, target_offset, bytes;
   size_t message_offset;   // of the piece in the message
   std::vector<int> peers;  // of which something comes or goes: empty pieces move only a first header
-  uint64_t salt = 0;       // added to the tag: the block's size, where only its two ranks know it
+  uint64_t salt = 0;       // added to the tag: 1 and the block's elements, where only its two ranks know them
   int below = 0;           // recv_reduce: how many peers fold in before this rank's own operand
   std::vector<int> after;
   // Who folds a message may write the result at once to where the answer belongs. send: the number of the
@@ -80,8 +80,8 @@ uint64_t fingerprint_of(const CallRecord& record);
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
 CallRecord tagged(const Program& program, uint64_t sequence);
-// That a peer's block has another size than this rank expects.
-std::string unfitting_counts(const Program& program, int peer, const CallRecord& record);
+// That a peer's block has another size than this rank expects: it sends so many elements.
+std::string unfitting_counts(const Program& program, int peer, const CallRecord& record, uint64_t sent);
 // "all_reduce #3 (sum of 1000 float32, algorithm ring, 4 segments)".
 std::string describe(const CallRecord& record);
 

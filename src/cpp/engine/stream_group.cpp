@@ -108,8 +108,8 @@ void StreamGroup::check() const {
     for (const Instruction& in : part->program->instructions) {
       if (in.kind != StepKind::recv || !in.salt) continue;
       for (const int peer : in.peers)
-        if (salt_of(*parts_[peer]->program, part->program->rank) != in.salt)
-          fail(ErrorKind::mismatch, unfitting_counts(*part->program, peer, part->record));
+        if (const uint64_t salt = salt_of(*parts_[peer]->program, part->program->rank); salt != in.salt)
+          fail(ErrorKind::mismatch, unfitting_counts(*part->program, peer, part->record, salt - 1));
     }
 }
 
