@@ -241,7 +241,7 @@ def test_what_does_not_fit_is_refused(sentence: str, how: dict[str, Any]) -> Non
 @pytest.mark.parametrize("most", [0.05, 1e-9])
 def test_bytes_of_other_calls_are_not_counted(most: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread makes them meanwhile: a collective, and messages between two ranks."""
-    alone = [one.bytes_sent for one in reduced(2, most)]
+    alone = [one.bytes_sent for one in reduced(2, most, codec="int8")]
     summed = bounded._summed
 
     def others(comm: Communicator) -> None:
@@ -256,7 +256,7 @@ def test_bytes_of_other_calls_are_not_counted(most: float, monkeypatch: pytest.M
         return summed(comm, *how)
 
     monkeypatch.setattr(bounded, "_summed", beside)
-    assert [one.bytes_sent for one in reduced(2, most)] == alone
+    assert [one.bytes_sent for one in reduced(2, most, codec="int8")] == alone
     assert all(alone)
 
 

@@ -78,7 +78,8 @@ void NcclCalls::start_fitting() {
 void NcclCalls::check_fitting() const {
   for (size_t peer = 0; peer < heard_.size(); ++peer)
     if (static_cast<size_t>(heard_[peer]) != program().shape.out_counts[peer])
-      fail(ErrorKind::mismatch, unfitting_counts(program(), static_cast<int>(peer), call_.record, heard_[peer]));
+      fail(ErrorKind::mismatch,
+           unfitting_counts(program(), static_cast<int>(peer), call_.record, heard_[peer]));
 }
 
 // Of this rank's device what the call needs, and of NCCL where it is not open yet.
