@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 namespace gpucomm {
 namespace {
@@ -29,7 +28,8 @@ constexpr double kMemorySecondsAByte = 1e-9;
 constexpr int kDense = 3;
 constexpr double kDearestDense = 4;
 
-// Such gains, on links and in memory, where times differ by more from one burst to another.
+// How many times faster what loses bits must be, on links and in memory, where times differ by more from one
+// burst to another.
 constexpr double kLossGains = 1.05, kLossGainsInMemory = 1.25;
 
 bool several(const std::vector<int>& nodes) {
@@ -103,13 +103,10 @@ std::vector<Choice> worth_trying(const std::vector<std::vector<Choice>>& algorit
 }
 
 void drop_coded_that_gains_too_little(std::vector<std::vector<Choice>>& algorithms, double counts) {
-  double coded = std::numeric_limits<double>::infinity(), dense = coded;
-  for (const auto& cuts : algorithms)
-    for (const Choice& c : cuts) {
-      double& least = codes(c) ? coded : dense;
-      least = std::min(least, c.cost_s);
-    }
-  if (dense <= counts * coded) std::erase_if(algorithms, [](const auto& cuts) { return codes(cuts[0]); });
+  LeastCosts least;
+  for (const auto& cuts : algorithms) least.add(cuts);
+  if (least.dense <= counts * least.coded)
+    std::erase_if(algorithms, [](const auto& cuts) { return codes(cuts[0]); });
 }
 
 }  // namespace
@@ -127,6 +124,13 @@ size_t least_segment(const Links& links) {
 }
 
 bool codes(const Choice& choice) { return Registry<Algorithm>::find(choice.algorithm).coded; }
+
+void LeastCosts::add(const std::vector<Choice>& choices) {
+  for (const Choice& choice : choices) {
+    double& least = codes(choice) ? coded : dense;
+    least = std::min(least, choice.cost_s);
+  }
+}
 
 bool same_plan(const Choice& a, const Choice& b) {
   return a.algorithm == b.algorithm && a.segments == b.segments;

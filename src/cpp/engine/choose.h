@@ -1,5 +1,6 @@
 // algorithm="auto" and the number of segments: what the model of the links says of the candidates.
 #pragma once
+#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -17,6 +18,11 @@ struct Choice {
   PrivateWay way = PrivateWay::rule;  // of which the model knows nothing
 };
 bool codes(const Choice& choice);
+// The least that was predicted without the codec and with it.
+struct LeastCosts {
+  double dense = std::numeric_limits<double>::infinity(), coded = dense;
+  void add(const std::vector<Choice>& choices);
+};
 // Whether bytes move at the memory's speed: the model, which knows neither caches nor placement, is off by
 // more.
 bool in_memory(const Links& links);

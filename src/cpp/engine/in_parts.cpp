@@ -8,7 +8,7 @@
 namespace gpucomm {
 namespace {
 
-// What a part multiplies, and the errors that it tells, leave room for a plan's own scratch.
+// What a part multiplies; the errors that it tells take as much again.
 constexpr size_t kPartBytes = 8 << 20;
 constexpr size_t kGrain = 1024;  // elements: more than a codec's block
 

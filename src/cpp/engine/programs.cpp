@@ -1,7 +1,6 @@
 #include "engine/programs.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "engine/nccl_native.h"
 
@@ -135,13 +134,9 @@ std::optional<Choice> Programs::settled_without_codec(const Shape& wish) {
 
 bool Programs::refuses_coding(const Shape& wish) {
   if (const auto told = replayed_refusal(wish)) return *told;
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  double dense = kNever, coded = kNever;
-  for (const Choice& choice : candidates(wish)) {
-    double& least = codes(choice) ? coded : dense;
-    least = std::min(least, choice.cost_s);
-  }
-  return dense <= coded + agreement_time();
+  LeastCosts least;
+  least.add(candidates(wish));
+  return least.dense <= least.coded + agreement_time();
 }
 
 double Programs::agreement_time() {
