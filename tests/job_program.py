@@ -283,6 +283,16 @@ def small_groups(comm):
     return [] if memory[1] - memory[0] < 15 * 400_000 else memory
 
 
+def many_refused(comm):
+    """Of which the others are told while they do not listen: more than c10d has under way at once."""
+    for _ in range(400):
+        with contextlib.suppress(errors.InvalidArgumentError):
+            comm.reduce(np.zeros(10), comm.world)
+    for _ in range(1000):  # one is taken in each, where a wire is slow
+        comm.barrier()
+    return []
+
+
 def senders_end(comm):
     """Nothing is left of groups that were closed but the thread that starts receives, where there is one."""
     for _ in range(3):
@@ -306,8 +316,10 @@ def place(comm):
 
 
 def counted():
+    """What the interface has sent and received inside TCP: 66 bytes of each packet are headers."""
     folder = Path("/sys/class/net/eth0/statistics")
-    return np.array([int((folder / f"{way}_bytes").read_text()) for way in ("tx", "rx")])
+    read = {name: int((folder / name).read_text()) for name in os.listdir(folder)}
+    return np.array([read[f"{way}_bytes"] - 66 * read[f"{way}_packets"] for way in ("tx", "rx")])
 
 
 def traffic(comm):
@@ -330,7 +342,7 @@ def traffic(comm):
         comm.barrier()  # nobody begins before all have looked
         comm.all_reduce(x, algorithm=algorithm, segments=segments)
         comm.barrier()
-        found[algorithm] = ((counted() - before) / planned).round(4).tolist()
+        found[algorithm] = ((counted() - before) / planned).round(6).tolist()
     return found
 
 
@@ -377,6 +389,7 @@ def faults(comm):
         lambda g: g.all_reduce(np.zeros(10**5), algorithm="ring" if first else "direct", timeout=10),
     )
     each("pair", lambda g: (unequal(g), g.barrier()))
+    each("two roots", two_roots)
     each("missing", lambda g: None if comm.rank == 1 else g.all_reduce(np.zeros(1000), timeout=1))
     each("refused", refused)
     each("refused message", refused_message)
@@ -392,6 +405,15 @@ def unequal(comm):
         comm.send(np.zeros(3), 1)
     elif comm.rank == 1:
         comm.recv(np.zeros(4), 0)
+
+
+def two_roots(comm):
+    """Of short messages: neither root needs the other. The later one knows by its second call."""
+    later = comm.rank == comm.world - 1
+    time.sleep(0.2 * later)
+    for _ in range(2 if later else 6):
+        comm.broadcast(np.ones(2), comm.rank if later else 0, algorithm="direct", timeout=10)
+        time.sleep(0.15)
 
 
 def refused(comm):

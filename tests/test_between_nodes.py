@@ -37,6 +37,7 @@ CHECKS = [
     "aborts",
     "small_groups",
     "senders_end",
+    "many_refused",
     "second_init",
 ]
 
@@ -94,6 +95,7 @@ def faults(faulty_job):
         ("count", "MismatchError", "do not make the same call.*(200.*100|100.*200)"),
         ("algorithm", "MismatchError", "do not make the same call.*(ring.*direct|direct.*ring)"),
         ("pair", "MismatchError", "(3.*4|4.*3)"),
+        ("two roots", "MismatchError", "do not make the same call.*(root 0.*root 3|root 3.*root 0)"),
         ("missing", "CollectiveTimeoutError", r"ranks that came: .*; missing: 1\b"),
         ("refused", "MismatchError", r"rank 1's reduce #1 was refused: root must be in \[0, 4\), got 4"),
         ("refused message", "MismatchError", r"rank 1's send #1 to rank 0 was refused: .*contiguous"),

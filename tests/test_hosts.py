@@ -45,14 +45,13 @@ def run(cluster, name, hosts, each, folder, *checks):
 
 
 def as_planned(traffic):
-    """What an interface has counted, over the plan's bytes.
+    """What an interface has counted, TCP's headers taken off, over the plan's bytes.
 
-    More are headers: of TCP, of ours and of Gloo's, by each chunk of 256 KiB, and what torchrun's agents tell
-    each other. Packets of 64 KiB, which are cut after they are counted, made that 0.4 % with c10d; those of
-    1500 bytes would be 7 %. A chunk of four ranks sent once more than planned is 1/6.
+    More are the headers of chunks, ours and the library's, the barrier, and what torchrun's agents tell each
+    other: 0.04 % with MPICH, 0.1 % with c10d. A chunk of four ranks sent once more than planned is 1/6.
     """
     for algorithm, (sent, received) in traffic.items():
-        assert 1 < sent < 1.1 and 1 < received < 1.1, (algorithm, traffic)
+        assert 1 < sent < 1.005 and 1 < received < 1.005, (algorithm, traffic)
 
 
 CHECKS = ["contract", "same_bits", "point_to_point", "groups", "lists_and_objects", "asynchronous"]

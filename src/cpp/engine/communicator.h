@@ -195,6 +195,7 @@ class Communicator : public Drivable {
   void interrupt() override;
   CallRecord record_of(const Work& work) const;
   void check_alike(const CallRecord& mine, int peer) const;
+  void check_all_alike(const CallRecord& mine) const;
   void check_peers(const Work& work) const;
   void check_refusal(const Work& work, int peer) const;
   void check_unheard(const Work& work);
@@ -220,6 +221,8 @@ class Communicator : public Drivable {
   Refusals refusals_;
   uint64_t looked_ms_ = 0;  // at calls of which this rank hears nothing
   int unheard_ = 0;         // such calls since then
+  uint64_t shown_ms_ = 0;   // when ranks of other nodes were told of such a call
+  uint64_t shown_ = 0;      // which it was; 0: none
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0, device_calls_ = 0;
   Transport::Counters device_traffic_;
   std::atomic<bool> links_known_{false}, left_{false};

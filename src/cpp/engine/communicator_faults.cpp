@@ -61,6 +61,7 @@ CallRecord Communicator::record_of(const Work& work) const {
 }
 
 void Communicator::check_alike(const CallRecord& mine, int peer) const {
+  if (transport_->arrived(peer) < mine.sequence) return;
   const CallRecord theirs = transport_->call(peer, mine.sequence);
   if (theirs.in_use && theirs.tag != mine.tag)
     fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_, " calls ",
@@ -71,7 +72,7 @@ void Communicator::check_peers(const Work& work) const {
   const CallRecord mine = tagged(*work.program, work.sequence);
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
-    if (transport_->arrived(peer) >= work.sequence) check_alike(mine, peer);
+    check_alike(mine, peer);
     check_refusal(work, peer);
     // In this order: it may complete the call and leave while we look.
     if (transport_->gone(peer).empty() || transport_->completed(peer) >= work.sequence) continue;
@@ -79,8 +80,13 @@ void Communicator::check_peers(const Work& work) const {
   }
 }
 
+void Communicator::check_all_alike(const CallRecord& mine) const {
+  for (int peer = 0; peer < world_ && mine.in_use; ++peer) check_alike(mine, peer);
+}
+
 // Of a call in which this rank only sends: whether those that have come make it too. That costs lines which
-// they write, so not each time when such calls follow one another.
+// they write, and messages between nodes, so not each time when such calls follow one another. What ranks of
+// other nodes say of it may come only after its end: it is compared in a later such call.
 void Communicator::check_unheard(const Work& work) {
   constexpr int kCalls = 16;
   constexpr uint64_t kPauseMs = 50;
@@ -89,9 +95,12 @@ void Communicator::check_unheard(const Work& work) {
   const uint64_t now_ms = now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
   if (++unheard_ < kCalls && now_ms < looked_ms_ + kPauseMs) return;
   unheard_ = 0, looked_ms_ = now_ms;
-  const CallRecord mine = tagged(*work.program, work.sequence);
-  for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_ && transport_->arrived(peer) >= work.sequence) check_alike(mine, peer);
+  transport_->look();
+  check_all_alike(tagged(*work.program, work.sequence));
+  if (shown_) check_all_alike(transport_->call(rank_, shown_));
+  if (now_ms < shown_ms_ + kPauseMs) return;
+  shown_ms_ = now_ms;
+  shown_ = transport_->show() ? work.sequence : 0;
 }
 
 void Communicator::refuse(const std::string& call, const std::string& why) {
@@ -134,11 +143,10 @@ void Communicator::check_ended_calls() {
   std::lock_guard lock(mutex_);
   if (fate_.closed()) return;
   try {
+    transport_->look();
     const uint64_t first = sequence_ > kRememberedCalls ? sequence_ - kRememberedCalls : 0;
-    for (uint64_t sequence = first + 1; queue_.empty() && sequence <= sequence_; ++sequence) {
-      const CallRecord mine = transport_->call(rank_, sequence);
-      for (int peer = 0; peer < world_ && mine.in_use; ++peer) check_alike(mine, peer);
-    }
+    for (uint64_t sequence = first + 1; queue_.empty() && sequence <= sequence_; ++sequence)
+      check_all_alike(transport_->call(rank_, sequence));
   } catch (const Error& error) {
     fault(error);
     throw;

@@ -50,6 +50,7 @@ class Composite : public Transport {
   uint64_t arrived(int rank) const override { return of(rank).arrived(number(rank)); }
   uint64_t completed(int rank) const override { return of(rank).completed(number(rank)); }
   void look() override { wire_->look(); }
+  bool show() override { return wire_->show(); }
   void refuse(const Refusal& refusal) override { node_->refuse(refusal), wire_->refuse(refusal); }
   Refusal refusal(int rank) const override { return of(rank).refusal(number(rank)); }
   void tell(int peer, uint64_t word) override { of(peer).tell(number(peer), word); }

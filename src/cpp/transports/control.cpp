@@ -96,6 +96,11 @@ void Control::look() {
   }
 }
 
+void Control::show() {
+  std::lock_guard lock(mutex_);
+  broadcast(state(kTell, peers_[rank_].arrived));
+}
+
 void Control::receive() {
   looked_ = std::chrono::steady_clock::now();
   reap();

@@ -23,6 +23,8 @@ class Control {
   void complete(uint64_t sequence);
   // Receives what has come, answers, and asks all others, now and then, which call they are in.
   void look();
+  // Tells all others which call this rank is in.
+  void show();
   // As those of Transport.
   void refuse(const Refusal& refusal);
   Refusal refusal(int rank) const;

@@ -141,6 +141,7 @@ class Emulated : public Transport {
   std::string reader(int rank) const override { return inner_->reader(rank); }
   void withdraw() override { inner_->withdraw(); }
   void look() override { inner_->look(); }
+  bool show() override { return inner_->show(); }
   uint64_t agree(uint64_t word) override { return inner_->agree(word); }
   void wake(int peer) override { inner_->wake(peer); }
   uint32_t begin_sleep() override { return inner_->begin_sleep(); }

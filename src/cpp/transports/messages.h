@@ -34,6 +34,10 @@ class Messages : public Transport {
   uint64_t arrived(int rank) const override { return control_.arrived(rank); }
   uint64_t completed(int rank) const override { return control_.completed(rank); }
   void look() override { control_.look(); }
+  bool show() override {
+    control_.show();
+    return true;
+  }
   void refuse(const Refusal& refusal) override { control_.refuse(refusal); }
   Refusal refusal(int rank) const override { return control_.refusal(rank); }
   void tell(int peer, uint64_t word) override;

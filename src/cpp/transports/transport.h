@@ -194,6 +194,9 @@ class Transport {
 
   // Called now and then by who waits: asks after the other ranks where no shared memory tells.
   virtual void look() {}
+  // Tells the ranks with which this one shares no memory, unasked, which call it is in; false: there are
+  // none.
+  virtual bool show() { return false; }
   virtual void announce(const CallRecord& record) = 0;             // this rank starts a call
   virtual void complete(uint64_t sequence) = 0;                    // ... and has finished it
   virtual CallRecord call(int rank, uint64_t sequence) const = 0;  // in_use 0: not that one (any more)

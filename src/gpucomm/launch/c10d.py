@@ -89,11 +89,20 @@ class _Server:
         self.wire.close()
         if not self._join(2 * _FAREWELL.total_seconds()):
             # A thread that Gloo lets go of only when Python has ended would end the process by SIGABRT.
-            self._group.abort()
+            self._end_waits()
             self._join(_FAREWELL.total_seconds())
         with contextlib.suppress(RuntimeError):  # they have a peer that is gone
             for _, work in (pair for under_way in self._under_way.values() for pair in under_way):
                 work.wait(_FAREWELL)
+
+    def _end_waits(self) -> None:
+        """Close the connections: Gloo does when a wait times out, while abort() ends no wait."""
+        import torch
+
+        other, unused = (self._group.rank() + 1) % self._group.size(), 4 * _CONTEXTS
+        with contextlib.suppress(RuntimeError):
+            work = self._group.recv([torch.empty(1, dtype=torch.uint8)], other, unused)
+            work.wait(datetime.timedelta(milliseconds=1))
 
     def _join(self, patience_s: float) -> bool:
         deadline = time.monotonic() + patience_s
@@ -137,9 +146,11 @@ class _Server:
         import torch
 
         key, group = (line.peer, line.stream), self._group
-        under_way = self._under_way.setdefault(key, deque(maxlen=_MOST_UNDER_WAY))
+        under_way = self._under_way.setdefault(key, deque())
         try:
             while (frame := self.wire.next_send(line)) is not None:
+                if len(under_way) == _MOST_UNDER_WAY:
+                    under_way.popleft()[1].wait(_FOREVER)  # what Gloo still reads must stay
                 if not frame.last:
                     data = torch.frombuffer(frame.data, dtype=torch.uint8)
                     under_way.append((frame, group.send([data], line.peer, line.stream)))
