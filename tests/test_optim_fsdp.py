@@ -571,6 +571,15 @@ def twice(comm):
     fsdp.use(model, comm, "int8")
 
 
+def other_feedback(comm):
+    fsdp.use(sharded(groups_of(comm, 4)[0]), comm, error_feedback=comm.rank != 2)
+
+
+def replicas_of_some(comm):
+    alone = comm.split(comm.rank)
+    fsdp.use(sharded(groups_of(comm, 4)[0]), comm, replicate=alone if comm.rank == 3 else None)
+
+
 def by_an_optimizer(comm):
     model = sharded(groups_of(comm, 4)[0])
     DistributedOptimizer(sgd(model), model, comm)
@@ -586,6 +595,8 @@ def by_an_optimizer(comm):
             InvalidArgumentError,
             r"through gpucomm already: use\(\) is called once for a model \(rank 0 of 4",
         ),
+        (other_feedback, MismatchError, r"rank 0 of 4 says error_feedback: True, rank 2 False"),
+        (replicas_of_some, MismatchError, r"rank 0 of 4 says replicate is None: True, rank 3 False"),
         (unsharded, InvalidArgumentError, r"no module of Sequential is sharded: call fully_shard"),
         (unknown_codec, InvalidArgumentError, r"unknown codec 'zip'; known: bf16, .*int8"),
         (unknown_algorithm, InvalidArgumentError, r"algorithm 'star'"),

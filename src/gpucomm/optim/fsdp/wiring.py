@@ -10,7 +10,7 @@ import numpy as np
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
-from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.optim.agreement import telling
 from gpucomm.optim.fsdp.collectives import AllGather, Lane, ReduceScatter, Replicas
 from gpucomm.optim.fsdp.groups import Group, find_groups
@@ -66,7 +66,9 @@ def use(
     """
     with telling(comm, "fsdp.use"):
         groups = find_groups(model)
-        _require_ranks(groups, comm, replicate)
+        # First of all: where only some ranks find a fault, the others must not wait for them here.
+        there = _meet(comm, replicate, bool(error_feedback))
+        _require_ranks(groups, comm, replicate, there)
         codecs = (all_gather, reduce_scatter, all_reduce)
         gather, scatter, reduce = (Route(codec, algorithm) for codec in codecs)
         for group in groups:
@@ -103,9 +105,23 @@ def _set(group: Group, lanes: Sequence[Lane], backward: Round | None) -> Residua
     return residual
 
 
-def _require_ranks(groups: Sequence[Group], comm: Communicator, replicate: Communicator | None) -> None:
-    # First of all: where only some ranks find a fault, the others must not wait for them here.
-    there = comm.all_gather(np.array([dist.get_rank()], np.int64)).tolist()
+def _meet(comm: Communicator, replicate: Communicator | None, error_feedback: bool) -> list[int]:
+    """The ranks of torch, which say alike what the first calls do not show."""
+    said = {"error_feedback": error_feedback, "replicate is None": replicate is None}
+    told = comm.all_gather(np.array([[dist.get_rank(), *said.values()]], np.int64)).tolist()
+    for rank, (_, *others) in enumerate(told):
+        for (name, own), other in zip(said.items(), others, strict=True):
+            if own != other:
+                raise MismatchError(
+                    f"[fsdp] the ranks do not say the same: rank {comm.rank} of {comm.world} says {name}: "
+                    f"{own}, rank {rank} {bool(other)}"
+                )
+    return [rank for rank, *_ in told]
+
+
+def _require_ranks(
+    groups: Sequence[Group], comm: Communicator, replicate: Communicator | None, there: list[int]
+) -> None:
     if replicate is not None and comm.world == 1:
         raise InvalidArgumentError(
             "[fsdp] replicate= needs shards of at least 2 ranks, got a communicator of 1: "
