@@ -143,7 +143,6 @@ void Communicator::check_ended_calls() {
   std::lock_guard lock(mutex_);
   if (fate_.closed()) return;
   try {
-    transport_->look();
     const uint64_t first = sequence_ > kRememberedCalls ? sequence_ - kRememberedCalls : 0;
     for (uint64_t sequence = first + 1; queue_.empty() && sequence <= sequence_; ++sequence)
       check_all_alike(transport_->call(rank_, sequence));
