@@ -408,12 +408,12 @@ def unequal(comm):
 
 
 def two_roots(comm):
-    """Of short messages: neither root needs the other. The later one knows by its second call."""
+    """Of short messages: neither root needs the other before its fourth. The later one knows sooner."""
     later = comm.rank == comm.world - 1
-    time.sleep(0.2 * later)
-    for _ in range(2 if later else 6):
+    time.sleep(0.4 * later)
+    for _ in range(3 if later else 12):
         comm.broadcast(np.ones(2), comm.rank if later else 0, algorithm="direct", timeout=10)
-        time.sleep(0.15)
+        time.sleep(0.2)
 
 
 def refused(comm):
