@@ -17,7 +17,7 @@ constexpr auto kBrisk = 50us;        // ... and where a call waits for what come
 constexpr auto kSoon = 20ms;         // a call that takes no longer is not asked after
 constexpr auto kAgain = 300ms;       // until it is asked after once more, at least
 constexpr auto kFarewell = 2000ms;   // how long who leaves waits until its last words are on their way
-constexpr auto kAlarm = 200ms;       // ... and who tells of a fault
+constexpr auto kAlarm = 200ms;       // ... and who tells of a fault, or leaves after one
 constexpr size_t kTextBytes = 1500;  // as in a mailbox
 
 }  // namespace
