@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from device_kernels import CODED
+from device_kernels import coded_bytes
 from device_places import Host
 from device_turns import Row, Section, Turns
 
@@ -62,7 +62,7 @@ def _all_gather(turns: Turns, world: int, codec: str) -> Iterator[Row]:
     part = turns.count // world
     parts = [turns.place.floats(part) for _ in range(world)]
     arrays = [turns.place.floats(part * world) for _ in range(world)]
-    coded = int(part * CODED[codec])
+    coded = coded_bytes(codec, part)
 
     def call(comm: gpucomm.Communicator, stream: int | None) -> None:
         comm.all_gather(parts[comm.rank], out=arrays[comm.rank], codec=codec, stream=stream)
@@ -75,7 +75,7 @@ def _coded_all_reduce(turns: Turns, world: int, codec: str) -> Iterator[Row]:
     """Partial sums go round the ring, coded anew at each hop; then as in an all_gather."""
     arrays = turns.sets[0][:world]
     dense = 4 * (turns.count // world)
-    coded = int(turns.count // world * CODED[codec])
+    coded = coded_bytes(codec, turns.count // world)
 
     def call(comm: gpucomm.Communicator, stream: int | None) -> None:
         comm.all_reduce(arrays[comm.rank], "mean", codec=codec, algorithm="coded_ring", stream=stream)

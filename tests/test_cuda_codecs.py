@@ -365,7 +365,7 @@ def smooth(dtype: str, count: int) -> list[Array]:
 def test_mpc(library: Path, spec: str, dtype: str, seed: int) -> None:
     codec = _core.Codec(spec)
     programs = Programs(library, codec, dtype, seed)
-    for count in [0, 1, 2, 31, 32, 33, 63, 65, 300, 4095, 4097, 8191, 8192, 8193, 8255, 20000]:
+    for count in [0, 1, 2, 31, 32, 33, 63, 65, 300, 4095, 4097, 8191, 8192, 8193, 8255, 20000, 33000]:
         for x in smooth(dtype, count):
             own = sample(dtype, count, seed=1)
             stream = codec.encode(x)

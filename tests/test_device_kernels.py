@@ -199,6 +199,50 @@ def test_codings(make_kit, spec, dtype):
             assert kit.host(fused)[8:].tobytes() == codec.encode(own, dtype).tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spec", [spec for spec in CODECS if not usable(spec).traits["fixed_size"]])
+def test_codings_of_many_sizes(make_kit, spec, dtype):
+    """Of much to leave out, of nothing, and of little, up to a few rounds of mpc."""
+    kit, codec = make_kit(), usable(spec)
+    rng = np.random.default_rng(9)
+    for count in (1, 9000, 70_001):
+        walk = np.cumsum(rng.integers(-3, 4, count)).astype(dtype)
+        noise = rng.integers(0, 256, count * walk.itemsize, dtype=np.uint8).view(dtype)
+        for x in (walk, noise, np.zeros(count, dtype), rng.standard_normal(count).astype(dtype)):
+            coded, own = codec.encode(x), walk / 8
+            there = kit.array(x)
+            slot = kit.array(np.zeros(8 + codec.max_bytes(count, dtype), np.uint8))
+            back, mean_of = (kit.array(own.copy()) for _ in range(2))
+            kit.device.encode(codec.spec, dtype, kit.address(there), count, kit.address(slot))
+            kit.device.decode(codec.spec, dtype, kit.address(slot), kit.address(back), count)
+            kit.device.decode(codec.spec, dtype, kit.address(slot), kit.address(mean_of), count, True, 3)
+            finish(kit)
+            found = kit.host(slot)
+            assert found[:8].copy().view(np.uint64)[0] == coded.size
+            assert found[8 : 8 + coded.size].tobytes() == coded.tobytes()
+            assert kit.host(back).tobytes() == x.tobytes()
+            codec.decode_add(coded, own, dtype)
+            mean = _core.reduce(dtype, "sum", [own], divisor=3)
+            assert kit.host(mean_of).tobytes() == mean.tobytes()
+
+
+@pytest.mark.parametrize("spec", [spec for spec in CODECS if usable(spec).traits["additive"]])
+def test_sums_of_what_is_coded(make_kit, spec):
+    kit, codec = make_kit(), usable(spec)
+    for count in (1, 130, 5000):
+        rng = np.random.default_rng(count)
+        slots = []
+        for _ in range(2):
+            coded = codec.encode(rng.uniform(-2, 2, count).astype(np.float32))
+            header = np.array([coded.size], np.uint64).view(np.uint8)
+            slots.append(kit.array(np.concatenate([header, coded])))
+        into = kit.host(slots[1])[8:].copy()
+        codec.add(kit.host(slots[0])[8:].copy(), into)
+        kit.device.add_coded(codec.spec, "float32", kit.address(slots[0]), kit.address(slots[1]), count)
+        finish(kit)
+        assert kit.host(slots[1])[8:].tobytes() == into.tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("spec", [spec for spec in CODECS if usable(spec).traits["keeps_nan"]])
 def test_codings_of_what_is_not_finite(make_kit, spec, dtype):

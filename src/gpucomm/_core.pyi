@@ -461,6 +461,18 @@ class Device:
     """
     Memory and streams of work, on CUDA or on the host.
     """
+    def add_coded(
+        self,
+        codec: str,
+        dtype: str,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        into: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues into += source, both coded by an additive codec.
+        """
     def add_squares(
         self,
         dtype: str,

@@ -108,18 +108,40 @@ void run_fixed(const Call& call, const char* argument, Status* status) {
   });
 }
 
+// Three thread blocks, in any order, each with memory of its own.
+template <class Shared, class Run>
+void each_block(unsigned seed, const Run& run) {
+  size_t order[] = {0, 1, 2};
+  if (seed) std::shuffle(order, order + 3, std::minstd_rand(seed));
+  for (const size_t block : order) {
+    const auto shared = std::make_unique<Shared>();
+    std::memset(static_cast<void*>(shared.get()), 0xa5, sizeof *shared);
+    run(BlockLoops(block, 3, seed), *shared);
+  }
+}
+
+template <class Word>
+void encode_mpc(const Call& call, const MpcPiece& piece) {
+  if (MpcLayout<Word>::rounds(call.count) > 1) {
+    each_block<MpcCoding<Word>>(call.seed, [&](const BlockLoops& ex, MpcCoding<Word>& round) {
+      MeasureMpc<Word, BlockLoops>{ex, round, piece, call.dense, call.slot}.run();
+    });
+    BlockSums sums;
+    SumUpMpc<Word, BlockLoops>{BlockLoops(0, 1, call.seed), sums, piece, call.slot}.run();
+  }
+  each_block<MpcCoding<Word>>(call.seed, [&](const BlockLoops& ex, MpcCoding<Word>& round) {
+    WriteMpc<Word, BlockLoops>{ex, round, piece, call.dense, call.slot}.run();
+  });
+}
+
 template <class Word, class Form>
 void run_mpc(const Call& call, const char* argument, Status* status) {
   const unsigned distance = *argument ? std::atoi(argument) : 1;
-  const MpcPiece piece{call.count, call.coded_bytes, distance, call.adds != 0, static_cast<int>(call.divisor),
-                       status};
-  const auto round = std::make_unique<MpcRound<Word>>();
-  std::memset(static_cast<void*>(round.get()), 0xa5, sizeof *round);
-  const BlockLoops ex(0, 1, call.seed);
-  if (std::string_view(call.op) == "encode")
-    EncodeMpc<Word, BlockLoops>{ex, *round, piece, call.dense, call.slot}.run();
-  else
-    DecodeMpc<Word, Form, BlockLoops>{ex, *round, piece, call.slot, call.dense}.run();
+  const MpcPiece piece{call.count, distance, call.adds != 0, static_cast<int>(call.divisor), status};
+  if (std::string_view(call.op) == "encode") return encode_mpc<Word>(call, piece);
+  each_block<MpcDecoding<Word>>(call.seed, [&](const BlockLoops& ex, MpcDecoding<Word>& round) {
+    DecodeMpc<Word, Form, BlockLoops>{ex, round, piece, call.slot, call.dense}.run();
+  });
 }
 
 void run_named(const Call& call, Status* status) {

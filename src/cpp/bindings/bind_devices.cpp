@@ -201,6 +201,14 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           },
           "codec"_a, "dtype"_a, "source"_a, "own"_a, "count"_a, "to"_a, "stream"_a = 0,
           "Enqueues to = coded (decoded source + own).")
+      .def(
+          "add_coded",
+          [](Device& d, Text codec, Text dtype, Address from, Address into, size_t count, Address s) {
+            d.add_coded({parse_codec(codec), parse_dtype(dtype), count}, pointer(from), pointer(into),
+                        handle(s));
+          },
+          "codec"_a, "dtype"_a, "source"_a, "into"_a, "count"_a, "stream"_a = 0,
+          "Enqueues into += source, both coded by an additive codec.")
       .def("failure", &Device::failure, "What went wrong in work that has run, or nothing.");
 }
 

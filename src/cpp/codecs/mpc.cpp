@@ -1,10 +1,12 @@
 // mpc:D: lossless. Each element, as an integer, less the one D places before; the bits of as many of them as
 // a word has bits transposed, so that word j holds bit j of all; each such word xor the one before, which
-// clears the copies of sign bits; words that are zero are left out. Wire: a byte, 1. Then per group of 32
-// elements (64 of float64) a mask of the words that are there, and these. Where that is not shorter than the
-// elements: a byte, 0, and the elements. Source: Yang, Mukka, Hesaaraki, Burtscher 2015, "MPC: A Massively
-// Parallel Compression Algorithm for Scientific Data". Differs: xor where MPC subtracts a second time; a
-// group has its own mask; elements that do not shrink go as they are.
+// clears the copies of sign bits; words that are zero are left out. Elements are coded in rounds of 32 KiB,
+// each as if there were nothing before it, so that rounds can be coded side by side. Wire: for every round
+// but the first a uint64, the words before it. Then per round a mask for each group of 32 elements (64 of
+// float64), which says what words are there, and these. Where that is not shorter than the elements: these as
+// they are, which their size tells. Source: Yang, Mukka, Hesaaraki, Burtscher 2015, "MPC: A Massively
+// Parallel Compression Algorithm for Scientific Data". Differs: xor where MPC subtracts a second time; masks
+// of groups where it has one of all words; longer rounds; elements that do not shrink go as they are.
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -16,66 +18,109 @@
 #include "codecs/codec.h"
 #include "codecs/floats.h"
 #include "codecs/levels.h"
+#include "codecs/mpc_layout.h"
 
 namespace gpucomm {
 namespace {
 
-constexpr std::byte kRaw{0}, kCoded{1};
-constexpr size_t kMostDistance = 32;
+template <class Word>
+constexpr size_t kGroup = MpcLayout<Word>::kGroup;
+template <class Word>
+constexpr size_t kRound = MpcLayout<Word>::kRound;
 
 template <class Word>
-constexpr size_t kGroup = 8 * sizeof(Word);
+size_t groups_of_round(size_t left) {
+  return (std::min(left, kRound<Word>) + kGroup<Word> - 1) / kGroup<Word>;
+}
 
-// Returns the bytes written, or 0 where they would be more than `room`.
+// Codes a group, the elements before it in front of it; returns the mask.
 template <class Word>
-size_t encode_kernel(const std::byte* in, size_t count, size_t distance, std::byte* out, size_t room) {
-  Word elements[kMostDistance + kGroup<Word>] = {}, words[kGroup<Word>], present[1 + kGroup<Word>];
-  size_t written = 0;
+Word encode_group(const Word* elements, size_t some, size_t distance, Word* present) {
+  Word words[kGroup<Word>], last = 0, mask = 0;
+  const Word* const before = elements - distance;
+  for (size_t i = 0; i < kGroup<Word>; ++i) words[i] = i < some ? elements[i] - before[i] : 0;
+  blocks::transpose(words);
+  size_t used = 0;
+  for (size_t i = 0; i < kGroup<Word>; ++i) {
+    const Word word = words[i] ^ last;
+    last = words[i];
+    present[used] = word;
+    used += word != 0;
+    mask |= static_cast<Word>(word != 0) << i;
+  }
+  return mask;
+}
+
+// Returns the bytes written, or 0 where they would not be less than the elements'.
+template <class Word>
+size_t encode_kernel(const std::byte* in, size_t count, size_t distance, std::byte* out) {
+  Word elements[kMpcMostDistance + kGroup<Word>] = {}, present[kGroup<Word>];
+  Word* const here = elements + kMpcMostDistance;
+  const size_t table = MpcLayout<Word>::table(count), plain = count * sizeof(Word);
+  size_t written = table, masks = 0;  // where the next ones come
   for (size_t begin = 0; begin < count; begin += kGroup<Word>) {
-    Word* const here = elements + kMostDistance;
-    const size_t some = count - begin < kGroup<Word> ? count - begin : kGroup<Word>;
-    std::memcpy(here, in + begin * sizeof(Word), some * sizeof(Word));
-    const Word* const before = here - distance;
-    for (size_t i = 0; i < kGroup<Word>; ++i) words[i] = i < some ? here[i] - before[i] : 0;
-    std::memcpy(elements, here + kGroup<Word> - kMostDistance, kMostDistance * sizeof(Word));
-    blocks::transpose(words);
-    size_t used = 1;
-    Word mask = 0, last = 0;
-    for (size_t i = 0; i < kGroup<Word>; ++i) {
-      const Word word = words[i] ^ last;
-      last = words[i];
-      present[used] = word;
-      used += word != 0;
-      mask |= static_cast<Word>(word != 0) << i;
+    if (begin % kRound<Word> == 0) {
+      const uint64_t before = (written - table) / sizeof(Word);
+      if (begin) std::memcpy(out + MpcLayout<Word>::table(begin), &before, sizeof before);
+      std::memset(elements, 0, kMpcMostDistance * sizeof(Word));
+      masks = written, written += groups_of_round<Word>(count - begin) * sizeof(Word);
     }
-    present[0] = mask;
-    if (written + used * sizeof(Word) > room) return 0;
-    std::memcpy(out + written, present, used * sizeof(Word));
-    written += used * sizeof(Word);
+    const size_t some = std::min(count - begin, kGroup<Word>);
+    std::memcpy(here, in + begin * sizeof(Word), some * sizeof(Word));
+    const Word mask = encode_group(here, some, distance, present);
+    const size_t bytes = std::popcount(mask) * sizeof(Word);
+    if (written + bytes >= plain) return 0;
+    std::memcpy(out + masks, &mask, sizeof mask);
+    std::memcpy(out + written, present, bytes);
+    masks += sizeof mask, written += bytes;
+    std::memcpy(elements, here + kGroup<Word> - kMpcMostDistance, kMpcMostDistance * sizeof(Word));
   }
   return written;
 }
 
-// One group after the other.
+// One group after the other, of a message that is shorter than its elements.
 template <class Word>
 class Groups {
  public:
-  Groups(const std::byte* in, size_t bytes, size_t distance) : in_(in), left_(bytes), distance_(distance) {}
-
-  // The next group's elements; null where the bytes end too early.
-  const Word* next() {
-    Word mask;
-    if (left_ < sizeof mask) return nullptr;
-    std::memcpy(&mask, in_, sizeof mask);
-    const size_t bytes = (1 + std::popcount(mask)) * sizeof(Word);
-    if (left_ < bytes) return nullptr;
-    Leveled<restore>::run(in_ + sizeof mask, mask, distance_, elements_);
-    in_ += bytes, left_ -= bytes;
-    return elements_ + kMostDistance;
+  Groups(const std::byte* in, size_t bytes, size_t count, size_t distance)
+      : table_(in), in_(in), left_(bytes), count_(count), distance_(distance) {
+    take(MpcLayout<Word>::table(count));
   }
-  bool done() const { return left_ == 0; }
+
+  // The elements of the group that begins with this one; null where the message is damaged.
+  const Word* at(size_t begin) {
+    if (begin % kRound<Word> == 0) start_round(begin);
+    if (damaged_) return nullptr;
+    Word mask;
+    std::memcpy(&mask, masks_, sizeof mask);
+    masks_ += sizeof mask;
+    const std::byte* const words = in_;
+    if (!take(std::popcount(mask) * sizeof(Word))) return nullptr;
+    Leveled<restore>::run(words, mask, distance_, elements_);
+    return elements_ + kMpcMostDistance;
+  }
+  bool done() const { return !damaged_ && left_ == 0; }
 
  private:
+  bool take(size_t bytes) {
+    damaged_ |= bytes > left_;
+    if (!damaged_) in_ += bytes, left_ -= bytes;
+    return !damaged_;
+  }
+
+  void start_round(size_t begin) {
+    if (damaged_) return;
+    masks_ = in_;
+    if (begin) {
+      uint64_t before;
+      std::memcpy(&before, table_ + MpcLayout<Word>::table(begin), sizeof before);
+      const auto bytes = static_cast<size_t>(in_ - table_) - MpcLayout<Word>::table(count_);
+      damaged_ = before != bytes / sizeof(Word);
+    }
+    take(groups_of_round<Word>(count_ - begin) * sizeof(Word));
+    std::memset(elements_, 0, sizeof elements_);
+  }
+
   static void restore(const std::byte* in, Word mask, size_t distance, Word* elements) {
     Word words[kGroup<Word>], last = 0;
     for (size_t i = 0; i < kGroup<Word>; ++i) {
@@ -84,15 +129,16 @@ class Groups {
       words[i] = last ^= word;
     }
     blocks::transpose(words);
-    std::memcpy(elements, elements + kGroup<Word>, kMostDistance * sizeof(Word));
-    Word* const here = elements + kMostDistance;
+    std::memcpy(elements, elements + kGroup<Word>, kMpcMostDistance * sizeof(Word));
+    Word* const here = elements + kMpcMostDistance;
     const Word* const before = here - distance;
     for (size_t i = 0; i < kGroup<Word>; ++i) here[i] = words[i] + before[i];
   }
 
-  const std::byte* in_;
-  size_t left_, distance_;
-  Word elements_[kMostDistance + kGroup<Word>] = {};
+  const std::byte *table_, *in_, *masks_ = nullptr;
+  size_t left_, count_, distance_;
+  bool damaged_ = false;
+  Word elements_[kMpcMostDistance + kGroup<Word>] = {};
 };
 
 void add_elements(Dtype dtype, const void* values, size_t count, std::byte* accumulator) {
@@ -126,23 +172,18 @@ class Mpc final : public Codec {
   }
   std::string spec() const override { return spec_; }
   bool takes(Dtype dtype) const override { return dtype == Dtype::float32 || dtype == Dtype::float64; }
-  size_t max_bytes(size_t count, Dtype dtype) const override {
-    return count ? 1 + count * size_of(dtype) : 0;
-  }
+  size_t max_bytes(size_t count, Dtype dtype) const override { return count * size_of(dtype); }
   double bound(double, Dtype) const override { return 0; }
 
   size_t encode(const std::byte* in, size_t count, Dtype dtype, std::byte* out, CodecError* error,
                 Losses) const override {
     check(dtype);
     if (error) *error = {};
-    if (count == 0) return 0;
-    const size_t plain = count * size_of(dtype);
     const auto run = dtype == Dtype::float32 ? Leveled<encode_kernel<uint32_t>>::run
                                              : Leveled<encode_kernel<uint64_t>>::run;
-    const size_t coded = run(in, count, distance_, out + 1, plain - 1);
-    out[0] = coded ? kCoded : kRaw;
-    if (!coded) copy_bytes(out + 1, in, plain);
-    return 1 + (coded ? coded : plain);
+    if (const size_t coded = run(in, count, distance_, out)) return coded;
+    copy_bytes(out, in, count * size_of(dtype));
+    return count * size_of(dtype);
   }
 
   void decode(const std::byte* in, size_t bytes, size_t count, Dtype dtype, std::byte* out) const override {
@@ -173,30 +214,29 @@ class Mpc final : public Codec {
   template <class Visit>
   void each(const std::byte* in, size_t bytes, size_t count, Dtype dtype, const Visit& visit) const {
     check(dtype);
-    if (bytes == 0 && count == 0) return;
-    if (bytes == 0 || count == 0 || (in[0] != kRaw && in[0] != kCoded)) damaged(bytes, count);
-    if (in[0] == kRaw) return each_raw(in, bytes, count, dtype, visit);
+    const size_t plain = count * size_of(dtype);
+    if (bytes > plain) damaged(bytes, count);
+    if (bytes == plain) return each_raw(in, count, dtype, visit);
     if (dtype == Dtype::float32) return each_group<uint32_t>(in, bytes, count, visit);
     each_group<uint64_t>(in, bytes, count, visit);
   }
 
   template <class Visit>
-  void each_raw(const std::byte* in, size_t bytes, size_t count, Dtype dtype, const Visit& visit) const {
-    if (bytes != max_bytes(count, dtype)) damaged(bytes, count);
+  void each_raw(const std::byte* in, size_t count, Dtype dtype, const Visit& visit) const {
     constexpr size_t kRun = 512;
     alignas(double) std::byte elements[kRun * sizeof(double)];
     for (size_t begin = 0; begin < count; begin += kRun) {
       const size_t some = std::min(kRun, count - begin);
-      copy_bytes(elements, in + 1 + begin * size_of(dtype), some * size_of(dtype));
+      copy_bytes(elements, in + begin * size_of(dtype), some * size_of(dtype));
       visit(elements, begin, some);
     }
   }
 
   template <class Word, class Visit>
   void each_group(const std::byte* in, size_t bytes, size_t count, const Visit& visit) const {
-    Groups<Word> groups(in + 1, bytes - 1, distance_);
+    Groups<Word> groups(in, bytes, count, distance_);
     for (size_t begin = 0; begin < count; begin += kGroup<Word>) {
-      const Word* elements = groups.next();
+      const Word* elements = groups.at(begin);
       if (!elements) damaged(bytes, count);
       visit(elements, begin, std::min(kGroup<Word>, count - begin));
     }
@@ -212,7 +252,7 @@ std::shared_ptr<const Codec> make(std::string_view argument) {
   if (!argument.empty()) {
     const char* const end = argument.data() + argument.size();
     const auto [read, error] = std::from_chars(argument.data(), end, distance);
-    if (error != std::errc() || read != end || distance < 1 || distance > kMostDistance) return nullptr;
+    if (error != std::errc() || read != end || distance < 1 || distance > kMpcMostDistance) return nullptr;
   }
   return std::make_shared<Mpc>(distance);
 }

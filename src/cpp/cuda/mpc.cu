@@ -1,4 +1,5 @@
-// mpc:D on CUDA, by one thread block: as fast as a link between machines, not as the memory.
+// mpc:D on CUDA: a thread block for each round of elements.
+#include <algorithm>
 #include <cstdlib>
 
 #include "cuda/block.h"
@@ -9,47 +10,85 @@
 namespace gpucomm::cuda {
 namespace {
 
+// Thread blocks of a processor at a time: as many as ptxas has registers for.
+template <class Word>
+constexpr unsigned kHeld = sizeof(Word) == 4 ? 4 : 1;
+
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
-    encode_mpc(MpcPiece piece, const std::byte* dense, std::byte* slot) {
-  __shared__ MpcRound<Word> round;
+    measure_mpc(MpcPiece piece, const std::byte* dense, std::byte* slot) {
+  __shared__ MpcCoding<Word> round;
   const BlockExec ex;
-  EncodeMpc<Word, BlockExec>{ex, round, piece, dense, slot}.run();
+  MeasureMpc<Word, BlockExec>{ex, round, piece, dense, slot}.run();
 }
 
-template <class Word, class Form>
-__global__ void __launch_bounds__(kThreads)
-    decode_mpc(MpcPiece piece, const std::byte* slot, std::byte* dense) {
-  __shared__ MpcRound<Word> round;
+template <class Word>
+__global__ void __launch_bounds__(kThreads) sum_up_mpc(MpcPiece piece, std::byte* slot) {
+  __shared__ BlockSums sums;
   const BlockExec ex;
-  DecodeMpc<Word, Form, BlockExec>{ex, round, piece, slot, dense}.run();
+  SumUpMpc<Word, BlockExec>{ex, sums, piece, slot}.run();
+}
+
+template <class Word>
+__global__ void __launch_bounds__(kThreads, kHeld<Word>)
+    write_mpc(MpcPiece piece, const std::byte* dense, std::byte* slot) {
+  __shared__ MpcCoding<Word> round;
+  const BlockExec ex;
+  WriteMpc<Word, BlockExec>{ex, round, piece, dense, slot}.run();
+}
+
+// Pieces of one call, each a row of thread blocks.
+struct MpcCoded {
+  MpcPiece pieces[kMostPieces];
+  std::byte *slots[kMostPieces], *denses[kMostPieces];
+};
+
+template <class Word, class Form>
+__global__ void __launch_bounds__(kThreads) decode_mpc(const __grid_constant__ MpcCoded coded) {
+  __shared__ MpcDecoding<Word> round;
+  const BlockExec ex;
+  const unsigned i = blockIdx.y;
+  DecodeMpc<Word, Form, BlockExec>{ex, round, coded.pieces[i], coded.slots[i], coded.denses[i]}.run();
 }
 
 MpcPiece piece_of(const Job& job) {
   const int distance = std::atoi(job.argument);
-  return {job.count, job.coded_bytes, static_cast<unsigned>(distance ? distance : 1),
-          job.adds,  job.divisor,     job.status};
+  return {job.count, static_cast<unsigned>(distance ? distance : 1), job.adds, job.divisor, job.status};
 }
 
-constexpr size_t kGroups = 1;  // of warps: one thread block
+template <class Word>
+void encode_words(const Job& job) {
+  const MpcPiece piece = piece_of(job);
+  const size_t rounds = MpcLayout<Word>::rounds(job.count), groups = kWarps * std::max<size_t>(rounds, 1);
+  if (rounds > 1) {
+    launch<measure_mpc<Word>, false>(groups, job.stream, piece, job.dense, job.to_slot);
+    launch<sum_up_mpc<Word>>(1, job.stream, piece, job.to_slot);
+  }
+  launch<write_mpc<Word>, false>(groups, job.stream, piece, job.dense, job.to_slot);
+}
+
+template <class Word, class Form>
+void decode_words(const Job* jobs, size_t count) {
+  MpcCoded coded;
+  size_t rounds = 1;
+  for (size_t i = 0; i < count; ++i) {
+    coded.pieces[i] = piece_of(jobs[i]), coded.denses[i] = jobs[i].to_dense;
+    coded.slots[i] = const_cast<std::byte*>(jobs[i].from);
+    rounds = std::max(rounds, MpcLayout<Word>::rounds(jobs[i].count));
+  }
+  launch_rows<decode_mpc<Word, Form>, false>(kWarps * rounds, count, jobs->stream, coded);
+}
 
 void encode(const Job& job) {
-  const MpcPiece piece = piece_of(job);
-  if (job.dtype == Dtype::float64)
-    launch<encode_mpc<uint64_t>>(kGroups, job.stream, piece, job.dense, job.to_slot);
-  else
-    launch<encode_mpc<uint32_t>>(kGroups, job.stream, piece, job.dense, job.to_slot);
+  (job.dtype == Dtype::float64 ? encode_words<uint64_t> : encode_words<uint32_t>)(job);
 }
 
-void decode(const Job& job) {
-  const MpcPiece piece = piece_of(job);
-  if (job.dtype == Dtype::float64)
-    launch<decode_mpc<uint64_t, Plain<double>>>(kGroups, job.stream, piece, job.from, job.to_dense);
-  else
-    launch<decode_mpc<uint32_t, Plain<float>>>(kGroups, job.stream, piece, job.from, job.to_dense);
+void decode(const Job* jobs, size_t count) {
+  const bool wide = jobs->dtype == Dtype::float64;
+  (wide ? decode_words<uint64_t, Plain<double>> : decode_words<uint32_t, Plain<float>>)(jobs, count);
 }
 
-const CodecKernels mpc("mpc", encode, each<decode>, nullptr);
+const CodecKernels mpc("mpc", encode, decode, nullptr);
 
 }  // namespace
 }  // namespace gpucomm::cuda

@@ -1,12 +1,22 @@
-// The encoder of mpc; the wire is that of codecs/mpc.cpp.
+// The encoder of mpc; the wire is that of codecs/mpc.cpp. Where a round's words lie follows from what all
+// rounds before it take: so one kernel measures the rounds, one sums up, and one writes. What is measured
+// lies where the slot keeps the sums: in its table and, of the last round, in its header.
 #pragma once
-#include "cuda/mpc_groups.h"
+#include "codecs/blocks/transpose.h"
+#include "cuda/block_sums.h"
+#include "cuda/mpc_rounds.h"
 
 namespace gpucomm::cuda {
 
+template <class Word>
+struct MpcCoding : MpcRound<Word> {
+  BlockSums sums;
+};
+
+// A round's elements, coded.
 template <class Word, class Exec>
-struct EncodeMpc {
-  using Round = MpcRound<Word>;
+struct CodeMpc {
+  using Round = MpcCoding<Word>;
   static constexpr unsigned kGroup = Round::kGroup, kGroups = Round::kGroups;
   struct Coded {
     Word words[kGroup], mask;
@@ -16,114 +26,169 @@ struct EncodeMpc {
   Round& round;
   const MpcPiece& piece;
   const std::byte* dense;
-  std::byte* slot;
 
-  GPUCOMM_PROGRAM void run() const {
-    std::byte* const out = slot + 8;
-    size_t written = 0;  // words of 32 bits behind the first byte
-    const size_t all = piece.count * Round::kParts;
-    ex.each([&](unsigned lane) {
-      if (lane == 0) round.carry = kMpcCoded << 24;
-    });
-    for (size_t begin = 0; begin < piece.count; begin += Round::kElements) {
-      const unsigned words = code(begin);
-      if (written + words > (all * 4 - 1) / sizeof(Word) * Round::kParts) return raw(out, all);
-      ex.each([&](unsigned lane) { write(out + 4 * written, words, lane); });
-      written += words;
-    }
-    ex.each([&](unsigned lane) {
-      if (lane == 0) finish(out, piece.count ? 1 + 4 * written : 0);
-    });
+  // The elements of a round.
+  GPUCOMM_PROGRAM unsigned count(size_t begin) const {
+    const size_t left = piece.count - begin;
+    return left < Round::kElements ? static_cast<unsigned>(left) : Round::kElements;
   }
 
-  GPUCOMM_PROGRAM void finish(std::byte* out, size_t bytes) const {
-    if (bytes) store(out + bytes - 1, static_cast<uint8_t>(round.carry >> 24));
-    store(slot, static_cast<uint64_t>(bytes));
+  // Fetches a round; returns how many words it takes.
+  GPUCOMM_PROGRAM size_t measure(size_t begin) const {
+    const unsigned some = count(begin);
+    ex.each([&](unsigned lane) {
+      for (unsigned i = lane; i < Round::kElements; i += kThreads)
+        round.words[Round::at(i)] = i < some ? load<Word>(dense + (begin + i) * sizeof(Word)) : 0;
+    });
+    ex.each([&](unsigned lane) { round.sums.at[lane] = has(lane, some) ? ones(mask(lane, some)) : 0; });
+    round.sums.run(ex);
+    return Round::groups(some) + round.sums.all();
   }
 
-  // Codes a round into round.words; returns how many words of 32 bits.
-  GPUCOMM_PROGRAM unsigned code(size_t begin) const {
+  // Once it was measured: puts the coded words into round.words.
+  GPUCOMM_PROGRAM void code(size_t begin) const {
+    const unsigned some = count(begin);
     typename Exec::template Lanes<Coded> coded;
-    ex.each([&](unsigned lane) { fetch(begin, lane); });
     ex.each([&](unsigned lane) {
-      if (lane < kGroups) transform(begin, lane, coded[lane]);
+      if (has(lane, some)) transform(lane, some, coded[lane]);
     });
     ex.each([&](unsigned lane) {
-      for (unsigned i = 1; lane < Round::kChunks && i < Round::kChunk; ++i)
-        round.places[lane * Round::kChunk + i] += round.places[lane * Round::kChunk + i - 1];
+      if (has(lane, some)) place(lane, some, coded[lane]);
     });
-    ex.each([&](unsigned lane) {
-      if (lane == 0) round.chunks[0] = 0;
-      for (unsigned i = 0; lane == 0 && i < Round::kChunks; ++i)
-        round.chunks[i + 1] = round.chunks[i] + round.places[(i + 1) * Round::kChunk - 1];
-    });
-    ex.each([&](unsigned lane) {
-      if (lane < kGroups && begin + lane * kGroup < piece.count) place(lane, coded[lane]);
-    });
-    return round.chunks[Round::kChunks] * Round::kParts;
   }
 
-  GPUCOMM_PROGRAM Word element(size_t index) const { return load<Word>(dense + index * sizeof(Word)); }
+  GPUCOMM_PROGRAM static bool has(unsigned lane, unsigned some) { return lane * kGroup < some; }
 
-  GPUCOMM_PROGRAM void fetch(size_t begin, unsigned lane) const {
-    for (unsigned i = lane; i < Round::kElements; i += kThreads)
-      round.words[Round::at(i)] = begin + i < piece.count ? element(begin + i) : 0;
-    if (lane < kMostDistance) round.history[lane] = begin ? element(begin - kMostDistance + lane) : 0;
+  // A difference, each bit xor the one below: the bits of all make the words.
+  GPUCOMM_PROGRAM Word difference(unsigned at, unsigned some) const {
+    if (at >= some) return 0;
+    const Word before = at >= piece.distance ? round.words[Round::at(at - piece.distance)] : 0;
+    const Word less = round.words[Round::at(at)] - before;
+    return less ^ less << 1;
   }
-
-  // Differences, their bits transposed, and which words are not zero.
-  GPUCOMM_PROGRAM void transform(size_t begin, unsigned lane, Coded& coded) const {
-    const unsigned first = lane * kGroup;
+  // Which words are not zero.
+  GPUCOMM_PROGRAM Word mask(unsigned lane, unsigned some) const {
+    Word mask = 0;
+#pragma unroll 8
+    for (unsigned i = 0; i < kGroup; ++i) mask |= difference(lane * kGroup + i, some);
+    return mask;
+  }
+  GPUCOMM_PROGRAM void transform(unsigned lane, unsigned some, Coded& coded) const {
+    coded.mask = 0;
 #pragma unroll
     for (unsigned i = 0; i < kGroup; ++i) {
-      const unsigned at = first + i;
-      const Word before = at >= piece.distance ? round.words[Round::at(at - piece.distance)]
-                                               : round.history[kMostDistance + at - piece.distance];
-      coded.words[i] = begin + at < piece.count ? round.words[Round::at(at)] - before : 0;
+      coded.words[i] = difference(lane * kGroup + i, some);
+      coded.mask |= coded.words[i];
     }
     blocks::transpose(coded.words);
-    Word last = 0, mask = 0;
-    unsigned used = 1;
-#pragma unroll
-    for (unsigned i = 0; i < kGroup; ++i) {
-      const Word word = coded.words[i] ^ last;
-      last = coded.words[i], coded.words[i] = word;
-      mask |= static_cast<Word>(word != 0) << i;
-      used += word != 0;
-    }
-    coded.mask = mask;
-    round.places[lane] = begin + first < piece.count ? used : 0;
   }
-
-  GPUCOMM_PROGRAM void place(unsigned lane, const Coded& coded) const {
-    const unsigned before = lane % Round::kChunk ? round.places[lane - 1] : 0;
-    unsigned at = round.chunks[lane / Round::kChunk] + before;
-    round.words[at++] = coded.mask;
+  GPUCOMM_PROGRAM void place(unsigned lane, unsigned some, const Coded& coded) const {
+    auto at = Round::groups(some) + static_cast<unsigned>(round.sums.before(lane));
+    round.words[lane] = coded.mask;
 #pragma unroll
     for (unsigned i = 0; i < kGroup; ++i) {
       if (coded.words[i] != 0) round.words[at++] = coded.words[i];
     }
   }
+};
 
-  // What is before the first word is the lane's that writes it.
-  GPUCOMM_PROGRAM void write(std::byte* to, unsigned words, unsigned lane) const {
-    for (unsigned i = lane; i < words; i += kThreads)
-      store(to + 4 * i, joined(i ? part(i - 1) : round.carry, part(i)));
-    if (lane == 0) round.carry = part(words - 1);
+// How many words each round takes: where the table tells of those before the next round, and the last one's
+// in the header.
+template <class Word, class Exec>
+struct MeasureMpc {
+  const Exec& ex;
+  MpcCoding<Word>& round;
+  const MpcPiece& piece;
+  const std::byte* dense;
+  std::byte* slot;
+
+  GPUCOMM_PROGRAM void run() const {
+    const CodeMpc<Word, Exec> code{ex, round, piece, dense};
+    const MpcSlot<Word> in{slot, piece.count};
+    for (size_t i = ex.block(); i < in.rounds(); i += ex.blocks()) {
+      const size_t words = code.measure(i * MpcLayout<Word>::kRound);
+      ex.each([&](unsigned lane) {
+        if (lane == 0) store<uint64_t>(i + 1 < in.rounds() ? in.entry(i + 1) : slot, words);
+      });
+    }
   }
-  GPUCOMM_PROGRAM uint32_t part(unsigned i) const {
-    return static_cast<uint32_t>(round.words[i / Round::kParts] >> (32 * (i % Round::kParts)));
+};
+
+// Sums of these, and the message's bytes; by one thread block.
+template <class Word, class Exec>
+struct SumUpMpc {
+  const Exec& ex;
+  BlockSums& sums;
+  const MpcPiece& piece;
+  std::byte* slot;
+
+  GPUCOMM_PROGRAM void run() const {
+    const MpcSlot<Word> in{slot, piece.count};
+    const size_t entries = in.rounds() - 1, each = (entries + kThreads - 1) / kThreads;
+    const auto visit = [&](unsigned lane, auto call) {
+      for (size_t i = lane * each; i < (lane + 1) * each && i < entries; ++i) call(in.entry(i + 1));
+    };
+    ex.each([&](unsigned lane) {
+      uint64_t sum = 0;
+      visit(lane, [&](std::byte* entry) { sum += load<uint64_t>(entry); });
+      sums.at[lane] = sum;
+    });
+    sums.run(ex);
+    ex.each([&](unsigned lane) {
+      uint64_t sum = sums.before(lane);
+      visit(lane, [&](std::byte* entry) { store(entry, sum += load<uint64_t>(entry)); });
+      if (lane == 0) store(slot, coded_bytes<Word>(piece.count, sums.all() + load<uint64_t>(slot)));
+    });
+  }
+};
+
+template <class Word, class Exec>
+struct WriteMpc {
+  const Exec& ex;
+  MpcCoding<Word>& round;
+  const MpcPiece& piece;
+  const std::byte* dense;
+  std::byte* slot;
+
+  GPUCOMM_PROGRAM void run() const {
+    const CodeMpc<Word, Exec> code{ex, round, piece, dense};
+    const MpcSlot<Word> in{slot, piece.count};
+    if (in.rounds() <= 1) return write_all(code, in);
+    const bool raw = load<uint64_t>(slot) == piece.count * sizeof(Word);
+    for (size_t i = ex.block(); i < in.rounds(); i += ex.blocks()) {
+      const size_t begin = i * MpcLayout<Word>::kRound;
+      if (raw)
+        copy(begin);
+      else
+        write(code, begin, in.words(in.first(i)), code.measure(begin));
+    }
+  }
+
+  // One round needs no table.
+  GPUCOMM_PROGRAM void write_all(const CodeMpc<Word, Exec>& code, const MpcSlot<Word>& in) const {
+    const size_t words = code.measure(0), bytes = coded_bytes<Word>(piece.count, words);
+    if (bytes == piece.count * sizeof(Word))
+      copy(0);
+    else
+      write(code, 0, in.words(0), words);
+    ex.each([&](unsigned lane) {
+      if (lane == 0) store<uint64_t>(slot, bytes);
+    });
+  }
+
+  GPUCOMM_PROGRAM void write(const CodeMpc<Word, Exec>& code, size_t begin, std::byte* to,
+                             size_t words) const {
+    code.code(begin);
+    ex.each([&](unsigned lane) {
+      for (size_t i = lane; i < words; i += kThreads) store(to + i * sizeof(Word), round.words[i]);
+    });
   }
 
   // The elements as they are.
-  GPUCOMM_PROGRAM void raw(std::byte* out, size_t words) const {
-    const auto word = [&](size_t i) { return load<uint32_t>(dense + 4 * i); };
+  GPUCOMM_PROGRAM void copy(size_t begin) const {
     ex.each([&](unsigned lane) {
-      for (size_t i = lane; i < words; i += kThreads)
-        store(out + 4 * i, joined(i ? word(i - 1) : kMpcRaw << 24, word(i)));
-      if (lane) return;
-      round.carry = word(words - 1);
-      finish(out, 1 + 4 * words);
+      for (size_t i = begin + lane; i < begin + MpcLayout<Word>::kRound && i < piece.count; i += kThreads)
+        store(slot + kHeader + i * sizeof(Word), load<Word>(dense + i * sizeof(Word)));
     });
   }
 };
