@@ -9,6 +9,8 @@ import numpy as np
 from device_ranks import met, own
 from on_device import HostKit, stream_of
 
+from gpucomm import _core
+
 
 def uneven_gathers(comm: Any) -> bool:
     """Parts of many sizes, of which the longest takes several slots, and one is empty."""
@@ -38,6 +40,18 @@ def sent(comm: Any) -> tuple[int, int]:
     comm.sendrecv(x, to, out, source, async_op=True).synchronize()
     after = comm.stats()
     return tuple(after[key] - before[key] for key in ("bytes_sent", "bytes_received"))
+
+
+def chosen_by_links(comm: Any) -> list[int]:
+    """Bytes that rank 0 sends on links of 125 MB/s: of 4 MB from it to all, and of an exchange in int8."""
+    x, found = own(50).array(np.ones(1_000_000, np.float32)), []
+    with comm.subset(range(comm.world)) as group:
+        group.set_links(_core.Links(alpha=5e-5, beta=8e-9))
+        for call in (lambda: group.broadcast(x, 0), lambda: group.all_reduce(x, codec="int8")):
+            before = group.stats()["bytes_sent"]
+            call()
+            found.append(group.stats()["bytes_sent"] - before)
+    return found
 
 
 def one_message(comm: Any) -> None:

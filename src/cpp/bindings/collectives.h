@@ -148,6 +148,7 @@ class PyCommunicator {
   void check_on_device(const Shape& shape, Device& device) const;
   // Settles with all ranks how their calls go. How messages go; finds NCCL where that is the way.
   void find_way(Shape& shape, Device& device, Seconds limit);
+  void choose_by_links(Shape& shape, Seconds limit);
   bool can_go(DeviceWay way, Device& device, Seconds limit);
   DeviceWay message_way();
   Shape shape(Collective collective, const Array& x, const Options& options) const;

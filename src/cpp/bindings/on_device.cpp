@@ -32,6 +32,18 @@ void choose_on_device(Shape& shape) {
   if (!shape.segments) shape.segments = 1;
 }
 
+// What passes through host memory travels by links that can be measured.
+void PyCommunicator::choose_by_links(Shape& shape, Seconds limit) {
+  if (shape.way != DeviceWay::staged || core_->world() == 1) return;
+  if (shape.algorithm != "auto" && shape.segments) return;
+  if (!core_->links_known()) measure_links(shape, limit);
+  for (const Choice& choice : core_->candidates(shape)) {
+    if (codes(choice) != (shape.codec != nullptr)) continue;
+    shape.algorithm = choice.algorithm, shape.segments = choice.segments;
+    return;
+  }
+}
+
 void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point deadline, double patience_s) {
   constexpr auto kLongest = std::chrono::microseconds(500);
   for (auto nap = std::chrono::microseconds(1); !event.device()->done(event.get());
@@ -159,13 +171,14 @@ py::object PyCommunicator::issue_on_device(Shape& shape, Arrays arrays, const Ar
   if (core_->device_wish().way != DeviceWay::threads)
     refuse_capture(arrays.capture,
                    "only calls of ranks that are threads can be: others wait for each other on the host");
-  choose_on_device(shape);
   find_way(shape, *arrays.device, limit);
   core_->check_wish(shape);
   if (shape.codec && shape.codec->traits().needs_maximum) {
     shape.codec = agreed_on_device(shape, arrays, where, limit);
     check_on_device(shape, *arrays.device);
   }
+  choose_by_links(shape, limit);
+  choose_on_device(shape);
   if (!options.lost_sq) return begin(shape, arrays, std::move(x), std::move(result), options, limit);
   auto lost = begin_norms(arrays.device, arrays.stream);
   arrays.lost_parts = lost->parts();

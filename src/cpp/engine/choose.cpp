@@ -168,6 +168,16 @@ Links typical_links(const std::vector<int>& nodes) {
   return links;
 }
 
+Links links_of_staged(Links links) {
+  // Typical figures: what the host does for a copy and its event; until both have come; PCI Express.
+  constexpr double kEnqueued = 1e-5, kCopied = 5e-5, kByte = 4e-11;
+  links.alpha += kEnqueued, links.inner_alpha += kEnqueued;
+  links.lambda += kCopied, links.inner_lambda += kCopied;
+  links.beta = std::max(links.beta, kByte), links.inner_beta = std::max(links.inner_beta, kByte);
+  for (double& beta : links.betas) beta = std::max(beta, kByte);
+  return links;
+}
+
 const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<int>& nodes,
                                          const Links& links, const Coding& coding) {
   const Kind kind = kind_of(shape);

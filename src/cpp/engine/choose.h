@@ -47,6 +47,9 @@ size_t most_bytes(const Kind& kind);
 // What the model alone computes with where nothing may be measured: typical figures.
 Links typical_links(const std::vector<int>& nodes);
 
+// As messages find them that devices get and give in memory of the host.
+Links links_of_staged(Links links);
+
 // Remembers the candidates of each kind of call; the same on every rank that has the same links, for they are
 // computed from nothing else.
 class Choices {

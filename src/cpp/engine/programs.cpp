@@ -86,8 +86,10 @@ const std::vector<Choice>& Programs::candidates(const Shape& shape) {
   if (shape.codec) {
     const auto known = codings_.find(shape.codec->kind());
     coding = known == codings_.end() ? kTypicalCoding : known->second;
+    if (shape.on_device) coding = {};  // it codes much faster than these links are
     coding.ratio = shape.codec->bytes_a_byte(shape.dtype);
   }
+  if (shape.on_device) return staged_choices_.find(shape, nodes_, links_of_staged(links_), coding);
   return choices_.find(shape, nodes_, links_, coding);
 }
 
@@ -163,7 +165,7 @@ std::shared_ptr<const Program> Programs::compiled(Shape shape) {
 }
 
 void Programs::forget() {
-  choices_.clear(), programs_.clear(), tunings_.clear();
+  choices_.clear(), staged_choices_.clear(), programs_.clear(), tunings_.clear();
   last_program_.reset(), last_tuning_.reset(), agreement_s_.reset();
 }
 
