@@ -65,7 +65,7 @@ def _codings(turns: Turns, spec: str) -> Iterator[Row]:
         device.decode(spec, "float32", at[SLOT], at[RESULT], n, adds)
 
     def fused(at: list[int]) -> None:
-        device.decode_add_encode(spec, "float32", at[SLOT], at[0], n, at[RESULT])
+        device.recode(spec, "float32", at[SLOT], at[0], n, at[RESULT])
 
     def add(at: list[int]) -> None:
         device.add_coded(spec, "float32", at[SLOT], at[RESULT], n)

@@ -19,7 +19,7 @@ import gpucomm
 from gpucomm import _core
 
 Call = Callable[[gpucomm.Communicator, int | None], object]
-WORK = ("copy", "reduce", "encode", "decode", "decode_add_encode")
+WORK = ("copy", "reduce", "encode", "decode", "recode")
 
 
 def collectives(turns: Turns) -> Iterator[Section]:

@@ -431,3 +431,15 @@ def test_conversions(library: Path, dtype: str, to: str, seed: int) -> None:
         assert convert(codes[0], ends[0], codes[1], ends[1], ctypes.c_uint64(count), seed) == 0
         assert guards_hold(x) and guards_hold(y) and x.tobytes() == before
         same(y, narrow(to, widen(dtype, x)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_copies(library: Path, seed: int) -> None:
+    copy = ctypes.CDLL(str(library)).copy_bytes_of
+    copy.restype = ctypes.c_ulonglong
+    for count, a, b in itertools.product([0, 1, 15, 16, 31, 100, 70_001], [0, 1, 2, 4, 8, 15], [0, 1, 4, 8]):
+        x = placed(np.random.default_rng(count).integers(0, 256, count, dtype=np.uint8), a)
+        y = placed(np.zeros(count, np.uint8), b)
+        ends = [ctypes.c_void_p(z.ctypes.data) for z in (x, y)]
+        assert copy(*ends, ctypes.c_uint64(count), seed) == 0
+        assert guards_hold(y) and x.tobytes() == y.tobytes()

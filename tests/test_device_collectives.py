@@ -28,6 +28,7 @@ from gpucomm.errors import (
 
 WORLDS = [1, 2, 3, 5]
 FOLDS = ("all_reduce", "reduce", "reduce_scatter")
+WORK = ("copy", "reduce", "encode", "decode", "recode")
 
 
 def call(comm, racing, collective, x, root, **options):
@@ -355,8 +356,8 @@ def test_partial_sums_are_coded_again_in_one_pass(make_kit, collective, tells):
 
     assert run_ranks(world, body) == [pytest.approx(world, rel=0.02)] * world
     hops = world - 1
-    at_once = 0 if tells else world * segments * (hops - 1)  # all but the last, whose sum is wanted
-    assert kit.enqueued("decode_add_encode") in (at_once, None)
+    at_once = 0 if tells else segments * (hops - 1)  # of all ranks; the last sum is wanted
+    assert kit.enqueued("recode") in (at_once, None)
 
 
 def test_coded_pieces_are_read_where_they_were_encoded(make_kit):
@@ -371,8 +372,47 @@ def test_coded_pieces_are_read_where_they_were_encoded(make_kit):
 
     assert run_ranks(world, body) == [pytest.approx([0, 1, 2, 3], rel=0.01)] * world
     assert kit.enqueued("copy") in (0, None)
-    assert kit.enqueued("encode") in (world * segments, None)
-    assert kit.enqueued("decode") in (world * segments, None)  # of all ranks' pieces at once
+    assert kit.enqueued("encode") in (segments, None)  # of all ranks at once
+    assert kit.enqueued("decode") in (segments, None)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "codec", "counts"),
+    [
+        ("all_reduce", "ring", None, {"reduce": 3, "copy": 3}),
+        ("all_reduce", "linear_pipeline", None, {"reduce": 6, "copy": 6}),  # in four segments
+        ("all_gather", "direct", None, {"copy": 1}),
+        ("all_to_all", "direct", None, {"copy": 1}),
+        ("all_reduce", "coded_ring", "int8", {"encode": 2, "recode": 2, "decode": 2}),
+        ("all_gather", "coded_ring", "mpc", {"encode": 1, "decode": 1}),
+        ("all_reduce", "two_shot", "int8", {"encode": 2, "decode": 4}),
+    ],
+)
+def test_a_step_of_all_ranks_of_a_device_is_one_piece_of_work(collective, algorithm, codec, counts):
+    world, kit = 4, HostKit()
+
+    def body(comm):
+        x = np.full(4096, comm.rank, np.float32)
+        options = {"algorithm": algorithm, "segments": 4 if algorithm == "linear_pipeline" else 1}
+        if codec:
+            options["codec"] = codec
+        host = getattr(comm, collective)(x.copy(), **options)
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            array = racing.array(x)
+            if collective != "all_reduce":
+                options["out"] = racing.empty(host.size, x.dtype)
+            racing.finish()
+            comm.barrier()
+            before = {kind: kit.enqueued(kind) for kind in WORK}
+            comm.barrier()
+            result = getattr(comm, collective)(array, stream=stream, async_op=True, **options).synchronize()
+            comm.barrier()
+            found = {kind: kit.enqueued(kind) - times for kind, times in before.items()}
+            comm.barrier()
+            return {kind: n for kind, n in found.items() if n}, np.array_equal(kit.host(result), host)
+
+    assert run_ranks(world, body) == [(counts, True)] * world
 
 
 def test_the_host_does_not_wait_for_the_device(make_kit):
@@ -448,6 +488,34 @@ def test_device_and_host_arrays_of_one_communicator(make_kit):
         return found
 
     assert run_ranks(2, body) == [[[2.0 * i + 1] * 3 for i in range(4) for _ in range(2)]] * 2
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "codec"),
+    [(*pair, None) for pair in pairs()]
+    + [(*pair, codec) for pair in pairs(coded=True) for codec in ("int8", "mpc")],
+)
+def test_a_device_for_each_rank(collective, algorithm, codec):
+    """Ordered by events alone, whichever stream is late."""
+    kits = [HostKit(50) for _ in range(3)]
+
+    def body(comm):
+        wrong, kit = [], kits[comm.rank]
+        with stream_of(kit) as stream:
+            for count, segments in [(3000, 1), (30_000, 5)]:
+                arrays = inputs(collective, "float32", 3, count)
+                options = {"algorithm": algorithm, "segments": segments, "codec": codec}
+                options = {name: value for name, value in options.items() if value is not None}
+                places = (1,) if collective in ROOTED else ()
+                host = getattr(comm, collective)(arrays[comm.rank].copy(), *places, **options)
+                racing = Racing(kit, stream)
+                result = call(comm, racing, collective, arrays[comm.rank], 1, **options)
+                reading = racing.read(result) if has_result(collective, comm.rank, 1) else None
+                racing.finish()
+                wrong += [count] if reading and not np.array_equal(kit.host(reading), host) else []
+        return wrong
+
+    assert run_ranks(3, body) == [[]] * 3
 
 
 def test_several_devices():

@@ -39,6 +39,28 @@ def test_folds(make_kit, op, sources):
                 assert kit.host(found).tobytes() == expected.tobytes(), (dtype, count)
 
 
+def test_copies_side_by_side(make_kit):
+    """From and to every alignment, more than a kernel takes, and nothing beside what is copied."""
+    kit, rng = make_kit(), np.random.default_rng(3)
+    sizes = [0, 1, 15, 16, 17, 4095, 4096, 100_003]
+    cases = [(size, a, b) for size in sizes for a, b in ((0, 0), (5, 5), (0, 8), (4, 12), (2, 4), (3, 8))]
+    cases += [(1000, 0, 0)] * 30
+    froms = [rng.integers(0, 256, size + a, dtype=np.uint8) for size, a, _ in cases]
+    there = [kit.array(x) for x in froms]
+    out = [kit.array(np.full(size + b + 20, 7, np.uint8)) for size, _, b in cases]
+    kit.device.copy_all(
+        [
+            (kit.address(y) + b, kit.address(x) + a, size)
+            for (size, a, b), x, y in zip(cases, there, out, strict=True)
+        ]
+    )
+    finish(kit)
+    for (size, a, b), x, y in zip(cases, froms, out, strict=True):
+        found = kit.host(y)
+        assert found[b : b + size].tobytes() == x[a:].tobytes()
+        assert (found[:b] == 7).all() and (found[b + size :] == 7).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_sums_of_squares(make_kit, dtype):
     """Within rounding, from every alignment, and added to what is there; of what was lost too."""
@@ -183,7 +205,7 @@ def test_codings(make_kit, spec, dtype):
         fused = kit.array(np.zeros(8 + codec.max_bytes(count, dtype), np.uint8))
         if codec.traits["fixed_size"]:
             places = (kit.address(slot), begin, count, kit.address(fused))
-            kit.device.decode_add_encode(codec.spec, dtype, *places)
+            kit.device.recode(codec.spec, dtype, *places)
         finish(kit)
         found = kit.host(slot)
         assert found[:8].copy().view(np.uint64)[0] == coded.size

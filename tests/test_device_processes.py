@@ -49,7 +49,7 @@ def test_the_same_bits_as_in_host_memory(world, collective, algorithm, codec):
 
 def test_coded_pieces_are_coded_in_the_messages(world):
     """Into the arena and out of it: copied is what is forwarded, x, and operands to where sums go."""
-    kinds, hops = ["copy", "encode", "decode", "decode_add_encode"], world.ranks - 1
+    kinds, hops = ["copy", "encode", "decode", "recode"], world.ranks - 1
     folds = dict(zip(kinds, [1 + 2, 2, 2, 2 * (hops - 1)], strict=True))
     gathers = dict(zip(kinds, [1 + 2 * (hops - 1), 2, 2 * world.ranks, 0], strict=True))
     assert world.run(ranks_do.enqueued, "reduce_scatter", "int8", kinds) == [folds] * world.ranks

@@ -509,6 +509,20 @@ class Device:
         """
         Enqueues a copy.
         """
+    def copy_all(
+        self,
+        copies: collections.abc.Sequence[
+            tuple[
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+            ]
+        ],
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues copies side by side: of each where to, where from, and how many bytes.
+        """
     def decode(
         self,
         codec: str,
@@ -522,19 +536,6 @@ class Device:
     ) -> None:
         """
         Enqueues a decoding of what encode made.
-        """
-    def decode_add_encode(
-        self,
-        codec: str,
-        dtype: str,
-        source: typing.SupportsInt | typing.SupportsIndex,
-        own: typing.SupportsInt | typing.SupportsIndex,
-        count: typing.SupportsInt | typing.SupportsIndex,
-        to: typing.SupportsInt | typing.SupportsIndex,
-        stream: typing.SupportsInt | typing.SupportsIndex = 0,
-    ) -> None:
-        """
-        Enqueues to = coded (decoded source + own).
         """
     def difference(
         self,
@@ -587,6 +588,19 @@ class Device:
     def name(self) -> str:
         """
         As error texts name it.
+        """
+    def recode(
+        self,
+        codec: str,
+        dtype: str,
+        source: typing.SupportsInt | typing.SupportsIndex,
+        own: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+        to: typing.SupportsInt | typing.SupportsIndex,
+        stream: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        Enqueues to = coded (decoded source + own).
         """
     def record(
         self,

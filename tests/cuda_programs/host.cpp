@@ -5,6 +5,7 @@
 
 #include "cuda/casts_program.h"
 #include "cuda/convert_program.h"
+#include "cuda/copy_program.h"
 #include "cuda/fixed_program.h"
 #include "cuda/fp8_program.h"
 #include "cuda/identity_program.h"
@@ -78,7 +79,7 @@ void run(const Call& call, const char* argument, Status* status) {
     if (op == "decode")
       Decode<Math, const Loops>{ex, *shared, piece, call.slot, call.adds != 0, static_cast<int>(call.divisor)}
           .run();
-    if (op == "fused") DecodeAddEncode<Math, const Loops>{ex, *shared, piece, call.slot, call.other}.run();
+    if (op == "fused") Recode<Math, const Loops>{ex, *shared, piece, call.slot, call.other}.run();
   });
 }
 
@@ -191,6 +192,15 @@ extern "C" unsigned long long convert_floats(unsigned from, const std::byte* in,
   ranges[2] = {};
   wrong = 0;
   each_warp(seed, [&](const Loops& ex) { convert_tiles(ex, given, made); });
+  return wrong;
+}
+
+// The same.
+extern "C" unsigned long long copy_bytes_of(const std::byte* from, std::byte* to, uint64_t bytes,
+                                            unsigned seed) {
+  ranges[0] = {from, bytes}, ranges[1] = {to, bytes}, ranges[2] = {};
+  wrong = 0;
+  each_warp(seed, [&](const Loops& ex) { copy_span(ex, from, to, bytes); });
   return wrong;
 }
 

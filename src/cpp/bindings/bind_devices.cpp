@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 
 #include <map>
+#include <tuple>
+#include <vector>
 
 #include "bindings/bind.h"
 #include "bindings/devices.h"
@@ -144,6 +146,15 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           "dtype"_a, "op"_a, "to"_a, "sources"_a, "count"_a, "divisor"_a = 1, "stream"_a = 0,
           "Enqueues a fold of the sources, in their order, into each of `to`.")
       .def(
+          "copy_all",
+          [](Device& d, const std::vector<std::tuple<Address, Address, size_t>>& all, Address s) {
+            std::vector<Copy> copies;
+            for (const auto& [to, from, bytes] : all) copies.push_back({pointer(to), pointer(from), bytes});
+            d.copy_all(copies, handle(s));
+          },
+          "copies"_a, "stream"_a = 0,
+          "Enqueues copies side by side: of each where to, where from, and how many bytes.")
+      .def(
           "scale",
           [](Device& d, Text dtype, Address to, Address from, size_t count, double factor, Address s) {
             d.scale(parse_dtype(dtype), pointer(to), pointer(from), count, factor, handle(s));
@@ -193,11 +204,12 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
           "codec"_a, "dtype"_a, "slot"_a, "dense"_a, "count"_a, "adds"_a = false, "divisor"_a = 1,
           "stream"_a = 0, "Enqueues a decoding of what encode made.")
       .def(
-          "decode_add_encode",
+          "recode",
           [](Device& d, Text codec, Text dtype, Address from, Address own, size_t count, Address to,
              Address s) {
-            d.decode_add_encode({parse_codec(codec), parse_dtype(dtype), count}, pointer(from), pointer(own),
-                                pointer(to), handle(s));
+            d.recode_all(
+                {{{parse_codec(codec), parse_dtype(dtype), count}, pointer(from), pointer(own), pointer(to)}},
+                handle(s));
           },
           "codec"_a, "dtype"_a, "source"_a, "own"_a, "count"_a, "to"_a, "stream"_a = 0,
           "Enqueues to = coded (decoded source + own).")

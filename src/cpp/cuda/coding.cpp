@@ -51,9 +51,19 @@ Job filled(Job job, const CodedPiece& piece, const Found& found) {
   return job;
 }
 
-void run(CodecKernels::Launch CodecKernels::* which, const CodedPiece& piece, Job job) {
-  const Found found = kernels_of(*piece.codec, which);
-  (found.kernels.*which)(filled(std::move(job), piece, found));
+// As many at a time as fit into a kernel's parameters.
+template <class One, class JobOf>
+void run_all(CodecKernels::LaunchAll CodecKernels::* which, const std::vector<One>& all, JobOf job_of) {
+  const Found found = kernels_of(*all[0].piece.codec, which);
+  for (size_t begin = 0; begin < all.size(); begin += kMostPieces) {
+    Job jobs[kMostPieces];
+    const size_t some = std::min(all.size() - begin, kMostPieces);
+    for (size_t i = 0; i < some; ++i) {
+      const One& one = all[begin + i];
+      jobs[i] = filled(job_of(one), one.piece, found);
+    }
+    (found.kernels.*which)(jobs, some);
+  }
 }
 
 }  // namespace
@@ -68,39 +78,39 @@ std::string refuses(const Codec& codec, Dtype dtype) {
   return {};
 }
 
-void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Status* status,
-            cudaStream_t stream) {
-  run(&CodecKernels::encode, piece, {.dense = dense, .to_slot = slot, .status = status, .stream = stream});
+void encode(const std::vector<Encoding>& all, Status* status, cudaStream_t stream) {
+  run_all(&CodecKernels::encode, all, [&](const Encoding& one) {
+    return Job{.dense = one.dense, .to_slot = one.slot, .status = status, .stream = stream};
+  });
 }
 
 void decode(const std::vector<Decoding>& all, bool adds, int divisor, Status* status, cudaStream_t stream) {
-  const Found found = kernels_of(*all[0].piece.codec, &CodecKernels::decode);
-  for (size_t begin = 0; begin < all.size(); begin += kMostPieces) {
-    Job jobs[kMostPieces];
-    const size_t some = std::min(all.size() - begin, kMostPieces);
-    for (size_t i = 0; i < some; ++i) {
-      const auto& [piece, slot, dense] = all[begin + i];
-      jobs[i] = filled({.from = slot,
-                        .to_dense = dense,
-                        .adds = adds,
-                        .divisor = divisor,
-                        .status = status,
-                        .stream = stream},
-                       piece, found);
-    }
-    found.kernels.decode(jobs, some);
-  }
+  run_all(&CodecKernels::decode, all, [&](const Decoding& one) {
+    return Job{.from = one.slot,
+               .to_dense = one.dense,
+               .adds = adds,
+               .divisor = divisor,
+               .status = status,
+               .stream = stream};
+  });
+}
+
+void recode(const std::vector<Recoding>& all, Status* status, cudaStream_t stream) {
+  run_all(&CodecKernels::recode, all, [&](const Recoding& one) {
+    return Job{.dense = one.own,
+               .from = one.from,
+               .to_slot = one.to,
+               .divisor = 1,
+               .status = status,
+               .stream = stream};
+  });
 }
 
 void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Status* status,
                cudaStream_t stream) {
-  run(&CodecKernels::add_coded, piece, {.from = from, .to_slot = into, .status = status, .stream = stream});
-}
-
-void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
-                       std::byte* to_slot, Status* status, cudaStream_t stream) {
-  run(&CodecKernels::decode_add_encode, piece,
-      {.dense = own, .from = from, .to_slot = to_slot, .divisor = 1, .status = status, .stream = stream});
+  const Found found = kernels_of(*piece.codec, &CodecKernels::add_coded);
+  found.kernels.add_coded(
+      filled({.from = from, .to_slot = into, .status = status, .stream = stream}, piece, found));
 }
 
 }  // namespace gpucomm::cuda

@@ -13,18 +13,16 @@ namespace gpucomm::cuda {
 std::string refuses(const Codec& codec, Dtype dtype);
 
 // `status`: a word that the device reaches, 0 while nothing is wrong; see status.h.
-void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, unsigned long long* status,
-            cudaStream_t stream);
 // Pieces of one codec and dtype. divisor > 1 divides the outcome, after it was rounded to the dtype: as
 // reduce() does on the host.
+void encode(const std::vector<Encoding>& all, unsigned long long* status, cudaStream_t stream);
 void decode(const std::vector<Decoding>& all, bool adds, int divisor, unsigned long long* status,
             cudaStream_t stream);
 // Of additive codecs.
 void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, unsigned long long* status,
                cudaStream_t stream);
 // What `from` decodes to is added to `own`, rounded to the dtype and coded again, in one pass.
-void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
-                       std::byte* to_slot, unsigned long long* status, cudaStream_t stream);
+void recode(const std::vector<Recoding>& all, unsigned long long* status, cudaStream_t stream);
 
 std::string describe_status(unsigned long long status);  // a sentence; empty for 0
 

@@ -192,9 +192,9 @@ class CudaDevice final : public Device {
     return status == cudaStreamCaptureStatusNone ? 0 : id;
   }
 
-  void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override {
+  void copy_all(const std::vector<Copy>& all, Stream stream) override {
     const Context::Scope scope(context_);
-    GPUCOMM_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, as_stream(stream)));
+    cuda::copy(all, as_stream(stream));
   }
 
   void reduce_all(const std::vector<Fold>& all, Stream stream) override {
@@ -227,14 +227,19 @@ class CudaDevice final : public Device {
 
   std::string refuses(const Codec& codec, Dtype dtype) const override { return cuda::refuses(codec, dtype); }
 
-  void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) override {
+  void encode_all(const std::vector<Encoding>& all, Stream stream) override {
     const Context::Scope scope(context_);
-    cuda::encode(piece, dense, slot, status_->device(), as_stream(stream));
+    cuda::encode(all, status_->device(), as_stream(stream));
   }
 
   void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) override {
     const Context::Scope scope(context_);
     cuda::decode(all, adds, divisor, status_->device(), as_stream(stream));
+  }
+
+  void recode_all(const std::vector<Recoding>& all, Stream stream) override {
+    const Context::Scope scope(context_);
+    cuda::recode(all, status_->device(), as_stream(stream));
   }
 
   void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override {
@@ -304,12 +309,6 @@ class CudaDevice final : public Device {
     cudaEvent_t event = nullptr;
     GPUCOMM_CUDA(cudaIpcOpenEventHandle(&event, from_text<cudaIpcEventHandle_t>(handle)));
     return event;
-  }
-
-  void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own, std::byte* to,
-                         Stream stream) override {
-    const Context::Scope scope(context_);
-    cuda::decode_add_encode(piece, from, own, to, status_->device(), as_stream(stream));
   }
 
   std::string failure() override {

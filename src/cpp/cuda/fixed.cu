@@ -15,8 +15,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void add(const Job& job) {
-  launch<add_coded_tiles<T>>(groups_of<Fixed<T>::kTiles>(job), job.stream, job.count, job.coded_bytes,
-                             job.from, job.to_slot, job.status);
+  launch<add_coded_tiles<T>>(job.count / (kTile * Fixed<T>::kTiles) + 1, job.stream, job.count,
+                             job.coded_bytes, job.from, job.to_slot, job.status);
 }
 
 // The width is in the spec.
@@ -36,11 +36,10 @@ using Narrow = TileKernels<Fixed<int8_t>>;
 using Middle = TileKernels<Fixed<int16_t>>;
 using Wide = TileKernels<Fixed<int32_t>>;
 
-const CodecKernels fixed{
-    "fixed", by_width<Narrow::encode, Middle::encode, Wide::encode>,
-    all_by_width<Narrow::decode, Middle::decode, Wide::decode>,
-    by_width<Narrow::decode_add_encode, Middle::decode_add_encode, Wide::decode_add_encode>,
-    by_width<add<int8_t>, add<int16_t>, add<int32_t>>};
+const CodecKernels fixed{"fixed", all_by_width<Narrow::encode, Middle::encode, Wide::encode>,
+                         all_by_width<Narrow::decode, Middle::decode, Wide::decode>,
+                         all_by_width<Narrow::recode, Middle::recode, Wide::recode>,
+                         by_width<add<int8_t>, add<int16_t>, add<int32_t>>};
 
 }  // namespace
 }  // namespace gpucomm::cuda

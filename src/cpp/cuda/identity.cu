@@ -17,8 +17,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    decode_add_encode_elements(IdentityPiece piece, const std::byte* from, const std::byte* own,
-                               std::byte* to) {
+    recode_elements(IdentityPiece piece, const std::byte* from, const std::byte* own, std::byte* to) {
   const WarpExec ex;
   write_size(ex, to, piece.bytes);
   decode_identity(ex, piece, from, own, to + kHeader);
@@ -49,13 +48,13 @@ void decode(const Job& job) {
                           job.to_dense);
 }
 
-void decode_add_encode(const Job& job) {
+void recode(const Job& job) {
   check_addable(job);
   const IdentityPiece piece = piece_of(job, job.dense);
-  launch<decode_add_encode_elements>(groups_of(piece), job.stream, piece, job.from, job.dense, job.to_slot);
+  launch<recode_elements>(groups_of(piece), job.stream, piece, job.from, job.dense, job.to_slot);
 }
 
-const CodecKernels identity("identity", encode, each<decode>, decode_add_encode);
+const CodecKernels identity("identity", each<encode>, each<decode>, each<recode>);
 
 }  // namespace
 }  // namespace gpucomm::cuda

@@ -1,44 +1,11 @@
 // identity: the elements as they are. They are added and divided as reduce() does it, each step rounded,
 // which is what the host's codec and the mean behind it give.
 #pragma once
+#include "cuda/copy_program.h"
 #include "cuda/fold_math.h"
 #include "cuda/tiles_program.h"
 
 namespace gpucomm::cuda {
-
-inline constexpr unsigned kAtOnce = 4;  // per lane, so that so many loads are under way
-
-// call(first, lane) for runs of kLanes x kAtOnce items; a lane has every kLanes-th.
-template <class Exec, class Call>
-GPUCOMM_PROGRAM void each_run(const Exec& ex, size_t count, const Call& call) {
-  constexpr size_t kRun = kLanes * kAtOnce;
-  for (size_t begin = ex.warp() * kRun; begin < count; begin += ex.warps() * kRun)
-    ex.each([&](unsigned lane) { call(begin + lane); });
-}
-
-template <class Word, class Exec>
-GPUCOMM_PROGRAM void copy_words(const Exec& ex, const std::byte* from, std::byte* to, size_t words) {
-  each_run(ex, words, [&](size_t first) {
-    Word values[kAtOnce];
-#pragma unroll
-    for (unsigned i = 0; i < kAtOnce; ++i)
-      if (first + i * kLanes < words) values[i] = load<Word>(from + (first + i * kLanes) * sizeof(Word));
-#pragma unroll
-    for (unsigned i = 0; i < kAtOnce; ++i)
-      if (first + i * kLanes < words) store(to + (first + i * kLanes) * sizeof(Word), values[i]);
-  });
-}
-
-// `alignment` of both: 1, 2, 4 or 8. What is no whole number of words goes byte by byte.
-template <class Exec>
-GPUCOMM_PROGRAM void copy_bytes(const Exec& ex, const std::byte* from, std::byte* to, size_t bytes,
-                                unsigned alignment) {
-  if (alignment == 8) copy_words<uint64_t>(ex, from, to, bytes / 8);
-  if (alignment == 4) copy_words<uint32_t>(ex, from, to, bytes / 4);
-  if (alignment == 2) copy_words<uint16_t>(ex, from, to, bytes / 2);
-  const size_t done = alignment > 1 ? bytes / alignment * alignment : 0;
-  copy_words<uint8_t>(ex, from + done, to + done, bytes - done);
-}
 
 template <class Form, class Operation>
 GPUCOMM_PROGRAM typename Form::Stored fold_two(typename Form::Stored a, typename Form::Stored b) {

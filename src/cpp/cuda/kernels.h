@@ -21,28 +21,21 @@ struct Job {
   cudaStream_t stream;
 };
 
-inline constexpr size_t kMostPieces = 16;  // that are decoded at once
+inline constexpr size_t kMostPieces = 16;  // in one kernel
 
 // An object of static storage, which puts itself into the list of them all.
 struct CodecKernels {
   using Launch = void (*)(const Job&);
   using LaunchAll = void (*)(const Job* jobs, size_t count);  // which differ in where and how long they are
 
-  CodecKernels(const char* name, Launch encode, LaunchAll decode, Launch decode_add_encode,
+  CodecKernels(const char* name, LaunchAll encode, LaunchAll decode, LaunchAll recode,
                Launch add_coded = nullptr)
-      : name(name),
-        encode(encode),
-        decode(decode),
-        decode_add_encode(decode_add_encode),
-        add_coded(add_coded),
-        next(first) {
+      : name(name), encode(encode), decode(decode), recode(recode), add_coded(add_coded), next(first) {
     first = this;
   }
 
   const char* name;
-  Launch encode;
-  LaunchAll decode;
-  Launch decode_add_encode;
+  LaunchAll encode, decode, recode;
   Launch add_coded;  // of additive codecs only
   const CodecKernels* next;
 
@@ -50,9 +43,9 @@ struct CodecKernels {
 };
 
 // One after the other.
-template <CodecKernels::Launch decode>
+template <CodecKernels::Launch launch>
 void each(const Job* jobs, size_t count) {
-  for (size_t i = 0; i < count; ++i) decode(jobs[i]);
+  for (size_t i = 0; i < count; ++i) launch(jobs[i]);
 }
 
 }  // namespace gpucomm::cuda

@@ -32,52 +32,53 @@ __device__ __forceinline__ void prepare_block(typename Math::Shared& shared) {
   __syncthreads();
 }
 
-template <class Math, Kind kKind>
-__global__ void __launch_bounds__(kThreads) encode_tiles(Piece<Math> piece, std::byte* slot) {
-  __shared__ typename Math::Shared shared;
-  prepare_block<Math>(shared);
-  piece.dense.kind = kKind;
-  const WarpExec ex;
-  Encode<Math, const WarpExec>{ex, shared, piece, slot}.run();
-}
-
 // Pieces of one call, each a row of thread blocks.
 template <class Math>
 struct Coded {
   Piece<Math> pieces[kMostPieces];
-  const std::byte* slots[kMostPieces];
+  const std::byte* from[kMostPieces];
+  std::byte* to[kMostPieces];  // slots
+
+  template <Kind kKind>
+  __device__ Piece<Math> piece() const {
+    Piece<Math> piece = pieces[blockIdx.y];
+    piece.dense.kind = kKind;
+    return piece;
+  }
 };
+
+template <class Math, Kind kKind>
+__global__ void __launch_bounds__(kThreads) encode_tiles(const __grid_constant__ Coded<Math> coded) {
+  __shared__ typename Math::Shared shared;
+  prepare_block<Math>(shared);
+  const Piece<Math> piece = coded.template piece<kKind>();
+  const WarpExec ex;
+  Encode<Math, const WarpExec>{ex, shared, piece, coded.to[blockIdx.y]}.run();
+}
 
 template <class Math, Kind kKind>
 __global__ void __launch_bounds__(kThreads)
     decode_tiles(const __grid_constant__ Coded<Math> coded, bool adds, int divisor) {
   __shared__ typename Math::Shared shared;
   prepare_block<Math>(shared);
-  Piece<Math> piece = coded.pieces[blockIdx.y];
-  piece.dense.kind = kKind;
+  const Piece<Math> piece = coded.template piece<kKind>();
   const WarpExec ex;
-  Decode<Math, const WarpExec>{ex, shared, piece, coded.slots[blockIdx.y], adds, divisor}.run();
+  Decode<Math, const WarpExec>{ex, shared, piece, coded.from[blockIdx.y], adds, divisor}.run();
 }
 
 // Four thread blocks at a time: without the number ptxas spills registers of some to make room for five.
 template <class Math, Kind kKind>
-__global__ void __launch_bounds__(kThreads, 4)
-    decode_add_encode_tiles(Piece<Math> piece, const std::byte* from, std::byte* to) {
+__global__ void __launch_bounds__(kThreads, 4) recode_tiles(const __grid_constant__ Coded<Math> coded) {
   __shared__ typename Math::Shared shared;
   prepare_block<Math>(shared);
-  piece.dense.kind = kKind;
+  const Piece<Math> piece = coded.template piece<kKind>();
   const WarpExec ex;
-  DecodeAddEncode<Math, const WarpExec>{ex, shared, piece, from, to}.run();
+  Recode<Math, const WarpExec>{ex, shared, piece, coded.from[blockIdx.y], coded.to[blockIdx.y]}.run();
 }
 
 template <class Math>
 Piece<Math> piece_of(const Job& job, const std::byte* dense) {
   return {Math::make(job.argument), dense_of(job.dtype, dense, job.count), job.coded_bytes, job.status};
-}
-
-template <unsigned kTiles>
-size_t groups_of(const Job& job) {
-  return job.count / (kTile * kTiles) + 1;
 }
 
 template <class Math>
@@ -90,31 +91,40 @@ struct TileKernels {
       return kStays;
   }();
 
-  static void encode(const Job& job) {
-    with_kind(job.dtype, [&]<Kind kKind>() {
-      launch<encode_tiles<Math, kKind>, kStays>(groups_of<kEncodeTiles<Math>>(job), job.stream,
-                                                piece_of<Math>(job, job.dense), job.to_slot);
+  // The most warps that one of the pieces has work for, and the pieces.
+  struct Rows {
+    Rows(const Job* jobs, size_t count, unsigned tiles) {
+      for (size_t i = 0; i < count; ++i) {
+        const Job& job = jobs[i];
+        coded.pieces[i] = piece_of<Math>(job, job.to_dense ? job.to_dense : job.dense);
+        coded.from[i] = job.from, coded.to[i] = job.to_slot;
+        groups = std::max(groups, job.count / (kTile * tiles) + 1);
+      }
+    }
+    Coded<Math> coded;
+    size_t groups = 0;
+  };
+
+  static void encode(const Job* jobs, size_t count) {
+    const Rows rows(jobs, count, kEncodeTiles<Math>);
+    with_kind(jobs->dtype, [&]<Kind kKind>() {
+      launch_rows<encode_tiles<Math, kKind>, kStays>(rows.groups, count, jobs->stream, rows.coded);
     });
   }
   static void decode(const Job* jobs, size_t count) {
-    Coded<Math> coded;
-    size_t groups = 0;
-    for (size_t i = 0; i < count; ++i) {
-      coded.pieces[i] = piece_of<Math>(jobs[i], jobs[i].to_dense), coded.slots[i] = jobs[i].from;
-      groups = std::max(groups, groups_of<Math::kTiles>(jobs[i]));
-    }
+    const Rows rows(jobs, count, Math::kTiles);
     with_kind(jobs->dtype, [&]<Kind kKind>() {
-      launch_rows<decode_tiles<Math, kKind>, kStays>(groups, count, jobs->stream, coded, jobs->adds,
+      launch_rows<decode_tiles<Math, kKind>, kStays>(rows.groups, count, jobs->stream, rows.coded, jobs->adds,
                                                      jobs->divisor);
     });
   }
-  static void decode_add_encode(const Job& job) {
-    with_kind(job.dtype, [&]<Kind kKind>() {
-      launch<decode_add_encode_tiles<Math, kKind>, kStaysFused>(
-          groups_of<Math::kTiles>(job), job.stream, piece_of<Math>(job, job.dense), job.from, job.to_slot);
+  static void recode(const Job* jobs, size_t count) {
+    const Rows rows(jobs, count, Math::kTiles);
+    with_kind(jobs->dtype, [&]<Kind kKind>() {
+      launch_rows<recode_tiles<Math, kKind>, kStaysFused>(rows.groups, count, jobs->stream, rows.coded);
     });
   }
-  static CodecKernels named(const char* name) { return {name, encode, decode, decode_add_encode}; }
+  static CodecKernels named(const char* name) { return {name, encode, decode, recode}; }
 };
 
 }  // namespace gpucomm::cuda

@@ -88,7 +88,7 @@ void decode(const Job* jobs, size_t count) {
   (wide ? decode_words<uint64_t, Plain<double>> : decode_words<uint32_t, Plain<float>>)(jobs, count);
 }
 
-const CodecKernels mpc("mpc", encode, decode, nullptr);
+const CodecKernels mpc("mpc", each<encode>, decode, nullptr);
 
 }  // namespace
 }  // namespace gpucomm::cuda

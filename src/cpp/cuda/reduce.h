@@ -6,6 +6,9 @@
 
 namespace gpucomm::cuda {
 
+// As Device::copy_all; on the current device.
+void copy(const std::vector<Copy>& all, cudaStream_t stream);
+
 // As Device::reduce_all; on the current device.
 void reduce(const std::vector<Fold>& all, cudaStream_t stream);
 

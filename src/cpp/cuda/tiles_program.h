@@ -1,6 +1,6 @@
-// Encode, decode and decode-add-encode of a piece, tile by tile, with the Math of one codec. A warp takes
-// several whole tiles at a time, whose loads are then under way together; what is left, or not aligned, goes
-// one by one.
+// Encode, decode and recode (decode, add, encode) of a piece, tile by tile, with the Math of one codec. A
+// warp takes several whole tiles at a time, whose loads are then under way together; what is left, or not
+// aligned, goes one by one.
 //
 // Math has kTiles, and kEncodeTiles where that is another number; Raw, what a lane fetches of a coded tile;
 // Shared, memory of a thread block; fetch(message, tile, lane); decode(ex, shared, raw, tile, x), false where
@@ -114,7 +114,7 @@ struct Decode {
 
 // piece.dense is the own operand, which is only read.
 template <class Math, class Exec>
-struct DecodeAddEncode {
+struct Recode {
   Exec& ex;
   typename Math::Shared& shared;
   const Piece<Math>& piece;

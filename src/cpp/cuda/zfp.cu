@@ -5,21 +5,16 @@
 namespace gpucomm::cuda {
 namespace {
 
-template <CodecKernels::Launch word, CodecKernels::Launch any>
-void by_rate(const Job& job) {
-  (fills_words(job.argument) ? word : any)(job);
-}
-
 template <CodecKernels::LaunchAll word, CodecKernels::LaunchAll any>
-void all_by_rate(const Job* jobs, size_t count) {
+void by_rate(const Job* jobs, size_t count) {
   (fills_words(jobs->argument) ? word : any)(jobs, count);
 }
 
 using Word = TileKernels<ZfpWord>;
 using Any = TileKernels<Zfp>;
 
-const CodecKernels zfp{"zfp", by_rate<Word::encode, Any::encode>, all_by_rate<Word::decode, Any::decode>,
-                       by_rate<Word::decode_add_encode, Any::decode_add_encode>};
+const CodecKernels zfp{"zfp", by_rate<Word::encode, Any::encode>, by_rate<Word::decode, Any::decode>,
+                       by_rate<Word::recode, Any::recode>};
 
 }  // namespace
 }  // namespace gpucomm::cuda

@@ -41,11 +41,26 @@ struct CodedPiece {
   size_t count = 0;  // elements
 };
 
-// Where a coded piece lies, and where its elements go.
+// What a device is given to do, by itself or beside others.
+struct Copy {
+  std::byte* to;
+  const std::byte* from;
+  size_t bytes;
+};
+struct Encoding {
+  CodedPiece piece;
+  const std::byte* dense;
+  std::byte* slot;
+};
 struct Decoding {
   CodedPiece piece;
   const std::byte* slot;
   std::byte* dense;
+};
+struct Recoding {  // to = coded (decoded `from` + own)
+  CodedPiece piece;
+  const std::byte *from, *own;
+  std::byte* to;
 };
 
 // Threads may share it. What is enqueued runs in the order of its stream, later; it never blocks the host and
@@ -83,11 +98,27 @@ class Device {
   // invalid_argument where this device cannot use the stream: it is another's, or its capture has failed.
   virtual uint64_t capture_of(Stream stream) = 0;
 
-  virtual void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) = 0;
-  void reduce(const Fold& fold, Stream stream) { reduce_all({fold}, stream); }
-  // At least one; of one dtype, op, divisor and number of sources. None writes what another one reads or
-  // writes.
+  // All of one call: at least one, side by side, which takes less than one after the other. None writes what
+  // another one reads or writes. Folds are of one dtype, op, divisor and number of sources, pieces of one
+  // codec and dtype.
+  virtual void copy_all(const std::vector<Copy>& all, Stream stream) = 0;
   virtual void reduce_all(const std::vector<Fold>& all, Stream stream) = 0;
+  virtual void encode_all(const std::vector<Encoding>& all, Stream stream) = 0;
+  // adds: to what is in `dense`, rounded once. divisor > 1 divides the outcome.
+  virtual void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) = 0;
+  // In one pass; not of codecs of varying size.
+  virtual void recode_all(const std::vector<Recoding>& all, Stream stream) = 0;
+  void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) {
+    copy_all({{to, from, bytes}}, stream);
+  }
+  void reduce(const Fold& fold, Stream stream) { reduce_all({fold}, stream); }
+  void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {
+    encode_all({{piece, dense, slot}}, stream);
+  }
+  void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
+              Stream stream) {
+    decode_all({{piece, slot, dense}}, adds, divisor, stream);
+  }
   // As scale() of reduce/scale.h.
   virtual void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
                      Stream stream) = 0;
@@ -101,14 +132,6 @@ class Device {
   virtual void add_squares(const Squared& of, std::byte* parts, Stream stream) = 0;
   // Why it cannot code these elements; empty: it can.
   virtual std::string refuses(const Codec& codec, Dtype dtype) const = 0;
-  virtual void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) = 0;
-  void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
-              Stream stream) {
-    decode_all({{piece, slot, dense}}, adds, divisor, stream);
-  }
-  // Pieces of one codec and dtype, at least one, which lie apart: together they take less than each by
-  // itself. adds: to what is in `dense`, rounded once. divisor > 1 divides the outcome.
-  virtual void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) = 0;
   // Of additive codecs: into += from, both coded.
   virtual void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) = 0;
 
@@ -128,10 +151,6 @@ class Device {
   virtual Event make_shared_event() { fail(ErrorKind::unavailable, shares()); }
   virtual std::string export_event(Event) { fail(ErrorKind::unavailable, shares()); }
   virtual Event open_event(const std::string&) { fail(ErrorKind::unavailable, shares()); }
-
-  // to = coded (decoded `from` + own), in one pass; not of codecs of varying size.
-  virtual void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
-                                 std::byte* to, Stream stream) = 0;
 
   // Calls what asks which device is current in this thread, as libraries do.
   virtual void with_current(const std::function<void()>& call) { call(); }

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "devices/device.h"
 
@@ -55,5 +56,25 @@ inline OwnStream make_stream(const std::shared_ptr<Device>& device) {
   return {device, device->make_stream()};
 }
 inline OwnEvent make_event(const std::shared_ptr<Device>& device) { return {device, device->make_event()}; }
+
+// Events that are recorded again once nobody holds them any more: a new one takes several times as long.
+class Events {
+ public:
+  std::shared_ptr<OwnEvent> take(const std::shared_ptr<Device>& device) {
+    constexpr size_t kMost = 64;
+    next_ = next_ + 1 < all_.size() ? next_ + 1 : 0;
+    if (!all_.empty() && all_[next_].use_count() == 1 && all_[next_]->device() == device) return all_[next_];
+    auto event = std::make_shared<OwnEvent>(make_event(device));
+    if (all_.size() < kMost)
+      all_.push_back(event);
+    else
+      all_[next_] = event;
+    return event;
+  }
+
+ private:
+  std::vector<std::shared_ptr<OwnEvent>> all_;
+  size_t next_ = 0;  // the one that was taken last
+};
 
 }  // namespace gpucomm

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
+#include "devices/apart.h"
 #include "devices/host_event.h"
 #include "devices/shared_memory.h"
 #include "reduce/reduce.h"
@@ -217,11 +218,15 @@ void HostDevice::call(Stream stream, void (*function)(void*), void* argument) {
   static_cast<HostStream*>(stream)->add([=] { function(argument); });
 }
 
-void HostDevice::copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) {
-  enqueue("copy", stream, [=] { std::memmove(to, from, bytes); });
+void HostDevice::copy_all(const std::vector<Copy>& all, Stream stream) {
+  check_apart(all);
+  enqueue("copy", stream, [=] {
+    for (const Copy& copy : all) std::memmove(copy.to, copy.from, copy.bytes);
+  });
 }
 
 void HostDevice::reduce_all(const std::vector<Fold>& all, Stream stream) {
+  check_apart(all);
   enqueue("reduce", stream, [=] {
     for (const Fold& fold : all) {
       const std::vector<const void*> sources(fold.sources.begin(), fold.sources.end());
@@ -230,6 +235,35 @@ void HostDevice::reduce_all(const std::vector<Fold>& all, Stream stream) {
                       fold.count, fold.divisor);
       for (size_t i = 1; i < fold.destinations.size(); ++i)
         copy_bytes(fold.destinations[i], first, fold.count * size_of(fold.dtype));
+    }
+  });
+}
+
+void HostDevice::encode_all(const std::vector<Encoding>& all, Stream stream) {
+  check_apart(all);
+  enqueue("encode", stream, [=] {
+    for (const auto& [piece, dense, slot] : all) coding_of(piece).encode(dense, slot);
+  });
+}
+
+void HostDevice::decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) {
+  check_apart(all);
+  enqueue("decode", stream, [=] {
+    for (const auto& [piece, slot, dense] : all) {
+      coding_of(piece).decode(slot, dense, adds);
+      divide(piece, dense, divisor);
+    }
+  });
+}
+
+void HostDevice::recode_all(const std::vector<Recoding>& all, Stream stream) {
+  check_apart(all);
+  enqueue("recode", stream, [=] {
+    for (const auto& [piece, from, own, to] : all) {
+      if (coding_of(piece).recode(from, own, to)) continue;
+      std::vector<std::byte> sum(own, own + piece.count * size_of(piece.dtype));
+      coding_of(piece).decode(from, sum.data(), true);
+      coding_of(piece).encode(sum.data(), to);
     }
   });
 }
@@ -251,29 +285,6 @@ void HostDevice::difference(Dtype dtype, const std::byte* dense, std::byte* erro
 
 void HostDevice::add_squares(const Squared& of, std::byte* parts, Stream stream) {
   enqueue("add_squares", stream, [=] { gpucomm::add_squares(of, *reinterpret_cast<NormSums*>(parts)); });
-}
-
-void HostDevice::encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {
-  enqueue("encode", stream, [=] { coding_of(piece).encode(dense, slot); });
-}
-
-void HostDevice::decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) {
-  enqueue("decode", stream, [=] {
-    for (const auto& [piece, slot, dense] : all) {
-      coding_of(piece).decode(slot, dense, adds);
-      divide(piece, dense, divisor);
-    }
-  });
-}
-
-void HostDevice::decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own,
-                                   std::byte* to, Stream stream) {
-  enqueue("decode_add_encode", stream, [=] {
-    if (coding_of(piece).recode(from, own, to)) return;
-    std::vector<std::byte> sum(own, own + piece.count * size_of(piece.dtype));
-    coding_of(piece).decode(from, sum.data(), true);
-    coding_of(piece).encode(sum.data(), to);
-  });
 }
 
 void HostDevice::add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) {

@@ -52,8 +52,11 @@ class HostDevice : public Device {
   std::shared_ptr<HostGraph> end_capture(Stream stream) { return captures_.end(stream); }
   void launch(const std::shared_ptr<HostGraph>& graph, Stream stream);
 
-  void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) override;
+  void copy_all(const std::vector<Copy>& all, Stream stream) override;
   void reduce_all(const std::vector<Fold>& all, Stream stream) override;
+  void encode_all(const std::vector<Encoding>& all, Stream stream) override;
+  void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) override;
+  void recode_all(const std::vector<Recoding>& all, Stream stream) override;
   void scale(Dtype dtype, std::byte* to, const std::byte* from, size_t count, double factor,
              Stream stream) override;
   void convert(Dtype from, const std::byte* in, Dtype to, std::byte* out, size_t count,
@@ -62,7 +65,6 @@ class HostDevice : public Device {
                   Stream stream) override;
   void add_squares(const Squared& of, std::byte* parts, Stream stream) override;
   std::string refuses(const Codec&, Dtype) const override { return ""; }
-  void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) override;
   void add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) override;
   std::string shares() override { return shares_ ? "" : Device::shares(); }
   Probe probe() override;
@@ -75,9 +77,6 @@ class HostDevice : public Device {
   std::string export_event(Event event) override;
   Event open_event(const std::string& handle) override;
 
-  void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) override;
-  void decode_add_encode(const CodedPiece& piece, const std::byte* from, const std::byte* own, std::byte* to,
-                         Stream stream) override;
   std::string failure() override;
 
   // From here on it throws whatever it is asked, as CUDA does after an illegal access.

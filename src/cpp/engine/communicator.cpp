@@ -47,7 +47,7 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
       spare_ && spare_.use_count() == 1 ? std::move(spare_) : std::make_shared<Work>();
   work->arrays = arrays, work->timeout = timeout;
   work->stream = arrays.stream;
-  work->finished = arrays.device ? std::make_shared<OwnEvent>(make_event(arrays.device)) : nullptr;
+  work->finished.reset();
   work->captured = arrays.capture != 0;
   work->sequence = ++sequence_;
   work->program.reset(), work->tuning.reset(), work->turn = {};
@@ -160,7 +160,9 @@ bool Communicator::under_way(Work& work, bool& moved) {
   if (work.arrays.device) {
     moved = on_device_->advance();
     silent_.store(on_device_->silent(), std::memory_order_relaxed);
-    return !on_device_->done();
+    if (!on_device_->done()) return true;
+    work.finished = on_device_->finished();
+    return false;
   }
   if (work.meets && !met(work)) return true;
   moved = work.execution.advance();
@@ -191,7 +193,7 @@ void Communicator::check_calls(bool done, std::optional<Seconds> expired) {
 
 void Communicator::begin_on_device(Work& work) {
   if (!on_device_) on_device_ = open_device_calls(way_.value(), transport_, nccl_, nodes_, rank_);
-  on_device_->begin({work.program, work.arrays, tagged(*work.program, work.sequence), work.finished});
+  on_device_->begin({work.program, work.arrays, tagged(*work.program, work.sequence)});
 }
 
 void Communicator::begin(Work& work) {

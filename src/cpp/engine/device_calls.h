@@ -17,7 +17,6 @@ struct StreamCall {
   std::shared_ptr<const Program> program;
   Arrays arrays;
   CallRecord record;
-  std::shared_ptr<OwnEvent> finished;  // recorded behind all of this rank's work
 };
 
 // What GPUCOMM_DEVICE_TRANSPORT and what the ranks share lead to. Where the ranks may choose, one that cannot
@@ -44,6 +43,8 @@ class DeviceCalls {
   virtual bool advance() = 0;
   // Whether the call begun last is enqueued.
   virtual bool done() const = 0;
+  // Recorded behind all of this rank's work of that call, once it is; others may share it.
+  virtual std::shared_ptr<OwnEvent> finished() const = 0;
   // As Drivable::silent.
   virtual bool silent() { return false; }
   // What enqueuing has taken this rank, where one of the threads does it for all.

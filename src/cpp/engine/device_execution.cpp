@@ -152,9 +152,11 @@ void DeviceExecution::end() {
     device.wait(share_->hub.get(), share_->held.events[l].get());
   }
   if (staged(call_.arrays)) stage_out(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
-  device.record(call_.finished->get(), share_->hub.get());
-  if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, call_.finished->get());
-  call_.finished.reset(), call_.arrays = {};
+  finished_.reset();
+  finished_ = events_.take(share_->held.device);
+  device.record(finished_->get(), share_->hub.get());
+  if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, finished_->get());
+  call_.arrays = {};
 }
 
 bool DeviceExecution::advance(int index) {

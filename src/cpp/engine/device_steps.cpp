@@ -19,10 +19,6 @@ int divisor_of(const DeviceCall& call, const Instruction& in) {
   return call.program.shape.op == Op::mean && in.final ? call.program.world : 1;
 }
 
-Decoding decoding_of(const DeviceCall& call, const Instruction& in) {
-  return {piece_of(call, in), call.coded_source(in), call.target(in)};
-}
-
 size_t message_bytes(const Program& program, const Instruction& in) {
   const Shape& shape = program.shape;
   if (!in.coded || !in.bytes) return in.bytes;
@@ -45,10 +41,8 @@ Fold fold_of(const DeviceCall& call, const Instruction& in, std::vector<const st
 }
 
 // What a mean's sum loses once it is divided is the world's share of what the contributions lose.
-static void encode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
-  std::byte* const slot = call.coded_target(in);
-  call.device.encode(piece, call.source(in), slot, call.stream);
-  if (!piece.codec->traits().lossy) return;
+static void tell_lost(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
+  const std::byte* const slot = call.coded_target(in);
   if (call.lost.parts) {
     call.device.decode(piece, slot, call.lost.became, false, 1, call.stream);
     const Squared lost{piece.dtype, call.source(in), piece.count, 1, call.lost.became, divisor_of(call, in)};
@@ -60,25 +54,40 @@ static void encode(const DeviceCall& call, const Instruction& in, const CodedPie
   call.device.difference(piece.dtype, call.source(in), error, divisor_of(call, in), piece.count, call.stream);
 }
 
+static bool tells(const DeviceCall& call) { return call.error || call.lost.parts; }
+
+static void add_encoding(Batch& batch, const DeviceCall& call, const Instruction& in,
+                         const CodedPiece& piece) {
+  const Encoding encoding{piece, call.source(in), call.coded_target(in)};
+  if (!piece.codec->traits().lossy || !tells(call)) return batch.encodings.push_back(encoding);
+  call.device.encode_all({encoding}, call.stream);
+  tell_lost(call, in, piece);
+}
+
 // As Execution::operand.
 static const std::byte* operand(const DeviceCall& call, const Instruction& in) {
   return in.operand < 0 ? call.target(in) : call.source(call.program.instructions[in.operand]);
 }
 
-static void decode_onto(const DeviceCall& call, const Instruction& in, const CodedPiece& piece, int divisor) {
+static void add_addition(Batch& batch, const DeviceCall& call, const Instruction& in,
+                         const CodedPiece& piece) {
   const std::byte* const own = operand(call, in);
-  if (own != call.target(in)) call.device.copy(call.target(in), own, in.bytes, call.stream);
-  call.device.decode(piece, call.coded_source(in), call.target(in), true, divisor, call.stream);
+  if (own != call.target(in)) batch.copies.push_back({call.target(in), own, in.bytes});
+  batch.additions.push_back({piece, call.coded_source(in), call.target(in)});
 }
 
 // One step after the other where it must be told what is lost.
-static void recode(const DeviceCall& call, const Instruction& in, const CodedPiece& piece) {
+static void add_recoding(Batch& batch, const DeviceCall& call, const Instruction& in,
+                         const CodedPiece& piece) {
   const Instruction& after = call.program.instructions[in.encodes];
-  if (!call.error && !call.lost.parts)
-    return call.device.decode_add_encode(piece, call.coded_source(in), operand(call, in),
-                                         call.coded_target(after), call.stream);
-  decode_onto(call, in, piece, 1);
-  encode(call, after, piece);
+  if (!tells(call))
+    return batch.recodings.push_back(
+        {piece, call.coded_source(in), operand(call, in), call.coded_target(after)});
+  Batch sum, coded;
+  add_addition(sum, call, in, piece);
+  sum.enqueue(call.device, call.stream);
+  add_encoding(coded, call, after, piece);
+  coded.enqueue(call.device, call.stream);
 }
 
 // As Execution::add_wide.
@@ -108,22 +117,31 @@ Traffic traffic_of(const Program& program) {
   return traffic;
 }
 
-void enqueue_local(const DeviceCall& call, const Instruction& in) {
+void Batch::enqueue(Device& device, Stream stream) const {
+  if (!copies.empty()) device.copy_all(copies, stream);
+  if (!folds.empty()) device.reduce_all(folds, stream);
+  if (!additions.empty()) device.decode_all(additions, true, divisor, stream);
+  if (!decodings.empty()) device.decode_all(decodings, false, divisor, stream);
+  if (!recodings.empty()) device.recode_all(recodings, stream);
+  if (!encodings.empty()) device.encode_all(encodings, stream);
+}
+
+void add_local(Batch& batch, const DeviceCall& call, const Instruction& in) {
   const CodedPiece piece = piece_of(call, in);
   const std::byte* const source = call.coded_source(in);
   std::byte* const target = call.target(in);
   if (!in.bytes || in.spared) return;  // an empty piece does not travel
-  if (in.kind == StepKind::encode) return encode(call, in, piece);
-  if (in.encodes >= 0) return recode(call, in, piece);
+  batch.divisor = divisor_of(call, in);
+  if (in.kind == StepKind::encode) return add_encoding(batch, call, in, piece);
+  if (in.encodes >= 0) return add_recoding(batch, call, in, piece);
   if (in.row != InRow::no) return add_wide(call, in, piece);
-  if (in.kind == StepKind::decode_reduce) return decode_onto(call, in, piece, divisor_of(call, in));
-  if (in.kind == StepKind::decode)
-    return call.device.decode(piece, source, target, false, divisor_of(call, in), call.stream);
+  if (in.kind == StepKind::decode_reduce) return add_addition(batch, call, in, piece);
+  if (in.kind == StepKind::decode) return batch.decodings.push_back({piece, source, target});
   if (in.kind == StepKind::reduce && in.coded)
     return call.device.add_coded(piece, source, target, call.stream);
   if (in.kind == StepKind::reduce)
-    return call.device.reduce(fold_sources(call, in, {target, source}, {0, in.bytes}), call.stream);
-  if (target != source) call.device.copy(target, source, in.bytes, call.stream);
+    return batch.folds.push_back(fold_sources(call, in, {target, source}, {0, in.bytes}));
+  if (target != source) batch.copies.push_back({target, source, in.bytes});
 }
 
 }  // namespace gpucomm

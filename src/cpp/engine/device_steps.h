@@ -52,10 +52,24 @@ inline void enqueue_fold(const DeviceCall& call, const Instruction& in, std::vec
 }
 // Which divides a mean: the step that completes it.
 int divisor_of(const DeviceCall& call, const Instruction& in);
-// Of a step that decodes.
-Decoding decoding_of(const DeviceCall& call, const Instruction& in);
-// reduce, encode, decode, decode_reduce, copy.
-void enqueue_local(const DeviceCall& call, const Instruction& in);
+
+// What a device is given to do side by side: of one kind, with one divisor.
+struct Batch {
+  std::vector<Copy> copies;
+  std::vector<Fold> folds;
+  std::vector<Encoding> encodings;
+  std::vector<Decoding> decodings, additions;  // each behind its copy
+  std::vector<Recoding> recodings;
+  int divisor = 1;
+  void enqueue(Device& device, Stream stream) const;
+};
+// reduce, encode, decode, decode_reduce, copy: where it is more than fits in there, enqueued at once.
+void add_local(Batch& batch, const DeviceCall& call, const Instruction& in);
+inline void enqueue_local(const DeviceCall& call, const Instruction& in) {
+  Batch batch;
+  add_local(batch, call, in);
+  batch.enqueue(call.device, call.stream);
+}
 
 // What a rank moves and codes in a call; of coded pieces whole slots.
 struct Traffic {

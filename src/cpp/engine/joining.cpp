@@ -33,7 +33,8 @@ class Joining {
 
  private:
   const Instruction& step(int launch) const {
-    return programs_[list_[launch].rank]->instructions[list_[launch].step];
+    const Launch::Step& last = list_[launch].steps.back();
+    return programs_[last.rank]->instructions[last.index];
   }
   bool decodes(int launch) const {
     const Instruction& in = step(launch);
@@ -51,10 +52,9 @@ class Joining {
   }
 
   void take_along(int earlier, int launch) {
-    Launch& from = list_[earlier];
-    Launch& to = list_[launch];
-    to.joined = std::move(from.joined);
-    to.joined.push_back({from.step, std::move(from.sources)});
+    std::vector<Launch::Step> steps = std::move(list_[earlier].steps);
+    steps.push_back(std::move(list_[launch].steps[0]));
+    list_[launch].steps = std::move(steps);
     add_ends(before_[launch], before_[earlier]);
     joined_to_[earlier] = launch;
   }

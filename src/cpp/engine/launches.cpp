@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/joining.h"
 #include "engine/loans.h"
+#include "engine/side_by_side.h"
 
 namespace gpucomm {
 namespace {
@@ -24,7 +25,7 @@ class Arranger {
     match();
   }
 
-  Launches run(bool on_one_device, bool in_graph) {
+  Launches run(bool on_one_device) {
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t r = 0; r < lanes_.size(); ++r)
@@ -32,10 +33,8 @@ class Arranger {
     }
     for (size_t r = 0; r < lanes_.size(); ++r)
       for (const Lane& lane : lanes_[r]) GPUCOMM_CHECK(head(r, lane) < 0);
-    const bool one_each = on_one_device && result_.list.size() <= lanes_.size();
-    result_.one_fold = one_each && all_fold();
-    if (result_.one_fold || (one_each && !in_graph)) {
-      line_up();
+    if (on_one_device) {
+      put_side_by_side(programs_, result_, before_);
     } else {
       join_decodings(programs_, result_.list, before_);
       order();
@@ -197,32 +196,10 @@ class Arranger {
     const auto [found, added] = track_of_.try_emplace({rank, at(rank, step).lane}, result_.tracks.size());
     if (added) result_.tracks.push_back(rank);
     const int track = static_cast<int>(found->second), launch = static_cast<int>(result_.list.size());
-    result_.list.push_back(
-        {.track = track, .rank = rank, .step = step, .after = {}, .sources = std::move(sources)});
+    result_.list.push_back({track, {{rank, step, std::move(sources)}}});
     add_ends(before, loans_.end(written(rank, step)));
     before_.push_back(std::move(before));
     return {{track, launch}};
-  }
-
-  // Whether all are folds that can be enqueued as one.
-  bool all_fold() const {
-    const auto step = [&](const Launch& launch) -> const Instruction& {
-      return at(launch.rank, launch.step);
-    };
-    const auto& list = result_.list;
-    return std::all_of(list.begin(), list.end(),
-                       [&](const Launch& launch) {
-                         const Instruction &in = step(launch), &first = step(list[0]);
-                         return in.kind == StepKind::recv_reduce && in.final == first.final &&
-                                in.peers.size() == first.peers.size();
-                       }) &&
-           std::all_of(before_.begin(), before_.end(), [](const Ends& ends) { return ends.empty(); });
-  }
-
-  // On one track, where the list's order is enough.
-  void line_up() {
-    for (Launch& launch : result_.list) launch.track = 0;
-    result_.tracks.resize(std::min<size_t>(result_.tracks.size(), 1));
   }
 
   // Waits only for what its track has not waited for before.
@@ -253,8 +230,8 @@ class Arranger {
 
 }  // namespace
 
-Launches arrange(const std::vector<const Program*>& programs, bool on_one_device, bool in_graph) {
-  return Arranger(programs).run(on_one_device, in_graph);
+Launches arrange(const std::vector<const Program*>& programs, bool on_one_device) {
+  return Arranger(programs).run(on_one_device);
 }
 
 }  // namespace gpucomm

@@ -150,9 +150,11 @@ bool NcclCalls::enqueue_next() {
 void NcclCalls::end() {
   Device& device = *share_->held.device;
   if (staged(call_.arrays)) stage_out(running(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
-  device.record(call_.finished->get(), share_->hub.get());
-  if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, call_.finished->get());
-  running_.reset(), call_.finished.reset(), call_.arrays = {};
+  finished_.reset();
+  finished_ = events_.take(share_->held.device);
+  device.record(finished_->get(), share_->hub.get());
+  if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, finished_->get());
+  running_.reset(), call_.arrays = {};
   phase_ = Phase::done;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "reduce/scale.h"
 
@@ -74,22 +75,24 @@ void stage_in(const Program& program, const Arrays& arrays, std::byte* scratch, 
     device.scale(shape.dtype, arrays.output, arrays.input, shape.count, *arrays.factor, stream);
   if (!arrays.staging) return;
   const Staging& staging = *arrays.staging;
-  for (const Staging::Copy& copy : staging.in) {
-    std::byte* const to = scratch + begin_of(program) + copy.offset;
-    if (!copy.bytes) continue;
+  std::vector<Copy> copies;
+  for (const auto& [array, offset, bytes] : staging.in) {
+    std::byte* const to = scratch + begin_of(program) + offset;
+    if (!bytes) continue;
     if (staging.factor)
-      device.scale(staging.dtype, to, copy.array, copy.bytes / size_of(staging.dtype), *staging.factor,
-                   stream);
+      device.scale(staging.dtype, to, array, bytes / size_of(staging.dtype), *staging.factor, stream);
     else
-      device.copy(to, copy.array, copy.bytes, stream);
+      copies.push_back({to, array, bytes});
   }
+  if (!copies.empty()) device.copy_all(copies, stream);
 }
 
 void stage_out(const Program& program, const Arrays& arrays, std::byte* scratch, Stream stream) {
   if (!arrays.staging) return;
-  for (const Staging::Copy& copy : arrays.staging->out)
-    if (copy.bytes)
-      arrays.device->copy(copy.array, scratch + begin_of(program) + copy.offset, copy.bytes, stream);
+  std::vector<Copy> copies;
+  for (const auto& [array, offset, bytes] : arrays.staging->out)
+    if (bytes) copies.push_back({array, scratch + begin_of(program) + offset, bytes});
+  if (!copies.empty()) arrays.device->copy_all(copies, stream);
 }
 
 void stage_in_on_host(const Program& program, const Arrays& arrays, std::byte* scratch) {

@@ -37,10 +37,7 @@ void StreamGroup::come(int rank, const StreamCall& part) {
   prepare();
   const Launches& launches = launches_of();
   begin(launches);
-  if (launches.one_fold)
-    enqueue_at_once(launches.list);
-  else
-    for (const Launch& launch : launches.list) enqueue(launch);
+  for (const Launch& launch : launches.list) enqueue(launch);
   end(launches);
   const uint64_t sequence = part.record.sequence;
   for (auto& each : parts_) each.reset();
@@ -168,19 +165,17 @@ void StreamGroup::lend(size_t rank, bool moved) const {
 
 const Launches& StreamGroup::launches_of() {
   constexpr size_t kMost = 256;
-  Key key(on_one_device(), parts_[0]->arrays.capture != 0, {});
-  auto& [one_device, in_graph, programs] = key;
+  Key key(on_one_device(), {});
+  auto& [one_device, programs] = key;
   for (const auto& part : parts_) programs.push_back(part->program);
   if (const auto found = launches_.find(key); found != launches_.end()) return found->second;
   std::vector<const Program*> values;
   for (const auto& program : programs) values.push_back(program.get());
   if (launches_.size() >= kMost) launches_.clear();
-  Launches launches = arrange(values, one_device, in_graph);
+  Launches launches = arrange(values, one_device);
   return launches_.emplace(std::move(key), std::move(launches)).first->second;
 }
 
-// There a step of each rank fills it, and the host takes less for them one after the other than to order
-// streams.
 bool StreamGroup::on_one_device() const {
   return std::all_of(ranks_.begin(), ranks_.end(),
                      [&](const Held& held) { return held.device == ranks_[0].device; });
@@ -214,35 +209,34 @@ void StreamGroup::give_streams(const std::vector<int>& tracks) {
 }
 
 void StreamGroup::enqueue(const Launch& launch) {
-  const Instruction& in = step(launch.rank, launch.step);
-  DeviceCall call = call_of(launch.rank, streams_[launch.track]);
-  for (const int track : launch.after) call.device.wait(call.stream, events_[track]);
-  if (receives(in.kind))
-    receive(in, launch, call);
-  else if (!launch.joined.empty())
-    call.device.decode_all(decodings(launch), false, divisor_of(call, in), call.stream);
+  Device& own = device(launch.steps[0].rank);
+  const Stream stream = streams_[launch.track];
+  for (const int track : launch.after) own.wait(stream, events_[track]);
+  Batch batch;
+  for (const Launch::Step& step : launch.steps) add(batch, step, stream);
+  batch.enqueue(own, stream);
+  if (launch.record) own.record(events_[launch.track], stream);
+}
+
+// Straight out of the senders' memory; a coded piece where it was encoded.
+void StreamGroup::add(Batch& batch, const Launch::Step& step, Stream stream) const {
+  const Instruction& in = at(step.rank, step.index);
+  DeviceCall call = call_of(step.rank, stream);
+  if (!receives(in.kind)) {
+    for (const Launch::Source& sent : step.sources) call.arrived = lies(sent);
+    return add_local(batch, call, in);
+  }
+  const size_t bytes = call.message_bytes(in);
+  if (!bytes) return;
+  if (in.kind == StepKind::recv)
+    batch.copies.push_back({call.target(in), lies(step.sources[0]), bytes});
   else
-    enqueue_local(reading(call, launch.sources), in);
-  if (launch.record) call.device.record(events_[launch.track], call.stream);
+    batch.folds.push_back(fold_of(step, call));
 }
 
 // Where what a rank sends lies.
 const std::byte* StreamGroup::lies(const Launch::Source& sent) const {
-  return call_of(sent.rank, nullptr).source(step(sent.rank, sent.step));
-}
-
-// The coded piece of its step lies where it was encoded, if anywhere else.
-DeviceCall StreamGroup::reading(DeviceCall call, const std::vector<Launch::Source>& sources) const {
-  for (const Launch::Source& sent : sources) call.arrived = lies(sent);
-  return call;
-}
-
-std::vector<Decoding> StreamGroup::decodings(const Launch& launch) const {
-  const DeviceCall call = call_of(launch.rank, nullptr);
-  std::vector<Decoding> all{decoding_of(reading(call, launch.sources), step(launch.rank, launch.step))};
-  for (const Launch::Joined& other : launch.joined)
-    all.push_back(decoding_of(reading(call, other.sources), step(launch.rank, other.step)));
-  return all;
+  return call_of(sent.rank, nullptr).source(at(sent.rank, sent.step));
 }
 
 void StreamGroup::end(const Launches& launches) {
@@ -252,11 +246,27 @@ void StreamGroup::end(const Launches& launches) {
   }
   stage(stage_out);
   device(0).record(hub_event_.get(), hub_.get());
+  mark_finished();
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
-    const StreamCall& part = *parts_[rank];
-    device(rank).record(part.finished->get(), ended(rank));
-    const bool waits = part.arrays.stream_waits && !streams_alike(rank, true);
-    if (waits) device(rank).wait(part.arrays.stream, part.finished->get());
+    const Arrays& arrays = parts_[rank]->arrays;
+    const bool waits = arrays.stream_waits && !streams_alike(rank, true);
+    if (waits) device(rank).wait(arrays.stream, finished_[rank]->get());
+  }
+}
+
+// By one event for each device.
+void StreamGroup::mark_finished() {
+  for (auto& event : finished_) event.reset();
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    const auto same = std::find_if(ranks_.begin(), ranks_.end(),
+                                   [&](const Held& held) { return held.device == ranks_[rank].device; });
+    const auto first = static_cast<size_t>(same - ranks_.begin());
+    if (first < rank) {
+      finished_[rank] = finished_[first];
+      continue;
+    }
+    finished_[rank] = finished_of_.take(ranks_[rank].device);
+    device(rank).record(finished_[rank]->get(), ended(rank));
   }
 }
 
@@ -302,40 +312,18 @@ DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
   return {program, spaces_[rank], device(rank), stream, arrays.error, lost};
 }
 
-// Straight out of the senders' memory.
-void StreamGroup::receive(const Instruction& in, const Launch& launch, const DeviceCall& call) {
-  if (!call.message_bytes(in)) return;
-  if (in.kind == StepKind::recv)
-    copy(in, launch, call);
-  else
-    call.device.reduce(fold_of(in, launch, call), call.stream);
-}
-
-void StreamGroup::copy(const Instruction& in, const Launch& launch, const DeviceCall& call) {
-  call.device.copy(call.target(in), lies(launch.sources[0]), call.message_bytes(in), call.stream);
-}
-
-Fold StreamGroup::fold_of(const Instruction& in, const Launch& launch, const DeviceCall& call) const {
+Fold StreamGroup::fold_of(const Launch::Step& step, const DeviceCall& call) const {
   std::vector<const std::byte*> arrived;
   std::vector<std::byte*> answered;
-  for (const Launch::Source& from : launch.sources) {
+  for (const Launch::Source& from : step.sources) {
     arrived.push_back(lies(from));
-    const int answer = step(from.rank, from.step).answered_by;
-    if (from.answered) answered.push_back(call_of(from.rank, nullptr).target(step(from.rank, answer)));
+    const int answer = at(from.rank, from.step).answered_by;
+    if (from.answered) answered.push_back(call_of(from.rank, nullptr).target(at(from.rank, answer)));
   }
+  const Instruction& in = at(step.rank, step.index);
   Fold fold = gpucomm::fold_of(call, in, std::move(arrived), {0, in.bytes});
   fold.destinations.insert(fold.destinations.end(), answered.begin(), answered.end());
   return fold;
-}
-
-void StreamGroup::enqueue_at_once(const std::vector<Launch>& folds) {
-  std::vector<Fold> all;
-  for (const Launch& launch : folds) {
-    const Instruction& in = step(launch.rank, launch.step);
-    const DeviceCall call = call_of(launch.rank, nullptr);
-    if (call.message_bytes(in)) all.push_back(fold_of(in, launch, call));
-  }
-  if (!all.empty()) device(0).reduce_all(all, streams_[0]);
 }
 
 }  // namespace gpucomm

@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,7 +18,7 @@ namespace gpucomm {
 
 class StreamGroup {
  public:
-  explicit StreamGroup(int world) : parts_(world), ranks_(world) {}
+  explicit StreamGroup(int world) : parts_(world), ranks_(world), finished_(world) {}
   ~StreamGroup();
 
   // This rank's part of its next call. The last to come enqueues, or throws what is wrong: mismatch where the
@@ -28,6 +27,8 @@ class StreamGroup {
   // A rank ends its communicator: nothing is enqueued any more. Waits, not for long, until no stream of the
   // group uses an array: they may go then.
   void leave();
+  // Recorded behind the last call that all have come to.
+  const std::shared_ptr<OwnEvent>& finished(int rank) const { return finished_[rank]; }
   // Whether all have come to a call.
   bool enqueued(uint64_t sequence) const { return enqueued_.load(std::memory_order_acquire) >= sequence; }
 
@@ -45,21 +46,18 @@ class StreamGroup {
   bool on_one_device() const;
   void give_streams(const std::vector<int>& tracks);
   void enqueue(const Launch& launch);
+  void add(Batch& batch, const Launch::Step& step, Stream stream) const;
   const std::byte* lies(const Launch::Source& sent) const;
-  DeviceCall reading(DeviceCall call, const std::vector<Launch::Source>& sources) const;
-  std::vector<Decoding> decodings(const Launch& launch) const;
   void end(const Launches& launches);
+  void mark_finished();
   Stream ended(size_t rank);
   bool streams_alike(size_t rank, bool waiting = false) const;
   template <class Stage>
   void stage(Stage stage);
-  void receive(const Instruction& in, const Launch& launch, const DeviceCall& call);
-  void copy(const Instruction& in, const Launch& launch, const DeviceCall& call);
-  Fold fold_of(const Instruction& in, const Launch& launch, const DeviceCall& call) const;
-  void enqueue_at_once(const std::vector<Launch>& folds);
+  Fold fold_of(const Launch::Step& step, const DeviceCall& call) const;
   DeviceCall call_of(int rank, Stream stream) const;
   Device& device(int rank) const { return *ranks_[rank].device; }
-  const Instruction& step(int rank, int index) const { return parts_[rank]->program->instructions[index]; }
+  const Instruction& at(int rank, int step) const { return parts_[rank]->program->instructions[step]; }
 
   mutable std::mutex mutex_;  // guards all below but the atomic
   std::vector<std::optional<StreamCall>> parts_;
@@ -68,12 +66,14 @@ class StreamGroup {
   // Of the group: between the ranks' streams and its own, so that calls follow one another.
   OwnStream hub_;
   OwnEvent hub_event_;
-  std::vector<OwnEvent> came_;   // by rank: what its stream held
-  std::vector<Spaces> spaces_;   // by rank, of the call at hand
-  std::vector<Stream> streams_;  // by track
-  std::vector<Event> events_;    // the same; none where the hub is the only one
-  // Whether on one device, whether in a graph; by rank.
-  using Key = std::tuple<bool, bool, std::vector<std::shared_ptr<const Program>>>;
+  std::vector<OwnEvent> came_;                       // by rank: what its stream held
+  std::vector<std::shared_ptr<OwnEvent>> finished_;  // by rank; one for each device
+  Events finished_of_;                               // where they come from
+  std::vector<Spaces> spaces_;                       // by rank, of the call at hand
+  std::vector<Stream> streams_;                      // by track
+  std::vector<Event> events_;                        // the same; none where the hub is the only one
+  // Whether on one device; by rank.
+  using Key = std::pair<bool, std::vector<std::shared_ptr<const Program>>>;
   std::map<Key, Launches> launches_;
   int present_ = 0;
   bool left_ = false;    // no rank calls any more ...
