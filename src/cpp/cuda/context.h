@@ -4,6 +4,8 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include "base/error.h"
+
 // What cuda.h calls them.
 struct CUctx_st;
 
@@ -47,5 +49,16 @@ class OutsideCapture {
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
+
+// What a process that ends, or a device that is lost, cannot give back is gone anyway.
+template <class Action>
+void quietly(const Context& context, Action action) noexcept {
+  try {
+    const Context::Scope scope(context);
+    const OutsideCapture outside;
+    if (action() != cudaSuccess) cudaGetLastError();
+  } catch (const Error&) {
+  }
+}
 
 }  // namespace gpucomm::cuda

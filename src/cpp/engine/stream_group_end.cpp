@@ -1,0 +1,69 @@
+// The end of a StreamGroup: what is enqueued may still use what the ranks have.
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "base/soon.h"
+#include "engine/device_share.h"
+#include "engine/stream_group.h"
+
+namespace gpucomm {
+
+// What the streams hold may still use any rank's memory: ending a stream waits for nothing.
+StreamGroup::~StreamGroup() {
+  leave();
+  if (hub_ && !ended()) leave_behind();
+}
+
+// Once the first has left nothing changes any more: the ranks wait beside each other.
+void StreamGroup::leave() {
+  {
+    std::lock_guard lock(mutex_);
+    left_ = true;
+    if (hub_ && !marked_) marked_ = mark_end();
+    if (!marked_) return;
+  }
+  soon(kAtAnEnd, [this] { return ended(); });
+}
+
+// Where a call was enqueued in part, its streams do not come together by themselves. False: what is enqueued
+// is in a capture, and runs when its graph is launched; or the device has failed.
+bool StreamGroup::mark_end() try {
+  Device& device = *hub_.device();
+  if (device.capture_of(hub_.get())) return false;
+  for (auto* all : {&ranks_, &left_behind_})
+    for (Held& held : *all)
+      for (size_t i = 0; i < held.streams.size(); ++i) {
+        held.device->record(held.events[i].get(), held.streams[i].get());
+        device.wait(hub_.get(), held.events[i].get());
+      }
+  device.record(hub_event_.get(), hub_.get());
+  return true;
+} catch (const Error&) {
+  return false;
+}
+
+bool StreamGroup::ended() const try {
+  return marked_ && hub_.device()->done(hub_event_.get());
+} catch (const Error&) {  // the device has failed
+  return false;
+}
+
+// Each device's part waits for the streams of all: these use any rank's scratch.
+void StreamGroup::leave_behind() try {
+  std::vector<Held>& all = left_behind_;
+  all.insert(all.end(), std::move_iterator(ranks_.begin()), std::move_iterator(ranks_.end()));
+  Held& own = all.emplace_back();
+  own.device = hub_.device();
+  own.streams.push_back(std::move(hub_)), own.events.push_back(make_event(own.device));
+  for (Held& held : all) {
+    if (!held.device) continue;
+    auto share = std::make_unique<DeviceShare>(held.device);
+    held.device->wait(share->hub.get(), hub_event_.get());
+    share->held = std::move(held);
+    outlive(std::move(share));
+  }
+} catch (const Error&) {  // the device has failed: what it has is gone
+}
+
+}  // namespace gpucomm

@@ -1,0 +1,147 @@
+// The part of StreamGroup that orders streams: the ranks' own, the group's, and those that work runs on.
+#include <algorithm>
+#include <utility>
+
+#include "engine/staging.h"
+#include "engine/stream_group.h"
+
+namespace gpucomm {
+
+// Of every rank's device what this call needs.
+void StreamGroup::prepare() {
+  spaces_.resize(parts_.size()), came_.resize(parts_.size());
+  bool moved = false;
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    Held& held = ranks_[rank];
+    const StreamCall& part = *parts_[rank];
+    if (held.device != part.arrays.device) {
+      moved = true;
+      left_behind_.push_back(std::move(held));
+      held = {}, held.device = part.arrays.device;
+      came_[rank] = make_event(held.device);
+      if (rank == 0) move_hub(held.device);
+    }
+    std::byte* const scratch = held.grow_scratch(scratch_of(*part.program, part.arrays));
+    spaces_[rank] = staged_spaces(*part.program, part.arrays, scratch);
+  }
+  for (size_t rank = 0; rank < parts_.size(); ++rank) lend(rank, moved);
+}
+
+// What comes on the new one comes after all that the former one held.
+void StreamGroup::move_hub(const std::shared_ptr<Device>& device) {
+  OwnStream hub = make_stream(device);
+  if (hub_) device->wait(hub.get(), hub_event_.get());
+  hub_ = std::move(hub), hub_event_ = make_event(device);
+}
+
+// A rank's memory to other devices' work.
+void StreamGroup::lend(size_t rank, bool moved) const {
+  bool lent = false;
+  for (const Held& other : ranks_) {
+    if (other.device == ranks_[rank].device) continue;
+    lent = true;
+    if (moved) other.device->reach(device(rank));
+  }
+  if (!lent) return;
+  const StreamCall& part = *parts_[rank];
+  const Arrays used = staged_arrays(*part.program, part.arrays, ranks_[rank].scratch.get());
+  for (const std::byte* array : {used.input, static_cast<const std::byte*>(used.output)})
+    if (const std::string why = array ? device(rank).withholds(array) : ""; !why.empty())
+      fail(ErrorKind::unavailable, "rank ", rank, " of ", parts_.size(), " calls ", describe(part.record),
+           " beside ranks on other devices, but ", why);
+}
+
+// All of the group comes after what all ranks' streams hold, and after its former call.
+void StreamGroup::begin(const Launches& launches) {
+  give_streams(launches.tracks);
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    if (streams_alike(rank)) continue;
+    device(rank).record(came_[rank].get(), parts_[rank]->arrays.stream);
+    device(0).wait(hub_.get(), came_[rank].get());
+  }
+  stage(stage_in);
+  if (events_.empty()) return;
+  device(0).record(hub_event_.get(), hub_.get());
+  for (size_t t = 0; t < streams_.size(); ++t) device(launches.tracks[t]).wait(streams_[t], hub_event_.get());
+}
+
+// To each track; a single one needs none beside the hub's.
+void StreamGroup::give_streams(const std::vector<int>& tracks) {
+  streams_.clear(), events_.clear();
+  if (tracks.size() == 1 && ranks_[tracks[0]].device == hub_.device()) return streams_.push_back(hub_.get());
+  std::vector<size_t> used(parts_.size());
+  for (const int rank : tracks) {
+    Held& held = ranks_[rank];
+    const size_t index = used[rank]++;
+    held.grow_streams(index + 1);
+    streams_.push_back(held.streams[index].get()), events_.push_back(held.events[index].get());
+  }
+}
+
+void StreamGroup::end(const Launches& launches) {
+  for (size_t t = 0; t < events_.size(); ++t) {
+    device(launches.tracks[t]).record(events_[t], streams_[t]);
+    device(0).wait(hub_.get(), events_[t]);
+  }
+  stage(stage_out);
+  device(0).record(hub_event_.get(), hub_.get());
+  mark_finished();
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    const Arrays& arrays = parts_[rank]->arrays;
+    const bool waits = arrays.stream_waits && !streams_alike(rank, true);
+    if (waits) device(rank).wait(arrays.stream, finished_[rank]->get());
+  }
+}
+
+// By one event for each device.
+void StreamGroup::mark_finished() {
+  for (auto& event : finished_) event.reset();
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    const auto same = std::find_if(ranks_.begin(), ranks_.end(),
+                                   [&](const Held& held) { return held.device == ranks_[rank].device; });
+    const auto first = static_cast<size_t>(same - ranks_.begin());
+    if (first < rank) {
+      finished_[rank] = finished_[first];
+      continue;
+    }
+    finished_[rank] = finished_of_.take(ranks_[rank].device);
+    device(rank).record(finished_[rank]->get(), ended(rank));
+  }
+}
+
+// Whether an earlier rank has its arrays on this rank's stream (and lets it wait): once is enough.
+bool StreamGroup::streams_alike(size_t rank, bool waiting) const {
+  const Arrays& own = parts_[rank]->arrays;
+  return std::any_of(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(rank), [&](const auto& part) {
+    const Arrays& other = part->arrays;
+    return other.stream == own.stream && other.device == own.device && (!waiting || other.stream_waits);
+  });
+}
+
+// A stream behind the hub that can record an event of the rank's device.
+Stream StreamGroup::ended(size_t rank) {
+  Held& held = ranks_[rank];
+  if (held.device == ranks_[0].device) return hub_.get();
+  held.grow_streams(1);
+  held.device->wait(held.streams[0].get(), hub_event_.get());
+  return held.streams[0].get();
+}
+
+// Each rank's on its own device, behind what the group has done so far and before what comes.
+template <class Stage>
+void StreamGroup::stage(Stage stage) {
+  bool recorded = false;
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    const StreamCall& part = *parts_[rank];
+    if (!staged(part.arrays)) continue;
+    if (!std::exchange(recorded, true)) device(0).record(hub_event_.get(), hub_.get());
+    Held& held = ranks_[rank];
+    held.grow_streams(1);
+    device(rank).wait(held.streams[0].get(), hub_event_.get());
+    stage(*part.program, part.arrays, held.scratch.get(), held.streams[0].get());
+    device(rank).record(held.events[0].get(), held.streams[0].get());
+    device(0).wait(hub_.get(), held.events[0].get());
+  }
+}
+
+}  // namespace gpucomm
