@@ -29,6 +29,18 @@ def calls(comm: Any, collective: str, algorithm: str) -> list[str]:
     return library.fake_calls().decode().split()
 
 
+def broadcasts(comm: Any) -> list[int]:
+    """Bytes that rank 0 sends of a short and of a long array."""
+    found = []
+    for count in (1000, 16_000_000):
+        x = own(50).array(np.full(count, comm.rank, np.uint8))
+        before = comm.stats()["bytes_sent"]
+        comm.broadcast(x, 0, async_op=True).synchronize()
+        assert not x.values.any()
+        found.append(comm.stats()["bytes_sent"] - before)
+    return found
+
+
 def premultiplied(comm: Any) -> list[float]:
     with stream_of(own(50)) as stream:
         x = own(50).array(np.full(5, comm.rank + 1.0, np.float32))

@@ -59,6 +59,13 @@ def test_the_largest_magnitude_of_all_ranks(world):
     assert all(world.run(device_ranks.as_on_the_host, "all_reduce", "float32", 60_000, 50, **how))
 
 
+def test_a_long_broadcast_leaves_its_root_once(world):
+    """By the model of typical links; a short one takes few messages."""
+    short, long = world.run(nccl_ranks.broadcasts)[0]
+    others = world.ranks - 1
+    assert 0 <= short - 1000 * others < 1000 and 0 <= long - 16_000_000 < 1000  # what the host tells
+
+
 def test_premultiplied_sums_by_nccl_itself(world):
     """Of whole numbers, which its own order of sums does not round."""
     expected = sum(2 * (rank + 1) for rank in range(world.ranks))

@@ -7,6 +7,7 @@
 #include "engine/arena_probe.h"
 #include "engine/device_largest.h"
 #include "engine/device_norms.h"
+#include "engine/nccl_native.h"
 #include "engine/staging.h"
 
 namespace py = pybind11;
@@ -32,11 +33,13 @@ void choose_on_device(Shape& shape) {
   if (!shape.segments) shape.segments = 1;
 }
 
-// What passes through host memory travels by links that can be measured.
+// What passes through host memory travels by links that can be measured; of those of NCCL the nodes are
+// known.
 void PyCommunicator::choose_by_links(Shape& shape, Seconds limit) {
-  if (shape.way != DeviceWay::staged || core_->world() == 1) return;
+  const bool staged = shape.way == DeviceWay::staged;
+  if ((!staged && shape.way != DeviceWay::nccl) || core_->world() == 1 || shape.algorithm == kNative) return;
   if (shape.algorithm != "auto" && shape.segments) return;
-  if (!core_->links_known()) measure_links(shape, limit);
+  if (staged && !core_->links_known()) measure_links(shape, limit);
   for (const Choice& choice : core_->candidates(shape)) {
     if (codes(choice) != (shape.codec != nullptr)) continue;
     shape.algorithm = choice.algorithm, shape.segments = choice.segments;

@@ -178,6 +178,16 @@ Links links_of_staged(Links links) {
   return links;
 }
 
+// A port of 100 Gbit/s for each node, 100 GB/s between its GPUs, and what a group of messages takes.
+Links links_of_nccl(const std::vector<int>& nodes) {
+  Links links{.alpha = 1e-5, .lambda = 5e-6, .beta = 1e-11, .gamma = 1e-12};
+  if (!several(nodes)) return links;
+  links.kind = Links::Kind::nodes, links.nodes = nodes;
+  links.inner_alpha = links.alpha, links.inner_lambda = links.lambda, links.inner_beta = links.beta;
+  links.lambda = 1.5e-5, links.beta = 8e-11;
+  return links;
+}
+
 const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<int>& nodes,
                                          const Links& links, const Coding& coding) {
   const Kind kind = kind_of(shape);

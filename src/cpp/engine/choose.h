@@ -47,8 +47,10 @@ size_t most_bytes(const Kind& kind);
 // What the model alone computes with where nothing may be measured: typical figures.
 Links typical_links(const std::vector<int>& nodes);
 
-// As messages find them that devices get and give in memory of the host.
+// As messages find them that devices get and give in memory of the host, whose links these are.
 Links links_of_staged(Links links);
+// Of NCCL, between GPUs of these nodes: typical figures.
+Links links_of_nccl(const std::vector<int>& nodes);
 
 // Remembers the candidates of each kind of call; the same on every rank that has the same links, for they are
 // computed from nothing else.

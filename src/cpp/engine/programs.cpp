@@ -89,7 +89,11 @@ const std::vector<Choice>& Programs::candidates(const Shape& shape) {
     if (shape.on_device) coding = {};  // it codes much faster than these links are
     coding.ratio = shape.codec->bytes_a_byte(shape.dtype);
   }
-  if (shape.on_device) return staged_choices_.find(shape, nodes_, links_of_staged(links_), coding);
+  if (shape.on_device) {
+    const bool staged = shape.way == DeviceWay::staged;
+    const Links links = staged ? links_of_staged(links_) : links_of_nccl(nodes_);
+    return device_choices_[shape.way].find(shape, nodes_, links, coding);
+  }
   return choices_.find(shape, nodes_, links_, coding);
 }
 
@@ -165,7 +169,7 @@ std::shared_ptr<const Program> Programs::compiled(Shape shape) {
 }
 
 void Programs::forget() {
-  choices_.clear(), staged_choices_.clear(), programs_.clear(), tunings_.clear();
+  choices_.clear(), device_choices_.clear(), programs_.clear(), tunings_.clear();
   last_program_.reset(), last_tuning_.reset(), agreement_s_.reset();
 }
 

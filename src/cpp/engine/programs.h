@@ -34,7 +34,7 @@ class Programs {
   // What codecs cost, by kind; the same on all ranks.
   bool coding_known(const Codec& codec) const { return codings_.contains(codec.kind()); }
   void set_coding(const Codec& codec, const Coding& coding) { codings_[codec.kind()] = coding; }
-  // By the model, the cheapest first. Of arrays of a device: as they pass through host memory.
+  // By the model, the cheapest first. Of arrays of a device: as they pass through host memory or over NCCL.
   const std::vector<Choice>& candidates(const Shape& shape);
   // Whether the model says that a call with a codec, after a small one to agree on it, is slower than
   // without.
@@ -75,7 +75,8 @@ class Programs {
   Links links_;
   bool frozen_ = false;
   std::map<std::string, Coding> codings_;
-  Choices choices_, staged_choices_;
+  Choices choices_;
+  std::map<DeviceWay, Choices> device_choices_;
   std::optional<double> agreement_s_;  // of a small call, by the model
   std::map<Kind, std::shared_ptr<Tuning>> tunings_;
   std::map<Kind, Learnt> replayed_;
