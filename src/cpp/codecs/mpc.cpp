@@ -179,6 +179,7 @@ class Mpc final : public Codec {
                 Losses) const override {
     check(dtype);
     if (error) *error = {};
+    if (count == 0) return 0;
     const auto run = dtype == Dtype::float32 ? Leveled<encode_kernel<uint32_t>>::run
                                              : Leveled<encode_kernel<uint64_t>>::run;
     if (const size_t coded = run(in, count, distance_, out)) return coded;
