@@ -48,10 +48,11 @@ def as_planned(traffic):
     """What an interface has counted, TCP's headers taken off, over the plan's bytes.
 
     More are the headers of chunks, ours and the library's, the barrier, and what torchrun's agents tell each
-    other: 0.04 % with MPICH, 0.1 % with c10d. A chunk of four ranks sent once more than planned is 1/6.
+    other: 0.04 % with MPICH, 0.1 % with c10d, 0.5 % once on a busy machine. A chunk of
+    four ranks sent once more than planned is 1/6.
     """
     for algorithm, (sent, received) in traffic.items():
-        assert 1 < sent < 1.005 and 1 < received < 1.005, (algorithm, traffic)
+        assert 1 < sent < 1.01 and 1 < received < 1.01, (algorithm, traffic)
 
 
 CHECKS = ["contract", "same_bits", "point_to_point", "groups", "lists_and_objects", "asynchronous"]
