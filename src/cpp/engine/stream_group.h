@@ -59,7 +59,7 @@ class StreamGroup {
   Device& device(int rank) const { return *ranks_[rank].device; }
   const Instruction& at(int rank, int step) const { return parts_[rank]->program->instructions[step]; }
 
-  mutable std::mutex mutex_;  // guards all below but the atomic
+  mutable std::mutex mutex_;  // guards all below but the atomic; finished_ is also read behind it
   std::vector<std::optional<StreamCall>> parts_;
   std::vector<Held> ranks_;        // streams: by track, in the order of the rank's own
   std::vector<Held> left_behind_;  // on devices that ranks have moved away from: what is under way may use it
