@@ -1,3 +1,4 @@
 """The contract of collectives on device arrays, on a GPU: the tests of the host device once more."""
 
+from test_device_any_call import *  # noqa: F403
 from test_device_collectives import *  # noqa: F403

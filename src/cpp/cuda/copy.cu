@@ -28,12 +28,12 @@ void copy(const std::vector<Copy>& all, cudaStream_t stream) {
   for (size_t begin = 0; begin < all.size(); begin += kMost) {
     Copies copies;
     const size_t some = std::min(all.size() - begin, kMost);
-    size_t groups = 0;
+    Rows rows;
     for (size_t i = 0; i < some; ++i) {
       copies.rows[i] = all[begin + i];
-      groups = std::max(groups, all[begin + i].bytes / kGroup + 1);
+      rows.add(all[begin + i].bytes / kGroup + 1);
     }
-    launch_rows<copy_spans>(groups, some, stream, copies);
+    launch<copy_spans>(rows, stream, copies);
   }
 }
 

@@ -13,17 +13,24 @@ namespace gpucomm::cuda {
 
 inline constexpr size_t kMostBlocks = 0x7fffffff;
 
-// For one or more `groups`, each of which is the work of a warp; `rows`: so many times.
+// Rows of thread blocks: the work of each in groups, each of which is that of a warp.
+struct Rows {
+  size_t count = 0, longest = 0, groups = 0;
+  void add(size_t some) { ++count, longest = std::max(longest, some), groups += some; }
+};
+
+// For one or more groups. All rows get as many thread blocks as the longest one should have, by its share of
+// the work; those that a shorter row has nothing for end at once.
 template <auto kernel, bool kStays = true, class... Args>
-void launch_rows(size_t groups, size_t rows, cudaStream_t stream, const Args&... args) {
-  const size_t held = resident_blocks(residency<kernel>), wanted = (groups + kWarps - 1) / kWarps;
-  const size_t most = kStays ? std::max<size_t>(held / rows, 1) : kMostBlocks;
-  kernel<<<dim3(std::min(wanted, most), rows), kThreads, 0, stream>>>(args...);
+void launch(const Rows& rows, cudaStream_t stream, const Args&... args) {
+  const size_t held = resident_blocks(residency<kernel>), wanted = (rows.longest + kWarps - 1) / kWarps;
+  const size_t most = kStays ? std::max<size_t>(held * rows.longest / rows.groups, 1) : kMostBlocks;
+  kernel<<<dim3(std::min(wanted, most), rows.count), kThreads, 0, stream>>>(args...);
   check_launch();
 }
 template <auto kernel, bool kStays = true, class... Args>
 void launch(size_t groups, cudaStream_t stream, const Args&... args) {
-  launch_rows<kernel, kStays>(groups, 1, stream, args...);
+  launch<kernel, kStays>(Rows{1, groups, groups}, stream, args...);
 }
 
 template <class Math>
@@ -91,37 +98,35 @@ struct TileKernels {
       return kStays;
   }();
 
-  // The most warps that one of the pieces has work for, and the pieces.
-  struct Rows {
-    Rows(const Job* jobs, size_t count, unsigned tiles) {
+  struct Pieces {
+    Pieces(const Job* jobs, size_t count, unsigned tiles) {
       for (size_t i = 0; i < count; ++i) {
         const Job& job = jobs[i];
         coded.pieces[i] = piece_of<Math>(job, job.to_dense ? job.to_dense : job.dense);
         coded.from[i] = job.from, coded.to[i] = job.to_slot;
-        groups = std::max(groups, job.count / (kTile * tiles) + 1);
+        rows.add(job.count / (kTile * tiles) + 1);
       }
     }
     Coded<Math> coded;
-    size_t groups = 0;
+    Rows rows;
   };
 
   static void encode(const Job* jobs, size_t count) {
-    const Rows rows(jobs, count, kEncodeTiles<Math>);
+    const Pieces all(jobs, count, kEncodeTiles<Math>);
     with_kind(jobs->dtype, [&]<Kind kKind>() {
-      launch_rows<encode_tiles<Math, kKind>, kStays>(rows.groups, count, jobs->stream, rows.coded);
+      launch<encode_tiles<Math, kKind>, kStays>(all.rows, jobs->stream, all.coded);
     });
   }
   static void decode(const Job* jobs, size_t count) {
-    const Rows rows(jobs, count, Math::kTiles);
+    const Pieces all(jobs, count, Math::kTiles);
     with_kind(jobs->dtype, [&]<Kind kKind>() {
-      launch_rows<decode_tiles<Math, kKind>, kStays>(rows.groups, count, jobs->stream, rows.coded, jobs->adds,
-                                                     jobs->divisor);
+      launch<decode_tiles<Math, kKind>, kStays>(all.rows, jobs->stream, all.coded, jobs->adds, jobs->divisor);
     });
   }
   static void recode(const Job* jobs, size_t count) {
-    const Rows rows(jobs, count, Math::kTiles);
+    const Pieces all(jobs, count, Math::kTiles);
     with_kind(jobs->dtype, [&]<Kind kKind>() {
-      launch_rows<recode_tiles<Math, kKind>, kStaysFused>(rows.groups, count, jobs->stream, rows.coded);
+      launch<recode_tiles<Math, kKind>, kStaysFused>(all.rows, jobs->stream, all.coded);
     });
   }
   static CodecKernels named(const char* name) { return {name, encode, decode, recode}; }

@@ -57,10 +57,15 @@ MpcPiece piece_of(const Job& job) {
 }
 
 template <class Word>
+size_t groups_of(const Job& job) {
+  return kWarps * std::max<size_t>(MpcLayout<Word>::rounds(job.count), 1);
+}
+
+template <class Word>
 void encode_words(const Job& job) {
   const MpcPiece piece = piece_of(job);
-  const size_t rounds = MpcLayout<Word>::rounds(job.count), groups = kWarps * std::max<size_t>(rounds, 1);
-  if (rounds > 1) {
+  const size_t groups = groups_of<Word>(job);
+  if (groups > kWarps) {
     launch<measure_mpc<Word>, false>(groups, job.stream, piece, job.dense, job.to_slot);
     launch<sum_up_mpc<Word>>(1, job.stream, piece, job.to_slot);
   }
@@ -70,13 +75,13 @@ void encode_words(const Job& job) {
 template <class Word, class Form>
 void decode_words(const Job* jobs, size_t count) {
   MpcCoded coded;
-  size_t rounds = 1;
+  Rows rows;
   for (size_t i = 0; i < count; ++i) {
     coded.pieces[i] = piece_of(jobs[i]), coded.denses[i] = jobs[i].to_dense;
     coded.slots[i] = const_cast<std::byte*>(jobs[i].from);
-    rounds = std::max(rounds, MpcLayout<Word>::rounds(jobs[i].count));
+    rows.add(groups_of<Word>(jobs[i]));
   }
-  launch_rows<decode_mpc<Word, Form>, false>(kWarps * rounds, count, jobs->stream, coded);
+  launch<decode_mpc<Word, Form>, false>(rows, jobs->stream, coded);
 }
 
 void encode(const Job& job) {

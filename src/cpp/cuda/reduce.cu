@@ -44,18 +44,19 @@ void copy(const Fold& fold, cudaStream_t stream) {
 template <class Form, class Operation, int kSources>
 void launch_few(const std::vector<Fold>& all, cudaStream_t stream) {
   Folds folds;
-  size_t rows = 0, groups = 0;
-  const auto launch = [&] {
-    if (rows) launch_rows<fold_few<Form, Operation, kSources>>(groups, rows, stream, folds);
-    rows = groups = 0;
+  Rows rows;
+  const auto launch_rows = [&] {
+    if (rows.count) launch<fold_few<Form, Operation, kSources>>(rows, stream, folds);
+    rows = {};
   };
   for (const Fold& fold : all) {
     if (!fold.count) continue;
-    folds.rows[rows] = arguments_of<kFew>(fold);
-    groups = std::max(groups, groups_of<Form>(folds.rows[rows]));
-    if (++rows == kFew) launch();
+    FoldArgumentsOf<kFew>& row = folds.rows[rows.count];
+    row = arguments_of<kFew>(fold);
+    rows.add(groups_of<Form>(row));
+    if (rows.count == kFew) launch_rows();
   }
-  launch();
+  launch_rows();
 }
 
 template <class Form, class Operation>

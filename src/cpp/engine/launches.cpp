@@ -98,6 +98,11 @@ class Arranger {
     ends_[rank][step] = lane.last = ends;
     ++lane.next;
   }
+  // A message that a fold has taken the place of: done with it, and with what its lane did before.
+  void finish_spared(int rank, int step, Ends ends) {
+    add_ends(ends, lane_of(rank, step).last);
+    finish(rank, step, ends);
+  }
 
   bool advance(int rank, Lane& lane) {
     const int step = head(rank, lane);
@@ -124,14 +129,10 @@ class Arranger {
 
   // Most end with their receive.
   bool send(int rank, int step, Lane& lane) {
+    if (at(rank, step).peers.empty()) return finish(rank, step, lane.last), true;
     const auto spared = spared_.find({rank, step});
-    if (at(rank, step).peers.empty())
-      finish(rank, step, lane.last);
-    else if (spared != spared_.end())
-      finish(rank, step, spared->second);
-    else
-      return false;
-    return true;
+    if (spared == spared_.end()) return false;
+    return finish_spared(rank, step, spared->second), true;
   }
 
   bool receive(int rank, int step, Lane& lane) {
@@ -142,7 +143,7 @@ class Arranger {
       const int peer = in.peers[k], sent = comes_.at({rank, step, k});
       if (in.kind == StepKind::recv)
         if (const auto spared = spared_.find({peer, sent}); spared != spared_.end())
-          return finish(rank, step, spared->second), true;  // the fold has written it here
+          return finish_spared(rank, step, spared->second), true;  // the fold has written it here
       if (head(peer, lane_of(peer, sent)) != sent || !ready(peer, sent)) return false;
       sources.push_back({peer, sent, answered(rank, in, k, peer, sent)});
     }
