@@ -3,7 +3,7 @@
 # runs the tests whose ranks are threads, in two processes side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-first=(tests/test_collectives.py tests/test_shrink.py tests/test_devices.py tests/test_device_collectives.py tests/test_device_graphs.py)
+first=(tests/test_collectives.py tests/test_shrink.py tests/test_devices.py tests/test_device_{collectives,order,refused,any_call,graphs}.py)
 second=(tests/test_links.py tests/test_device_bounded.py tests/test_uneven.py tests/test_arguments.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_heap.py tests/test_mixed_calls.py)
 # Of the coded calls what differs by threads: in full they take minutes.
 second+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})

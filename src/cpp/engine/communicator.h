@@ -181,12 +181,14 @@ class Communicator : public Drivable {
   void begin(Work& work);
   void begin_on_device(Work& work);
   bool under_way(Work& work, bool& moved);
+  bool under_way_on_device(Work& work, bool& moved);
   void meet(Work& work);
   bool met(Work& work);
   static void multiply(const Work& work);
   void check_calls(bool done, std::optional<Seconds> expired);
   void learn(Work& work);
   void count(const Work& work);
+  void count_on_device(const Work& work);
   uint64_t sent_in(const Work& work) const;
   bool advance_front();
   void finish_front(const std::optional<Error>& error);

@@ -43,7 +43,7 @@ class DeviceCalls {
   virtual bool advance() = 0;
   // Whether the call begun last is enqueued.
   virtual bool done() const = 0;
-  // Recorded behind all of this rank's work of that call, once it is; others may share it.
+  // Once it is: recorded behind all of this rank's work of that call; others may share it.
   virtual std::shared_ptr<OwnEvent> finished() const = 0;
   // As Drivable::silent.
   virtual bool silent() { return false; }

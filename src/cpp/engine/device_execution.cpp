@@ -39,13 +39,6 @@ void DeviceExecution::begin(const StreamCall& call) {
   announce();
 }
 
-void DeviceExecution::announce() {
-  tell_salts();
-  transport_->announce(call_.record);
-  for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_) transport_->wake(peer);
-}
-
 bool DeviceExecution::advance() {
   if (phase_ == Phase::coming) {
     if (!all_agree()) return false;
@@ -68,48 +61,11 @@ bool DeviceExecution::advance() {
   return moved;
 }
 
-bool DeviceExecution::all_agree() {
-  if (!all_came()) return false;
-  check_salts();
-  return true;
-}
-
 void DeviceExecution::open(DeviceShare& share) {
   if (world_ > 1) share.arena = std::make_unique<SharedArena>(share.held.device, transport_, rank_, world_);
 }
 
 bool DeviceExecution::connected() { return !share_->arena || share_->arena->meet(); }
-
-// Only the two ranks of a pair know the size of a block: the sender tells it before it announces the call.
-void DeviceExecution::tell_salts() {
-  for (const Instruction& in : program().instructions)
-    if (in.kind == StepKind::send && in.salt && !in.peers.empty())
-      words_->pairs[rank_][in.peers[0]].salt[turn_ % 2].store(in.salt, std::memory_order_relaxed);
-}
-
-// To this very call, which whoever waits checks (Communicator::check): nothing is enqueued before. A peer
-// that no longer remembers it had found the calls alike.
-bool DeviceExecution::all_came() const {
-  const CallRecord& mine = call_.record;
-  for (int peer = 0; peer < world_; ++peer) {
-    if (peer == rank_) continue;
-    if (transport_->arrived(peer) < mine.sequence) return false;
-    const CallRecord theirs = transport_->call(peer, mine.sequence);
-    if (theirs.in_use && theirs.tag != mine.tag) return false;
-  }
-  return true;
-}
-
-// No rank is further than its next call on devices, which has the other salts.
-void DeviceExecution::check_salts() const {
-  for (const Instruction& in : program().instructions) {
-    if (in.kind != StepKind::recv || !in.salt) continue;
-    for (const int peer : in.peers)
-      if (const uint64_t salt = words_->pairs[peer][rank_].salt[turn_ % 2].load(std::memory_order_relaxed);
-          salt != in.salt)
-        fail(ErrorKind::mismatch, unfitting_counts(program(), peer, call_.record, salt - 1));
-  }
-}
 
 // Of this rank's device what the call needs.
 void DeviceExecution::prepare() {
@@ -152,10 +108,7 @@ void DeviceExecution::end() {
     device.wait(share_->hub.get(), share_->held.events[l].get());
   }
   if (staged(call_.arrays)) stage_out(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
-  finished_.reset();
-  finished_ = events_.take(share_->held.device);
-  device.record(finished_->get(), share_->hub.get());
-  if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, finished_->get());
+  share_->finish(call_.arrays);
   call_.arrays = {};
 }
 

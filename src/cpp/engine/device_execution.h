@@ -20,7 +20,7 @@ class DeviceExecution : public DeviceCalls {
   void begin(const StreamCall& call) override;
   bool advance() override;
   bool done() const override { return phase_ == Phase::done; }
-  std::shared_ptr<OwnEvent> finished() const override { return finished_; }
+  std::shared_ptr<OwnEvent> finished() const override { return share_->finished; }
   void leave() override;
   void settle() override;
   bool watched() const override { return share_ && share_->arena && !settled_; }
@@ -74,8 +74,6 @@ class DeviceExecution : public DeviceCalls {
 
   DeviceWords* words_;                  // of arenas
   std::unique_ptr<DeviceShare> share_;  // from the first call on
-  std::shared_ptr<OwnEvent> finished_;
-  Events events_;  // of which that is one
   EnqueuedWatch watch_;
   Phase phase_ = Phase::done;
   bool left_ = false;

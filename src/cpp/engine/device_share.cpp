@@ -46,6 +46,13 @@ DeviceShare::DeviceShare(std::shared_ptr<Device> device) {
   hub = make_stream(device), came = make_event(device), hub_event = make_event(device);
 }
 
+void DeviceShare::finish(const Arrays& arrays) {
+  finished.reset();
+  finished = events.take(held.device);
+  held.device->record(finished->get(), hub.get());
+  if (arrays.stream_waits) held.device->wait(arrays.stream, finished->get());
+}
+
 void DeviceShare::mark_end() {
   for (size_t i = 0; i < held.streams.size(); ++i) {
     held.device->record(held.events[i].get(), held.streams[i].get());

@@ -13,6 +13,9 @@ namespace gpucomm {
 
 struct DeviceShare {
   explicit DeviceShare(std::shared_ptr<Device> device);
+  // A call's end: all that the hub holds has been done once `finished` is, for which the caller's stream
+  // waits.
+  void finish(const Arrays& arrays);
   // hub_event is done when all is that the streams hold now.
   void mark_end();
   bool ended() const { return held.device->done(hub_event.get()); }
@@ -25,6 +28,8 @@ struct DeviceShare {
   Held held;
   OwnStream hub;  // between the caller's streams and those of the lanes, so that calls follow one another
   OwnEvent came, hub_event;
+  std::shared_ptr<OwnEvent> finished;  // of the last call; others may hold it
+  Events events;                       // of which that is one
   std::unique_ptr<SharedArena> arena;  // null: there are no others, or messages pass through ...
   std::unique_ptr<StagedLinks> links;  // ... the host
 };

@@ -148,12 +148,8 @@ bool NcclCalls::enqueue_next() {
 }
 
 void NcclCalls::end() {
-  Device& device = *share_->held.device;
   if (staged(call_.arrays)) stage_out(running(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
-  finished_.reset();
-  finished_ = events_.take(share_->held.device);
-  device.record(finished_->get(), share_->hub.get());
-  if (call_.arrays.stream_waits) device.wait(call_.arrays.stream, finished_->get());
+  share_->finish(call_.arrays);
   running_.reset(), call_.arrays = {};
   phase_ = Phase::done;
 }

@@ -23,7 +23,7 @@ class NcclCalls : public DeviceCalls {
   void begin(const StreamCall& call) override;
   bool advance() override;
   bool done() const override { return phase_ == Phase::done; }
-  std::shared_ptr<OwnEvent> finished() const override { return finished_; }
+  std::shared_ptr<OwnEvent> finished() const override { return share_->finished; }
   bool silent() override { return phase_ == Phase::running; }
   // Ends a call that is under way; else settle() does it.
   void leave() override;
@@ -64,8 +64,6 @@ class NcclCalls : public DeviceCalls {
   nccl::UniqueId id_{};
   std::unique_ptr<NcclCommunicator> communicator_;  // from the first call on that needs it
   std::unique_ptr<DeviceShare> share_;              // from the first call on; all runs on its hub
-  std::shared_ptr<OwnEvent> finished_;
-  Events events_;  // of which that is one
   std::map<std::shared_ptr<const Program>, Grouped> grouped_;
   std::optional<NcclCall> running_;
   bool given_ = false;  // the native call is NCCL's

@@ -1,150 +1,17 @@
 #include "engine/program.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "codecs/coding.h"
 #include "engine/answers.h"
+#include "engine/instructions.h"
 #include "engine/passing.h"
+#include "engine/receivers.h"
 #include "engine/recoding.h"
 
 namespace gpucomm {
 namespace {
-
-// Of a plan's pieces those that this rank folds: its core has just written what it sends of them, and will
-// again in the next call.
-std::vector<bool> folded_pieces(const Plan& plan) {
-  std::vector<bool> folded(plan.pieces());
-  for (const Step& step : plan.steps)
-    if (step.kind == StepKind::recv_reduce) std::fill_n(folded.begin() + step.piece, step.pieces, true);
-  return folded;
-}
-
-bool only_writes(const Step& step) { return step.kind == StepKind::recv || step.kind == StepKind::copy; }
-
-// Of a plan's pieces those in `space` that a step reads, or may.
-std::vector<bool> pieces_read(const Plan& plan, Space space) {
-  std::vector<bool> read(plan.pieces());
-  for (const Step& step : plan.steps) {
-    const bool reads = step.kind != StepKind::recv && step.source.space == space;
-    if (reads || (!only_writes(step) && step.target.space == space))
-      std::fill_n(read.begin() + step.piece, step.pieces, true);
-  }
-  return read;
-}
-
-// What the receivers of a plan's sends do with what this rank does not fold: the k-th send to a peer meets
-// the k-th step there that receives from us. Who folds nothing of a long message itself rather copies a part
-// of it into shared memory while its receiver folds another.
-std::vector<Receiver> receivers_of(const Plan& plan, const std::vector<Plan>& all, size_t bytes) {
-  constexpr size_t kLong = 512 << 10;
-  std::vector<std::vector<Receiver>> theirs(plan.world);  // by peer, in order
-  for (const Plan& other : all)
-    for (const Step& step : other.steps)
-      if (receives(step.kind))
-        for (int peer : step.peers)
-          if (peer == plan.rank)
-            theirs[other.rank].push_back(step.kind == StepKind::recv ? Receiver::stores : Receiver::folds);
-  std::vector<size_t> met(plan.world);
-  const std::vector<bool> folded = folded_pieces(plan);
-  const bool copies = bytes > kLong && std::count(folded.begin(), folded.end(), true) == 0;
-  std::vector<Receiver> receivers(plan.steps.size(), Receiver::any);
-  for (size_t i = 0; i < plan.steps.size(); ++i) {
-    const Step& step = plan.steps[i];
-    if (step.kind != StepKind::send) continue;
-    const Receiver receiver = theirs[step.peers[0]].at(met[step.peers[0]]++);
-    if (!folded[step.piece] && !(copies && receiver == Receiver::folds)) receivers[i] = receiver;
-  }
-  return receivers;
-}
-
-class Compiler {
- public:
-  Compiler(const Plan& plan, const Layout& layout, const Layout& out_layout, size_t item, Program& program,
-           std::vector<Receiver> receivers)
-      : plan_(plan),
-        layout_(layout),
-        out_layout_(out_layout),
-        item_(item),
-        program_(program),
-        receivers_(std::move(receivers)),
-        read_{pieces_read(plan, Space::input), pieces_read(plan, Space::output)},
-        sent_(plan.world),
-        received_(plan.world) {}
-
-  void run() {
-    for (const Step& step : plan_.steps) add(step);
-    program_.lane_steps.resize(program_.lanes);
-    for (size_t i = 0; i < program_.instructions.size(); ++i)
-      program_.lane_steps[program_.instructions[i].lane].push_back(static_cast<int>(i));
-  }
-
- private:
-  const Layout& layout_of(const Place& place) const {
-    return place.space == Space::output ? out_layout_ : layout_;
-  }
-
-  size_t offset(const Place& place, const Step& step) const {
-    const Layout& layout = layout_of(place);
-    if (place.space == Space::coded) return place.slot * program_.coded_slot_bytes;
-    if (place.space != Space::scratch) return layout.begin(step.piece) * item_;
-    const int base = place.base < 0 ? step.piece : place.base;
-    return place.slot * program_.scratch_slot_bytes + (layout.begin(step.piece) - layout.begin(base)) * item_;
-  }
-
-  bool unread(const Step& step) const {
-    const auto space = static_cast<size_t>(step.target.space);
-    if (!only_writes(step) || space >= read_.size()) return false;
-    const auto begin = read_[space].begin() + step.piece;
-    return std::find(begin, begin + step.pieces, true) == begin + step.pieces;
-  }
-
-  uint64_t salt(const Step& step, const Layout& layout) const {
-    if (program_.shape.out_counts.empty()) return 0;
-    const int first = plan_.piece(plan_.chunk_of(step.piece), 0);
-    return 1 + layout.count(first, plan_.segments);
-  }
-
-  void add(const Step& step) {
-    if (step.kind == StepKind::native)
-      fail(ErrorKind::unavailable,
-           "a plan with 'native' steps needs an engine that this version does not have");
-    const Layout& layout = layout_of(step.kind == StepKind::send ? step.source : step.target);
-    Instruction in{step.kind,
-                   step.final,
-                   step.lane,
-                   step.source,
-                   step.target,
-                   offset(step.source, step),
-                   offset(step.target, step),
-                   layout.count(step.piece, step.pieces) * item_,
-                   layout.begin(step.piece) * item_,
-                   {},
-                   salt(step, layout),
-                   0,
-                   step.after};
-    auto& met = step.kind == StepKind::send ? sent_ : received_;
-    for (int peer : step.peers) {
-      if (in.bytes || !met[peer]) in.peers.push_back(peer);
-      met[peer] = true;
-      in.below += peer < plan_.rank;
-    }
-    in.receiver = receivers_[program_.instructions.size()];
-    in.unread = unread(step);
-    in.coded = (step.kind == StepKind::recv ? step.target : step.source).space == Space::coded;
-    program_.lanes = std::max(program_.lanes, step.lane + 1);
-    program_.instructions.push_back(std::move(in));
-  }
-
-  const Plan& plan_;
-  const Layout &layout_, &out_layout_;
-  size_t item_;
-  Program& program_;
-  std::vector<Receiver> receivers_;
-  const std::array<std::vector<bool>, 2> read_;  // pieces of the input and of the output
-  std::vector<bool> sent_, received_;
-};
 
 // Cuts fall on cache lines, and on the codec's blocks: both are powers of two.
 size_t align_of(const Shape& shape) {
@@ -233,7 +100,7 @@ Program filled(const Shape& shape, const Plan& plan, const std::vector<Plan>& al
       plan.world > 1 && by_rank(shape.collective) ? layout.begin(plan.piece(plan.rank, 0)) * item : 0;
   program.input_shift = gathers(shape.collective) ? own : 0;
   program.output_shift = scatters(shape.collective) ? own : 0;
-  Compiler(plan, layout, out_layout, item, program, receivers_of(plan, all, shape.count * item)).run();
+  add_instructions(program, plan, layout, out_layout, receivers_of(plan, all, shape.count * item));
   if (adds_wide(shape)) mark_rows(program, plan);
   pair_answers(program);
   pair_recodings(program);

@@ -1,0 +1,256 @@
+"""Calls on device arrays that are refused or fail, and what is left of them."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import numpy as np
+import pytest
+from on_device import HostKit, Racing, sleep, stream_of, wait_for
+from ranks import outcomes_of, run_ranks
+
+import gpucomm
+from gpucomm import _core
+from gpucomm.errors import (
+    ClosedError,
+    CollectiveTimeoutError,
+    InvalidArgumentError,
+    MismatchError,
+    UnavailableError,
+    UnsupportedTypeError,
+)
+
+
+def test_a_mismatch_has_not_multiplied(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            x = racing.array(np.ones(100, np.float32))
+            how = {"algorithm": "ring" if comm.rank else "direct", "stream": stream}
+            with pytest.raises(MismatchError, match="do not make the same call"):
+                comm.all_reduce(x, "premul_sum", scale=3.0, async_op=True, **how).synchronize()
+            racing.finish()
+            return set(kit.host(x).tolist())
+
+    assert run_ranks(2, body) == [{1.0}] * 2
+
+
+def to_next(comm, x):
+    return comm.recv(x, 0) if comm.rank else comm.send(x, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda comm, x: comm.all_reduce(x), r"rank 0 of 2 calls .*, but host device withholds it"),
+        (to_next, r"rank 1 receives on .* rank 0 sends from host device, and host device withholds it"),
+    ],
+)
+def test_memory_that_other_devices_cannot_use_is_refused(call, text):
+    kits = [HostKit(), HostKit()]
+    kits[0].device.withhold()
+
+    def body(comm):
+        with pytest.raises(UnavailableError, match=text):
+            call(comm, kits[comm.rank].array(np.ones(3)))
+
+    run_ranks(2, body)
+
+
+def test_a_stream_of_another_device_is_refused_before_other_ranks_hear_of_the_call():
+    kits = [HostKit(), HostKit()]
+
+    def body(comm):
+        x = kits[0].array(np.ones(3))
+        with stream_of(kits[1]) as away:
+            if comm.rank:
+                with pytest.raises(InvalidArgumentError, match="the stream is one of another host device"):
+                    comm.all_reduce(x, stream=away)
+            return comm.all_reduce(x, async_op=True).synchronize().values.tolist()
+
+    assert run_ranks(2, body) == [[2.0] * 3] * 2
+
+
+def test_mixed_arguments_and_ranks(make_kit):
+    kit, other = make_kit(), HostKit()
+
+    def arguments(comm):
+        x = kit.array(np.ones(3, np.float32))
+        with pytest.raises(InvalidArgumentError, match="x and out must be on one device"):
+            comm.all_reduce(x, out=np.ones(3, np.float32))
+        with pytest.raises(InvalidArgumentError, match="x and out must be on one device"):
+            comm.all_reduce(x, out=other.array(np.ones(3, np.float32)))
+        with pytest.raises(InvalidArgumentError, match="x and error must be on one device"):
+            comm.all_reduce(x, codec="int8", error=np.ones(3, np.float32))
+        with pytest.raises(InvalidArgumentError, match="x and out must be on one device"):
+            comm.all_reduce(x, out=np.ones(3, np.float32), max_rel_err=0.1)
+        return comm.all_reduce(np.ones(1)).tolist()  # nothing has happened to the communicator
+
+    assert run_ranks(2, arguments) == [[2.0]] * 2
+
+    def ranks(comm):
+        comm.all_reduce(kit.array(np.ones(3)) if comm.rank else np.ones(3), algorithm="direct", segments=1)
+
+    for error in outcomes_of(2, ranks, timeout=10):
+        assert isinstance(error, MismatchError) and "on a device" in str(error)
+
+
+def test_the_stream_of_a_thread_is_refused(make_kit):
+    """Handle 2, which means another one in each thread, and it is not the caller's that enqueues."""
+    kit = make_kit()
+
+    def body(comm):
+        x, y = (kit.array(np.ones(3, np.float32)) for _ in range(2))
+        for call in (
+            lambda: comm.all_reduce(x, stream=2),
+            lambda: comm.all_reduce([x, y], "premul_sum", scale=0.5, stream=2),
+            lambda: comm.all_reduce(x, max_rel_err=0.1, stream=2),
+            lambda: comm.sendrecv(x, comm.rank, y, comm.rank, stream=2),
+            lambda: comm.send(x, 1 - comm.rank, stream=2),
+        ):
+            with pytest.raises(InvalidArgumentError, match="stream 2 is CUDA's default stream"):
+                call()
+        return kit.host(comm.all_reduce(x, async_op=True).synchronize()).tolist()
+
+    assert run_ranks(2, body) == [[2.0] * 3] * 2
+
+
+def test_a_mismatch_names_both_calls_and_touches_nothing(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        x = kit.array(np.ones(3 + comm.rank))
+        comm.all_reduce(x)
+
+    for error in outcomes_of(2, body):
+        assert isinstance(error, MismatchError) and "sum of 3" in str(error) and "sum of 4" in str(error)
+    assert kit.enqueued("reduce") in (0, None)
+
+
+def test_blocks_of_other_sizes_than_their_receiver_expects(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        counts = [5 + comm.rank] * 2
+        x, out = kit.array(np.ones(sum(counts))), kit.array(np.ones(sum(counts)))
+        comm.all_to_all(x, counts=counts, out_counts=counts, out=out)
+
+    for error in outcomes_of(2, body):
+        assert isinstance(error, MismatchError) and "counts and out_counts do not fit" in str(error)
+        assert str(error).endswith("which sends 6") or str(error).endswith("which sends 5")
+
+
+def test_a_mismatch_before_a_call_names_the_call_to_come(make_kit):
+    """The ranks agree on their largest magnitude first."""
+    kit = make_kit()
+
+    def body(comm):
+        x = kit.array(np.ones(300, np.float32))
+        comm.all_reduce(x, codec="fixed:1e-2", algorithm="coded_ring") if comm.rank else comm.all_reduce(x)
+
+    for error in outcomes_of(2, body):
+        assert isinstance(error, MismatchError)
+        assert "the preparation of all_reduce #1 (sum of 300 float32, on a device, codec fixed" in str(error)
+
+
+def test_a_rank_that_does_not_come(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        if comm.rank == 0:
+            time.sleep(0.8)
+            return None
+        comm.all_reduce(kit.array(np.ones(3)), timeout=0.2)
+
+    silent, error = outcomes_of(2, body)
+    assert silent is None
+    assert isinstance(error, CollectiveTimeoutError) and "missing: 0" in str(error)
+
+
+def test_nothing_is_enqueued_for_a_rank_that_has_gone(make_kit):
+    kit = make_kit()
+    region = _core.Region(2)
+    left = gpucomm.Communicator("local", 0, 2, region=region)
+    right = gpucomm.Communicator("local", 1, 2, region=region)
+    work = left.all_reduce(kit.array(np.ones(3)), async_op=True)
+    left.close()
+    with pytest.raises(ClosedError, match="closed before this call had finished"):
+        work.wait()
+    with pytest.raises(gpucomm.errors.Error, match="closed"):
+        right.all_reduce(kit.array(np.ones(3)), timeout=5.0)
+    assert kit.enqueued("reduce") in (0, None)
+
+
+def test_after_close_the_device_touches_no_array(make_kit):
+    """Who closes may give the arrays back, whose memory is used for something else then."""
+    kit, open_still = make_kit(20_000), []
+
+    def body(comm):
+        open_still.append(comm)  # its streams would be waited for where it ends
+        x = kit.array(np.full(1000, comm.rank + 1.0))
+        comm.all_reduce(x, async_op=True, algorithm="ring", segments=1)
+        comm.barrier()  # behind the call, which is enqueued then
+        comm.close()
+        return set(kit.host(x).tolist())
+
+    assert run_ranks(2, body) == [{3.0}] * 2
+
+
+def test_what_is_late_keeps_what_it_uses():
+    """Neither close() nor the end of the ranks' group waits for it to the end."""
+    kit = HostKit()
+    xs = [kit.array(np.full(1000, rank + 1.0, np.float32)) for rank in range(2)]
+    stream, event = kit.device.make_stream(), kit.device.make_event()
+    sleep(kit.device, stream, 5)
+    kit.device.record(event, stream)
+
+    def body(comm):
+        options = {"codec": "bf16", "algorithm": "coded_ring", "segments": 1}
+        comm.all_reduce(xs[comm.rank], stream=stream, async_op=True, **options).wait()
+
+    run_ranks(2, body)
+    gc.collect()
+    assert not kit.device.done(event)
+    kit.device.record(event, stream)
+    wait_for(kit.device, event)
+    assert [set(kit.host(x).tolist()) for x in xs] == [{3.0}] * 2
+    kit.device.end_event(event), kit.device.end_stream(stream)
+
+
+def test_what_a_codec_cannot_carry_is_reported():
+    kit = HostKit()
+
+    def body(comm):
+        bad = kit.array(np.array([1.0, np.nan], np.float32))
+        with pytest.raises(UnavailableError, match=r"host device: .*nan"):
+            comm.all_reduce(bad, codec="int8", async_op=True).synchronize()
+        with pytest.raises(UnavailableError, match="failed in earlier work"):
+            comm.all_reduce(bad, codec="int8")
+
+    run_ranks(2, body)
+
+
+def test_emulated_links_are_refused(make_kit):
+    region = _core.Region(1)
+    comm = gpucomm.Communicator("local", 0, 1, region=region, links=None)
+    kit = make_kit()
+    x = kit.array(np.ones(2))
+    comm.all_reduce(x, async_op=True).synchronize()
+    comm.close()
+
+    def body(comm):
+        comm.all_reduce(kit.array(np.ones(2)))
+
+    for error in outcomes_of(2, body, links=_core.Links("switch", alpha=1e-5, beta=1e-9)):
+        assert isinstance(error, UnavailableError) and "no emulated links" in str(error)
+
+
+def test_an_array_of_an_unknown_device():
+    kit = HostKit()
+    array = kit.array(np.ones(2))
+    del kit
+    with pytest.raises(UnsupportedTypeError, match="DLPack type 12"):
+        run_ranks(1, lambda comm: comm.all_reduce(array))
