@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import rank_processes
 from on_device import HostKit
+from on_emulated import emulated_kit  # noqa: F401, a fixture
 from on_gpu import CudaKit, missing
 
 from gpucomm import _core
 
 ALGORITHMS = _core.algorithms()
 ON_GPU = Path(__file__).parent / "gpu"
+EMULATED = Path(__file__).parent / "emulated"  # of a run of their own: they load an emulated CUDA
 ROOTED = ("reduce", "broadcast", "gather", "scatter")
 
 
@@ -57,6 +59,8 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def make_kit(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """The device that a test of devices runs on, by `deferred_us`."""
+    if request.path.parent == EMULATED:
+        return request.getfixturevalue("emulated_kit")
     return CudaKit if request.path.parent == ON_GPU else HostKit
 
 

@@ -26,7 +26,7 @@ HostDevice::HostDevice(std::chrono::microseconds deferred, bool shares, bool ope
     : deferred_(deferred),
       shares_(shares),
       opens_(opens),
-      default_stream_(std::make_unique<HostStream>(*this, deferred)) {}
+      default_stream_(std::make_unique<HostStream>(this, deferred)) {}
 HostDevice::~HostDevice() = default;
 
 void HostDevice::reach(const Device& other) {
@@ -50,7 +50,7 @@ void HostDevice::release(std::byte* memory) noexcept {
   std::free(memory);
 }
 
-Stream HostDevice::make_stream() { return new HostStream(*this, deferred_); }
+Stream HostDevice::make_stream() { return new HostStream(this, deferred_); }
 void HostDevice::end_stream(Stream stream) noexcept {
   captures_.forget(stream);
   std::unique_ptr<HostStream> own(static_cast<HostStream*>(stream));
@@ -106,7 +106,7 @@ bool HostDevice::done(Event event) {
 
 HostStream& HostDevice::stream_of(Stream stream) {
   HostStream& found = stream ? *static_cast<HostStream*>(stream) : *default_stream_;
-  if (&found.device != this) fail(ErrorKind::invalid_argument, "the stream is one of another host device");
+  if (found.owner != this) fail(ErrorKind::invalid_argument, "the stream is one of another host device");
   return found;
 }
 

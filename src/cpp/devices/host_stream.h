@@ -12,12 +12,10 @@
 
 namespace gpucomm {
 
-class HostDevice;
-
 class HostStream {
  public:
-  HostStream(const HostDevice& device, std::chrono::microseconds deferred)
-      : device(device), deferred_(deferred), pauses_(std::random_device{}()), thread_([this] { serve(); }) {}
+  HostStream(const void* owner, std::chrono::microseconds deferred)
+      : owner(owner), deferred_(deferred), pauses_(std::random_device{}()), thread_([this] { serve(); }) {}
   ~HostStream() {
     retire();
     thread_.join();
@@ -31,7 +29,7 @@ class HostStream {
     added_.notify_one();
   }
 
-  const HostDevice& device;
+  const void* const owner;  // the device
 
  private:
   void serve() {

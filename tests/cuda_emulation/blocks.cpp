@@ -1,0 +1,150 @@
+// Thread blocks, one after the other, whose threads take turns where they wait for each other.
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "cuda/program.h"
+#include "emulation.h"
+
+namespace emulated {
+namespace {
+
+constexpr unsigned kLanes = gpucomm::cuda::kLanes, kMostThreads = 1024;
+constexpr size_t kStack = 128 << 10;
+
+[[noreturn]] void give_up(const char* why) {
+  std::fprintf(stderr, "emulated CUDA: %s\n", why);
+  std::abort();
+}
+
+struct Barrier {
+  unsigned members = 0, arrived = 0, turn = 0;
+};
+
+class Block {
+ public:
+  Block() {
+    void* memory = mmap(nullptr, kMostThreads * kStack, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) give_up("no memory for the stacks of a thread block");
+    stacks_ = static_cast<char*>(memory);
+  }
+  ~Block() { munmap(stacks_, kMostThreads * kStack); }
+
+  void run(unsigned threads, const Place& place, const std::function<void()>& kernel) {
+    if (threads % kLanes || threads > kMostThreads) give_up("a thread block of no whole warps, or too large");
+    kernel_ = &kernel, place_ = place;
+    all_ = {.members = threads};
+    warps_.assign(threads / kLanes, {.members = kLanes});
+    fibers_.resize(threads);
+    for (unsigned i = 0; i < threads; ++i) start(i);
+    // The first to go is another one in each block.
+    const unsigned first = (place.block.x * 7 + place.block.y * 3) % threads;
+    for (unsigned left = threads; left;) {
+      moved_ = false;
+      for (unsigned k = 0; k < threads; ++k) {
+        current_ = (first + k) % threads;
+        Fiber& fiber = fibers_[current_];
+        if (fiber.done) continue;
+        place_.thread = {current_, 0, 0};
+        swapcontext(&scheduler_, &fiber.context);
+        if (fiber.done) --left, moved_ = true;
+      }
+      if (!moved_) give_up("threads of a block wait for others that do not come");
+    }
+  }
+
+  const Place& place() const { return place_; }
+  void sync_block() { wait(all_); }
+  void sync_warp() { wait(warps_[current_ / kLanes]); }
+  uint64_t shuffle_xor(uint64_t value, unsigned step) {
+    const unsigned thread = current_;
+    fibers_[thread].shown = value;
+    sync_warp();
+    const uint64_t other = fibers_[thread ^ step].shown;
+    sync_warp();
+    return other;
+  }
+
+ private:
+  struct Fiber {
+    ucontext_t context;
+    uint64_t shown = 0;
+    bool done = false;
+  };
+
+  void start(unsigned thread) {
+    Fiber& fiber = fibers_[thread];
+    fiber.done = false;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = stacks_ + thread * kStack;
+    fiber.context.uc_stack.ss_size = kStack;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, &Block::enter, 0);
+  }
+  static void enter();
+
+  void wait(Barrier& barrier) {
+    if (++barrier.arrived == barrier.members) {
+      barrier.arrived = 0, ++barrier.turn, moved_ = true;
+      return;
+    }
+    for (const unsigned turn = barrier.turn; barrier.turn == turn;) yield();
+  }
+  void yield() {
+    const unsigned thread = current_;
+    swapcontext(&fibers_[thread].context, &scheduler_);
+  }
+
+  char* stacks_;
+  const std::function<void()>* kernel_ = nullptr;
+  Place place_{};
+  ucontext_t scheduler_{};
+  std::vector<Fiber> fibers_;
+  std::vector<Barrier> warps_;
+  Barrier all_;
+  unsigned current_ = 0;
+  bool moved_ = false;
+};
+
+Block& block() {
+  static thread_local Block one;
+  return one;
+}
+
+void Block::enter() {
+  Block& own = block();
+  (*own.kernel_)();
+  Fiber& fiber = own.fibers_[own.current_];
+  fiber.done = true;
+  swapcontext(&fiber.context, &own.scheduler_);
+}
+
+}  // namespace
+
+const Place& place() { return block().place(); }
+void sync_block() { block().sync_block(); }
+void sync_warp() { block().sync_warp(); }
+uint64_t shuffle_xor(uint64_t value, unsigned step) { return block().shuffle_xor(value, step); }
+
+// In an order that is another one each time.
+void run_blocks(dim3 grid, unsigned threads, const std::function<void()>& kernel) {
+  static thread_local unsigned turn = 0;
+  const unsigned all = grid.x * grid.y;
+  const bool backwards = ++turn % 2;
+  for (unsigned i = 0; i < all; ++i) {
+    const unsigned at = backwards ? all - 1 - i : i;
+    block().run(threads, {{}, {at % grid.x, at / grid.x, 0}, grid}, kernel);
+  }
+}
+
+}  // namespace emulated
+
+// Of every access of a kernel: a GPU faults where it is not aligned.
+void gpucomm::cuda::accessed(const void* at, size_t, size_t alignment) {
+  if (reinterpret_cast<uintptr_t>(at) % alignment) emulated::give_up("a kernel accesses what is not aligned");
+}

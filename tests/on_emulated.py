@@ -1,0 +1,173 @@
+"""The device of the tests in tests/emulated: a GPU that the CUDA extension finds in an emulated CUDA.
+
+Its sources are compiled by the host's compiler, with their launches rewritten to calls of emulation.h. Kernels run
+thread block by thread block, on streams that are those of the host device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pybind11
+import pytest
+from compiled import FLAGS, compiler
+
+import gpucomm
+from gpucomm import _core
+
+EMULATION = Path(__file__).parent / "cuda_emulation"
+CPP = Path(__file__).parents[1] / "src" / "cpp"
+# Of the host device, whose streams and events those of the emulated GPUs are.
+SHARED = ["bindings/bind_errors.cpp", "base/process.cpp"]
+SHARED += [f"devices/{name}.cpp" for name in ("host_event", "host_graph", "shared_memory")]
+LAUNCH = re.compile(r"(\w+)<<<(.*), kThreads, 0, stream>>>\(")
+
+
+def cuda_headers() -> Path | None:
+    """Where CUDA's headers are, as its compiler says; None without one."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
+    if not (nvcc := os.environ.get("CUDACXX") or shutil.which("nvcc", path=path)):
+        return None
+    plan = subprocess.run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull], capture_output=True, text=True)
+    found = re.search(r'INCLUDES="-I([^"]+)"', plan.stderr)
+    assert found, plan.stderr
+    return Path(found[1])
+
+
+def _flags(headers: Path, folder: Path) -> list[str]:
+    includes = [folder, EMULATION, CPP, headers, pybind11.get_include(), sysconfig.get_paths()["include"]]
+    defines = [f'GPUCOMM_VERSION="{_core.version}"', 'GPUCOMM_ARCHITECTURES="emulated"']
+    return [
+        *FLAGS,
+        "-O1",
+        "-g1",
+        "-fPIC",
+        "-Wno-attributes",
+        *(f"-I{path}" for path in includes),
+        *(f"-D{define}" for define in defines),
+        "-include",
+        str(EMULATION / "emulation.h"),
+    ]
+
+
+def build(folder: Path, headers: Path) -> Path:
+    """The extension, made in this folder; `headers`: where CUDA's are."""
+    (folder / "cuda").mkdir(parents=True)
+    for source in (CPP / "cuda").iterdir():
+        text = LAUNCH.sub(r"::emulated::launch(\1, \2, kThreads, stream, ", source.read_text())
+        assert "<<<" not in text, f"a launch in {source} is written in another way than the emulation knows"
+        (folder / "cuda" / source.name).write_text(text)
+    sources = [*folder.glob("cuda/*.cu"), *folder.glob("cuda/*.cpp"), *EMULATION.glob("*.cpp")]
+    sources += [CPP / name for name in SHARED]
+    flags = _flags(headers, folder)
+
+    def compiled(source: Path) -> Path:
+        made = folder / f"{source.name}.o"
+        subprocess.run([compiler(), *flags, "-x", "c++", "-c", source, "-o", made], check=True)
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compiled, sources))
+    library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
+    subprocess.run([compiler(), "-shared", *objects, "-o", library], check=True)
+    return library
+
+
+def load(library: Path) -> None:
+    """Makes it the gpucomm._cuda of this process, which can no longer use the real one."""
+    spec = importlib.util.spec_from_file_location("emulated._cuda", library)
+    assert spec and spec.loader
+    module = sys.modules["gpucomm._cuda"] = gpucomm._cuda = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    gpucomm.cuda.why_not.cache_clear()  # what it said of the real one
+    EmulatedKit.library = ctypes.CDLL(str(library))
+
+
+class Array:
+    """An array of NumPy, of which DLPack says that it is on a GPU."""
+
+    def __init__(self, values: np.ndarray, index: int, bfloat16: bool = False) -> None:
+        self.values, self.index, self.bfloat16 = values, index, bfloat16
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.index
+
+    def __dlpack__(self, **_: Any) -> Any:
+        capsule = self.values.__dlpack__()
+        address = ctypes.pythonapi.PyCapsule_GetPointer
+        address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        tensor = address(capsule, b"dltensor")  # void* data; int32 device[2]; int32 ndim; uint8 code, bits
+        ctypes.memmove(tensor + 8, np.array([2, self.index], np.int32).tobytes(), 8)
+        if self.bfloat16:
+            ctypes.memmove(tensor + 20, b"\x04", 1)
+        return capsule
+
+    def new_empty(self, shape: Any) -> Array:
+        return Array(np.empty(shape, self.values.dtype), self.index, self.bfloat16)
+
+
+class EmulatedKit:
+    """An emulated GPU; `deferred_us`: its streams start each piece of work after a pause of up to so long."""
+
+    library: ctypes.CDLL  # of the extension
+
+    def __init__(self, deferred_us: int = 0, index: int = 0) -> None:
+        self.library.emulated_defer(deferred_us)
+        self.index = index
+        self.device = gpucomm.cuda.device(index)
+
+    def array(self, values: np.ndarray, dtype: str = "") -> Array:
+        return Array(np.array(values, order="C"), self.index, dtype == "bfloat16")
+
+    def host(self, array: Array) -> np.ndarray:
+        return array.values
+
+    def address(self, array: Array) -> int:
+        return array.values.ctypes.data
+
+    def enqueued(self, kind: str) -> int | None:
+        """Not counted."""
+        return None
+
+    def pause(self, stream: int) -> None:
+        """The stream does nothing for a while: it pauses by itself."""
+
+    def begin_capture(self, stream: int) -> None:
+        self._graph(stream, 1)
+
+    def end_capture(self, stream: int) -> int:
+        return self._graph(stream, 0)
+
+    def _graph(self, stream: int, begins: int) -> int:
+        call = self.library.emulated_graph
+        call.restype, call.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int]
+        return call(stream, begins)
+
+    def launch(self, graph: int, stream: int) -> None:
+        self.library.emulated_launch(ctypes.c_void_p(graph), ctypes.c_void_p(stream))
+
+
+@pytest.fixture(scope="session")
+def emulated_kit(tmp_path_factory: pytest.TempPathFactory) -> type[EmulatedKit]:
+    """The extension is built once, however many processes of pytest there are, and loaded by each."""
+    if not (headers := cuda_headers()):
+        pytest.skip("no nvcc here, beside which CUDA's headers are")
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with open(shared / "emulated.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = list((shared / "emulated").glob("_cuda*.so"))
+        load(found[0] if found else build(shared / "emulated", headers))
+    return EmulatedKit
