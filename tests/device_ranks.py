@@ -1,6 +1,7 @@
 """What the ranks of tests/test_device_processes.py run: each process has a host device of its own.
 
-Where the environment has TEST_DEVICE=cuda, as in tests/gpu, that is the first GPU.
+Where the environment has TEST_DEVICE=cuda, as in tests/gpu, that is the first GPU; where that names a file,
+as in tests/emulated, it is one that this extension emulates.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from on_device import HostKit, Racing, finish, stream_of
+from on_emulated import EmulatedKit, load
 from on_gpu import CudaKit
 from reference import close
 from test_collectives import expect, inputs
@@ -20,8 +22,16 @@ from test_device_collectives import call, has_result
 
 from gpucomm import errors
 
+
+def kit_of(device: str) -> Any:
+    if device not in ("", "cuda"):
+        load(Path(device))
+        return EmulatedKit
+    return CudaKit if device else HostKit
+
+
 # between processes all calls of a communicator are on one device
-own = functools.cache(CudaKit if os.environ.get("TEST_DEVICE") == "cuda" else HostKit)
+own = functools.cache(kit_of(os.environ.get("TEST_DEVICE", "")))
 
 
 def refused_in_a_capture(comm: Any) -> str:

@@ -18,13 +18,14 @@ from gpucomm import _core
 
 
 class HostKit:
-    """A host device; `deferred_us`: each piece of work starts after a pause of up to so long.
+    """A host device of its own, whatever the index.
 
+    `deferred_us`: each piece of work starts after a pause of up to so long.
     Where the environment has UNSHARED_DEVICE there are no handles of its memory for other processes, where it
     has UNOPENED_DEVICE it cannot open theirs.
     """
 
-    def __init__(self, deferred_us: int = 0) -> None:
+    def __init__(self, deferred_us: int = 0, index: int = 0) -> None:
         self.device = _core.HostDevice(
             deferred_us, shares="UNSHARED_DEVICE" not in os.environ, opens="UNOPENED_DEVICE" not in os.environ
         )

@@ -1,7 +1,7 @@
 """The device of the tests in tests/emulated: a GPU that the CUDA extension finds in an emulated CUDA.
 
-Its sources are compiled by the host's compiler, with their launches rewritten to calls of emulation.h. Kernels run
-thread block by thread block, on streams that are those of the host device.
+Its sources are compiled by the host's compiler, with their launches rewritten to calls of emulation.h.
+Kernels run thread block by thread block, on streams that are those of the host device.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def load(library: Path) -> None:
     module = sys.modules["gpucomm._cuda"] = gpucomm._cuda = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     gpucomm.cuda.why_not.cache_clear()  # what it said of the real one
-    EmulatedKit.library = ctypes.CDLL(str(library))
+    EmulatedKit.library, EmulatedKit.path = ctypes.CDLL(str(library)), library
 
 
 class Array:
@@ -119,14 +119,18 @@ class Array:
 
 
 class EmulatedKit:
-    """An emulated GPU; `deferred_us`: its streams start each piece of work after a pause of up to so long."""
+    """An emulated GPU: index 0 and 2 are the first, 1 and 3 the second.
 
-    library: ctypes.CDLL  # of the extension
+    `deferred_us`: streams made from here on start each piece of work after a pause of up to so long.
+    """
+
+    library: ctypes.CDLL  # the extension
+    path: Path
 
     def __init__(self, deferred_us: int = 0, index: int = 0) -> None:
         self.library.emulated_defer(deferred_us)
-        self.index = index
-        self.device = gpucomm.cuda.device(index)
+        self.index = index % 2
+        self.device = gpucomm.cuda.device(self.index)
 
     def array(self, values: np.ndarray, dtype: str = "") -> Array:
         return Array(np.array(values, order="C"), self.index, dtype == "bfloat16")
@@ -157,6 +161,12 @@ class EmulatedKit:
 
     def launch(self, graph: int, stream: int) -> None:
         self.library.emulated_launch(ctypes.c_void_p(graph), ctypes.c_void_p(stream))
+
+
+def process_environment(**more: str) -> dict[str, str]:
+    """What lets ranks that are processes run tests/device_ranks.py on an emulated GPU."""
+    path = str(Path(__file__).parent)
+    return {"TEST_DEVICE": str(EmulatedKit.path), "PYTHONPATH": path, **more}
 
 
 @pytest.fixture(scope="session")

@@ -30,10 +30,16 @@ def process_environment(**more: str) -> dict[str, str]:
 
 
 class CudaKit:
-    """The first GPU; `deferred_us`: the stream that brings an array's values pauses before for so long."""
+    """A GPU: of this index, or where there are fewer, one of them.
 
-    def __init__(self, deferred_us: int = 0) -> None:
-        self.device = gpucomm.cuda.device(0)
+    `deferred_us`: the stream that brings an array's values pauses before for so long.
+    """
+
+    def __init__(self, deferred_us: int = 0, index: int = 0) -> None:
+        import torch
+
+        self.index = index % torch.cuda.device_count()
+        self.device = gpucomm.cuda.device(self.index)
         self.deferred_us = deferred_us
         self._capturing: dict[int, Any] = {}
 
@@ -44,15 +50,16 @@ class CudaKit:
         tensor = torch.from_numpy(values.copy())
         if dtype == "bfloat16":
             tensor = tensor.view(torch.bfloat16)
-        tensor = tensor.cuda()
-        torch.cuda.current_stream().synchronize()  # of all streams, this would wait for what others pause
+        tensor = tensor.cuda(self.index)
+        # of all streams, this would wait for what others pause
+        torch.cuda.current_stream(self.index).synchronize()
         return tensor
 
     def host(self, array: Any) -> np.ndarray:
         """What is in an array once the device has done all its work."""
         import torch
 
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self.index)
         array = array.view(torch.uint16) if array.dtype == torch.bfloat16 else array
         return array.cpu().numpy()
 
@@ -69,28 +76,31 @@ class CudaKit:
 
         cycles_a_us = 1500
         if self.deferred_us:
-            with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            with self._on(stream):
                 torch.cuda._sleep(self.deferred_us * cycles_a_us)
+
+    def _on(self, stream: int) -> Any:
+        import torch
+
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, self.index))
 
     def begin_capture(self, stream: int) -> None:
         """What the stream gets from here on is kept for a graph."""
         import torch
 
         graph = self._capturing[stream] = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+        with self._on(stream):
             graph.capture_begin(capture_error_mode="thread_local")
 
     def end_capture(self, stream: int) -> Any:
         """The graph; by the thread that began."""
-        import torch
 
         graph = self._capturing.pop(stream)
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+        with self._on(stream):
             graph.capture_end()
         return graph
 
     def launch(self, graph: Any, stream: int) -> None:
-        import torch
 
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+        with self._on(stream):
             graph.replay()

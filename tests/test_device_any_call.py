@@ -82,7 +82,7 @@ def on_device(comm: Communicator, call: Call, kit: Any, x: np.ndarray, host: np.
 def test_any_call_has_the_bits_of_host_memory(
     make_kit: Any, call: Call, one_device: bool, late_us: int
 ) -> None:
-    kits = [make_kit(late_us) for _ in range(1 if one_device else call.world)]
+    kits = [make_kit(late_us, index) for index in range(1 if one_device else call.world)]
 
     def body(comm: Communicator) -> bool:
         x = np.random.default_rng(comm.rank).standard_normal(call.sizes[comm.rank]).astype(np.float32)

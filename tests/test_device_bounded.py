@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from codec_samples import narrow, widen
-from on_device import HostKit, Racing, stream_of
+from on_device import Racing, stream_of
 from ranks import outcomes_of, run_ranks
 from test_bounded import REFUSED, contribution
 
@@ -121,8 +121,8 @@ def test_norms_are_those_of_the_host_within_rounding(dtype: str, make_kit: Any) 
     assert expected[2] == pytest.approx(np.linalg.norm(wide)) and expected[3] == np.abs(wide).max()
 
 
-def test_several_devices() -> None:
-    kits = [HostKit(50), HostKit(50)]
+def test_several_devices(make_kit: Any) -> None:
+    kits = [make_kit(50, index) for index in range(2)]
 
     def body(comm: Communicator) -> Any:
         kit = kits[comm.rank % 2]

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from on_device import HostKit, Racing, stream_of
+from on_device import Racing, stream_of
 from ranks import outcomes_of, run_ranks
 
 import gpucomm
@@ -148,8 +148,8 @@ def test_the_host_does_not_wait_for_the_device(make_kit):
     assert run_ranks(2, body, timeout=60) == [(True, [0.0] * 10)] * 2
 
 
-def test_between_two_devices():
-    kits = [HostKit(100), HostKit(100)]
+def test_between_two_devices(make_kit):
+    kits = [make_kit(100, index) for index in range(2)]
 
     def body(comm):
         kit = kits[comm.rank]

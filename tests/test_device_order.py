@@ -188,9 +188,9 @@ def test_device_and_host_arrays_of_one_communicator(make_kit):
     [(*pair, None) for pair in pairs()]
     + [(*pair, codec) for pair in pairs(coded=True) for codec in ("int8", "mpc")],
 )
-def test_a_device_for_each_rank(collective, algorithm, codec):
+def test_a_device_for_each_rank(collective, algorithm, codec, make_kit):
     """Ordered by events alone, whichever stream is late."""
-    kits = [HostKit(50) for _ in range(3)]
+    kits = [make_kit(50, index) for index in range(3)]
 
     def body(comm):
         wrong, kit = [], kits[comm.rank]
@@ -211,8 +211,8 @@ def test_a_device_for_each_rank(collective, algorithm, codec):
     assert run_ranks(3, body) == [[]] * 3
 
 
-def test_several_devices():
-    kits = [HostKit(50), HostKit(50)]
+def test_several_devices(make_kit):
+    kits = [make_kit(50, index) for index in range(2)]
 
     def body(comm):
         kit = kits[comm.rank % 2]

@@ -1,4 +1,4 @@
-"""On emulated GPUs: the tests of the host device once more."""
+"""Collectives on emulated GPUs: the tests of the host device once more."""
 
 from test_device_any_call import *  # noqa: F403
 from test_device_collectives import *  # noqa: F403
