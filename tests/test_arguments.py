@@ -124,6 +124,7 @@ BAD = [
         "scale is only for op 'premul_sum', got op 'sum'",
     ),
     (lambda c: c.all_reduce(np.array(["a"])), TypeError, "can not be read"),
+    (lambda c: c.all_reduce(np.ma.array(X, mask=X > 0)), TypeError, "x is a masked array"),
     (
         lambda c: c.all_reduce(X, out=np.ones(5, np.float32)),
         ValueError,

@@ -201,8 +201,21 @@ def test_what_is_no_plain_tensor_is_refused(make):
     torch = pytest.importorskip("torch")
 
     def body(comm):
-        with pytest.raises(UnsupportedTypeError):
+        with pytest.raises(UnsupportedTypeError) as refusal:
             comm.all_reduce(make(torch))
+        assert "\n" not in str(refusal.value)  # no trace of torch's own
+
+    run_ranks(1, body)
+
+
+def test_an_interrupt_while_an_array_is_read_is_none_of_its_faults():
+    class Interrupted:
+        def __dlpack__(self, **_):
+            raise KeyboardInterrupt
+
+    def body(comm):
+        with pytest.raises(KeyboardInterrupt):
+            comm.all_reduce(Interrupted())
 
     run_ranks(1, body)
 

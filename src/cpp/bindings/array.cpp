@@ -17,6 +17,7 @@ struct TypeFacts {
   dlpack::ExchangeApi* api = nullptr;
   bool immutable = false;  // JAX arrays: DLPack does not mark them read-only
   bool numpy = false;      // numpy.ndarray itself
+  bool masked = false;     // NumPy's, whose elements some do not count
   bool tensor = false;     // torch's
   bool lazy = false;       // has views that are conjugated or negated only when they are read
 };
@@ -27,9 +28,10 @@ std::string said(py::handle type, const char* attribute) {
   return py::str(py::getattr(type, attribute, py::str("")));
 }
 
-bool is_tensor(py::handle type) {
+// Of a module of this name, or of a part of it.
+bool descends(py::handle type, const char* module, const char* name) {
   for (const py::handle base : type.attr("__mro__"))
-    if (said(base, "__module__") == "torch" && said(base, "__name__") == "Tensor") return true;
+    if (said(base, "__module__").rfind(module, 0) == 0 && said(base, "__name__") == name) return true;
   return false;
 }
 
@@ -44,7 +46,8 @@ TypeFacts facts_about(PyTypeObject* type) {
   const std::string module = said(object, "__module__");
   facts.immutable = module.rfind("jax", 0) == 0;
   facts.numpy = module == "numpy" && std::strcmp(type->tp_name, "numpy.ndarray") == 0;
-  facts.tensor = is_tensor(object);
+  facts.masked = descends(object, "numpy.ma", "MaskedArray");
+  facts.tensor = descends(object, "torch", "Tensor");
   facts.lazy = py::hasattr(object, "is_neg");
   return facts;
 }
@@ -167,9 +170,21 @@ void* stream_told(py::handle object) {
 
 }  // namespace
 
+// Of the exception that is set: what is no error, as KeyboardInterrupt, is not ours. Torch has a trace of its
+// own functions behind the first line.
+[[noreturn]] static void cannot_read(py::handle object, const char* what) {
+  py::error_already_set error;
+  if (!error.matches(PyExc_Exception)) throw error;
+  const std::string said = py::str(error.value());
+  fail(ErrorKind::unsupported_type, what, " (", type_name(object),
+       ") can not be read: ", said.substr(0, said.find('\n')));
+}
+
 // Delegates, so that what DLPack has handed over goes back where the array is refused.
 Array::Array(py::handle object, const char* what, bool anywhere) : Array(anywhere) {
   const TypeFacts& facts = facts_of(Py_TYPE(object.ptr()));
+  if (facts.masked)
+    fail(ErrorKind::unsupported_type, what, " is a masked array, and masks are not sent: pass x.filled(...)");
   read_only_ = facts.immutable, tensor_ = facts.tensor, api_ = facts.api;
   dlpack::Tensor tensor;
   if (facts.numpy && read_numpy(object, tensor, read_only_)) {
@@ -180,8 +195,7 @@ Array::Array(py::handle object, const char* what, bool anywhere) : Array(anywher
     from_protocol(object, what);
     if (!on_host()) told_stream_ = stream_told(object);
   } else if (facts.api->tensor_from_object(object.ptr(), &tensor)) {
-    py::error_already_set error;
-    fail(ErrorKind::unsupported_type, what, " (", type_name(object), ") can not be read: ", error.what());
+    cannot_read(object, what);
   } else {
     read(tensor, what);
   }
@@ -210,10 +224,7 @@ void Array::from_protocol(py::handle object, const char* what) {
     PyErr_Clear();
     capsule = PyObject_VectorcallMethod(name, arguments, 1, nullptr);
   }
-  if (!capsule) {
-    py::error_already_set error;
-    fail(ErrorKind::unsupported_type, what, " (", type_name(object), ") can not be read: ", error.what());
-  }
+  if (!capsule) cannot_read(object, what);
   py::object owner = py::reinterpret_steal<py::object>(capsule);
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     versioned_ = static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));

@@ -89,7 +89,7 @@ std::string Mailbox::heap_note() const {
   if (heap_) return "";
   if (reinterpret_cast<const RegionHeader*>(base_)->heap_bytes)
     return "this process may not map the ranks' heaps (ulimit -v?)";
-  return "the communicator was made without: GPUCOMM_HEAP_MIB=0, or nothing of that size could be mapped";
+  return "the communicator was made without: GPUCOMM_HEAP_MIB is less than 2, or nothing could be mapped";
 }
 
 }  // namespace gpucomm
