@@ -437,26 +437,6 @@ class ServedWire(Wire):
         A receive into the array is under way; it must stay until it has come.
         """
 
-class HostDeviceArray:
-    """
-    A NumPy array that DLPack calls one of a host device.
-    """
-    def __dlpack__(
-        self, *, stream: typing.Any = None, max_version: typing.Any = None
-    ) -> typing_extensions.CapsuleType: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
-    def new_empty(
-        self, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
-    ) -> HostDeviceArray:
-        """
-        An uninitialised array of this dtype and device.
-        """
-    @property
-    def values(self) -> numpy.ndarray:
-        """
-        The array, as the host reads it.
-        """
-
 class Device:
     """
     Memory and streams of work, on CUDA or on the host.
@@ -646,6 +626,26 @@ class Device:
     ) -> None:
         """
         What the stream gets from now on comes after the event as it was last recorded.
+        """
+
+class HostDeviceArray:
+    """
+    A NumPy array that DLPack calls one of a host device.
+    """
+    def __dlpack__(
+        self, *, stream: typing.Any = None, max_version: typing.Any = None
+    ) -> typing_extensions.CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def new_empty(
+        self, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
+    ) -> HostDeviceArray:
+        """
+        An uninitialised array of this dtype and device.
+        """
+    @property
+    def values(self) -> numpy.ndarray:
+        """
+        The array, as the host reads it.
         """
 
 class HostGraph:

@@ -42,12 +42,14 @@ class Block {
     warps_.assign(threads / kLanes, {.members = kLanes});
     fibers_.resize(threads);
     for (unsigned i = 0; i < threads; ++i) start(i);
-    // The first to go is another one in each block.
+    // Where the threads go one after the other they must not tell: from another one on in each block, and in
+    // every second one backwards.
     const unsigned first = (place.block.x * 7 + place.block.y * 3) % threads;
+    const unsigned next = place.block.x % 2 ? threads - 1 : 1;
     for (unsigned left = threads; left;) {
       moved_ = false;
       for (unsigned k = 0; k < threads; ++k) {
-        current_ = (first + k) % threads;
+        current_ = (first + k * next) % threads;
         Fiber& fiber = fibers_[current_];
         if (fiber.done) continue;
         place_.thread = {current_, 0, 0};
