@@ -22,6 +22,7 @@ class Curve:
         xs, ys: the points.
         model: computed, so a thin dashed line instead of marks.
         like: the index of the curve whose colour it takes; its own without.
+        wide: broad marks and lines, for one on which another lies.
     """
 
     label: str
@@ -29,6 +30,7 @@ class Curve:
     ys: Sequence[float]
     model: bool = False
     like: int | None = None
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def draw(picture: Picture, path: Path) -> None:
     """
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     with matplotlib.rc_context({"svg.hashsalt": "gpucomm", "svg.fonttype": "none"}):
         figure = Figure((8.5, 4.2), layout="constrained")
@@ -80,6 +83,8 @@ def draw(picture: Picture, path: Path) -> None:
             style: dict[str, Any] = (
                 {"linestyle": "--", "linewidth": 1.0} if curve.model else {"marker": "o", "markersize": 5}
             )
+            if curve.wide:
+                style |= {"linewidth": 4.5, "markersize": 9}
             axes.plot(curve.xs, curve.ys, label=curve.label, color=colour, **style)
         if picture.names:
             axes.set_xticks(range(len(picture.names)), picture.names)
@@ -89,7 +94,9 @@ def draw(picture: Picture, path: Path) -> None:
         if picture.log_y:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(LogLocator(subs=(1.2, 1.5, 2, 3, 4, 5, 7)))
             axes.yaxis.set_minor_formatter("{x:g}")
+            axes.grid(axis="y", which="minor", alpha=0.3)
         elif all(y >= 0 for curve in picture.curves for y in curve.ys):
             axes.set_ylim(bottom=0)
         axes.set_xlabel(picture.x)

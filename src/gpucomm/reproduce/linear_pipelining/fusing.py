@@ -66,7 +66,8 @@ def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
         Curve("the model", xs, modelled, model=True, like=0),
         Curve("the goal, from x = 500 on", [_FROM_X, xs[-1]], [goal, goal], model=True),
     ]
-    title = f"All-reduce on a chain of 8: time by {other} over time by the fused pipeline"
+    how = "unfused" if other == _UNFUSED else f"by {other}"
+    title = f"All-reduce on a chain of 8: time {how} over time by the fused pipeline"
     return Outcome(rows, Picture(title, "x = n beta / alpha", f"T({other}) / T(fused)", curves, log_x=True))
 
 

@@ -29,7 +29,9 @@ def segment_optimum(run: Run) -> Outcome:
         segments, unit = [call.segments for call in calls], cell.x * cell.alpha
         label, like = f"{collective}, {cell.kind}, x = {cell.x:g}", len(curves)
         models = [call.model_s(cell, MOST_RANKS) / unit for call in calls]
-        curves.append(Curve(label, segments, [median(some) / unit for some in times], like=like))
+        ours = [median(some) / unit for some in times]
+        under = collective == "broadcast" and ("reduce", cell) in measured  # which takes as long
+        curves.append(Curve(label, segments, ours, like=like, wide=under))
         curves.append(Curve(f"the model; m* = {best.segments}", segments, models, model=True, like=like))
     title = "Linear pipeline of 8 ranks, emulated: time over the number of segments"
     picture = Picture(title, "segments m", "T / (n beta)", curves, log_x=True, log_y=True)
