@@ -1,5 +1,5 @@
-// CUDA's language for a host compiler: kernels run as functions, each thread of a thread block on a stack of its
-// own. Included before all else, so what the kernels include of CUDA is this.
+// CUDA's language for a host compiler: kernels run as functions, each thread of a thread block on a stack of
+// its own. Included before all else, so what the kernels include of CUDA is this.
 #pragma once
 #include <cuda_runtime.h>
 

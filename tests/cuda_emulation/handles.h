@@ -1,0 +1,16 @@
+// What the emulation's processes tell each other is the host device's text.
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace emulated {
+
+template <class Handle>
+void write(Handle* handle, const std::string& text) {
+  static_assert(sizeof(Handle) == 64);
+  std::memset(handle, 0, sizeof *handle);
+  std::memcpy(handle, text.data(), std::min(text.size(), sizeof *handle - 1));
+}
+
+}  // namespace emulated

@@ -1,0 +1,135 @@
+// Streams, events and graphs.
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "base/error.h"
+#include "devices/host_event.h"
+#include "devices/host_graph.h"
+#include "gpus.h"
+#include "handles.h"
+
+using namespace gpucomm;
+using namespace emulated;
+
+namespace {
+
+std::atomic<int> deferred_us{0};  // of streams made from here on
+
+HostCaptures& captures() {
+  static auto* const one = new HostCaptures;
+  return *one;
+}
+
+// Streams that have been ended but hold work.
+struct Retired {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<HostStream>> streams;
+};
+Retired& retired() {
+  static auto* const one = new Retired;
+  return *one;
+}
+
+struct OwnedEvent {
+  const Gpu* owner;
+  std::shared_ptr<HostEvent> event;
+};
+OwnedEvent& owned(cudaEvent_t event) { return *reinterpret_cast<OwnedEvent*>(event); }
+
+// What a capture refuses.
+template <class Call>
+cudaError_t guarded(const Call& call) {
+  try {
+    call();
+    return cudaSuccess;
+  } catch (const Error&) {
+    return result(cudaErrorStreamCaptureInvalidated);
+  }
+}
+
+}  // namespace
+
+void emulated::enqueue(cudaStream_t stream, std::function<void()> job) {
+  if (!captures().add(stream, job)) stream_of(stream).add(std::move(job));
+}
+
+extern "C" {
+
+// For the tests, by ctypes.
+void emulated_defer(int us) { deferred_us = us; }
+void* emulated_graph(cudaStream_t stream, int begins) try {
+  if (!begins) return new std::shared_ptr<HostGraph>(captures().end(stream));
+  captures().begin(stream);
+  return nullptr;
+} catch (const Error&) {
+  return nullptr;
+}
+void emulated_launch(const void* graph, cudaStream_t stream) {
+  emulated::enqueue(stream, [own = *static_cast<const std::shared_ptr<HostGraph>*>(graph)] { own->run(); });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  emulated::enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = reinterpret_cast<cudaStream_t>(new HostStream(&here(), std::chrono::microseconds(deferred_us)));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  captures().forget(stream);
+  std::unique_ptr<HostStream> own(reinterpret_cast<HostStream*>(stream));
+  own->retire();
+  std::lock_guard lock(retired().mutex);
+  std::erase_if(retired().streams, [](const auto& one) { return one->ended(); });
+  retired().streams.push_back(std::move(own));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return guarded([&] {
+    if (captures().wait(stream, event)) return;
+    stream_of(stream).add([mark = owned(event).event->latest()] { mark.wait(); });
+  });
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t*, const cudaGraphNode_t**,
+                                     const cudaGraphEdgeData**, size_t*) {
+  *id = captures().of(stream);
+  *status = *id ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  auto own = flags & cudaEventInterprocess ? HostEvent::make_shared() : std::make_shared<HostEvent>();
+  *event = reinterpret_cast<cudaEvent_t>(new OwnedEvent{&here(), std::move(own)});
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  captures().forget(event);
+  delete &owned(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (owned(event).owner != stream_of(stream).owner) return result(cudaErrorInvalidResourceHandle);
+  return guarded([&] {
+    if (captures().record(event, stream)) return;
+    stream_of(stream).add([mark = owned(event).event->record()] { mark.reach(); });
+  });
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const cudaError_t refused = guarded([&] { captures().check(event); });
+  if (refused) return refused;
+  return owned(event).event->latest().done() ? cudaSuccess : result(cudaErrorNotReady);
+}
+cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  return write(handle, owned(event).event->handle()), cudaSuccess;
+}
+cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  auto own = std::make_shared<HostEvent>(std::string(handle.reserved));
+  *event = reinterpret_cast<cudaEvent_t>(new OwnedEvent{&here(), std::move(own)});
+  return cudaSuccess;
+}
+
+}  // extern "C"
