@@ -1,10 +1,12 @@
 // Thread blocks, one after the other, whose threads take turns where they wait for each other.
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "cuda/program.h"
@@ -40,8 +42,8 @@ class Block {
     kernel_ = &kernel, place_ = place;
     all_ = {.members = threads};
     warps_.assign(threads / kLanes, {.members = kLanes});
-    fibers_.resize(threads);
-    for (unsigned i = 0; i < threads; ++i) start(i);
+    while (fibers_.size() < threads) fibers_.emplace_back(stacks_ + fibers_.size() * kStack);
+    for (unsigned i = 0; i < threads; ++i) fibers_[i].done = false;
     // Where the threads go one after the other they must not tell: from another one on in each block, and in
     // every second one backwards.
     const unsigned first = (place.block.x * 7 + place.block.y * 3) % threads;
@@ -50,11 +52,10 @@ class Block {
       moved_ = false;
       for (unsigned k = 0; k < threads; ++k) {
         current_ = (first + k * next) % threads;
-        Fiber& fiber = fibers_[current_];
-        if (fiber.done) continue;
+        if (fibers_[current_].done) continue;
         place_.thread = {current_, 0, 0};
-        swapcontext(&scheduler_, &fiber.context);
-        if (fiber.done) --left, moved_ = true;
+        resume(fibers_[current_]);
+        if (fibers_[current_].done) --left, moved_ = true;
       }
       if (!moved_) give_up("threads of a block wait for others that do not come");
     }
@@ -73,22 +74,28 @@ class Block {
   }
 
  private:
+  // A stack, which runs kernel after kernel. Switched by jumps: swapcontext() calls the system each time.
   struct Fiber {
-    ucontext_t context;
+    explicit Fiber(char* stack) {
+      getcontext(&start);
+      start.uc_stack.ss_sp = stack, start.uc_stack.ss_size = kStack;
+      makecontext(&start, &Block::serve, 0);
+    }
+    ucontext_t start;
+    jmp_buf at;
+    bool started = false, done = false;
     uint64_t shown = 0;
-    bool done = false;
   };
 
-  void start(unsigned thread) {
-    Fiber& fiber = fibers_[thread];
-    fiber.done = false;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stacks_ + thread * kStack;
-    fiber.context.uc_stack.ss_size = kStack;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, &Block::enter, 0);
+  void resume(Fiber& fiber) {
+    if (_setjmp(scheduler_)) return;
+    if (std::exchange(fiber.started, true)) _longjmp(fiber.at, 1);
+    setcontext(&fiber.start);
   }
-  static void enter();
+  void yield() {
+    if (!_setjmp(fibers_[current_].at)) _longjmp(scheduler_, 1);
+  }
+  static void serve();
 
   void wait(Barrier& barrier) {
     if (++barrier.arrived == barrier.members) {
@@ -97,16 +104,12 @@ class Block {
     }
     for (const unsigned turn = barrier.turn; barrier.turn == turn;) yield();
   }
-  void yield() {
-    const unsigned thread = current_;
-    swapcontext(&fibers_[thread].context, &scheduler_);
-  }
 
   char* stacks_;
   const std::function<void()>* kernel_ = nullptr;
   Place place_{};
-  ucontext_t scheduler_{};
-  std::vector<Fiber> fibers_;
+  jmp_buf scheduler_;
+  std::deque<Fiber> fibers_;
   std::vector<Barrier> warps_;
   Barrier all_;
   unsigned current_ = 0;
@@ -118,12 +121,11 @@ Block& block() {
   return one;
 }
 
-void Block::enter() {
-  Block& own = block();
-  (*own.kernel_)();
-  Fiber& fiber = own.fibers_[own.current_];
-  fiber.done = true;
-  swapcontext(&fiber.context, &own.scheduler_);
+void Block::serve() {
+  for (Block& own = block();; own.yield()) {
+    (*own.kernel_)();
+    own.fibers_[own.current_].done = true;
+  }
 }
 
 }  // namespace
