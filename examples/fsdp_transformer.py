@@ -16,6 +16,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from arguments import algorithm_of, checked, positive
 from characters.session import advance, begin, finish
 from rich.box import SIMPLE
 from rich.console import Console
@@ -32,8 +33,21 @@ HEADINGS = ("held-out loss", "step, ms", "waiting", "KiB sent a step")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except gpucomm.errors.InvalidArgumentError as error:
+        parser.error(str(error))
+
+
+def _run(options: argparse.Namespace) -> int:
     coded = Settings(options.all_gather, options.reduce_scatter, options.algorithm)
+    codes = options.algorithm == "auto" or gpucomm.algorithms()[options.algorithm]["coded"]
+    if not codes and _name(coded) != "dense":
+        raise gpucomm.errors.InvalidArgumentError(
+            f"--algorithm {options.algorithm} takes no codec: both collectives must be dense with it"
+        )
     console = Console()
     with gpucomm.init() as comm:
         if comm.world > 1:
@@ -50,11 +64,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Train a character transformer by FSDP2 over coded messages."
     )
-    parser.add_argument("--all-gather", default="zfp:8", metavar="CODEC", help="of the parameters")
-    parser.add_argument("--reduce-scatter", default="int8", metavar="CODEC", help="of the gradients")
-    parser.add_argument("--algorithm", default="auto", help="of both collectives")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--ranks", type=int, default=4, help="how many to start when there is no launcher")
+    codec = checked(gpucomm.exchange.Coding)
+    parser.add_argument(
+        "--all-gather", default="zfp:8", type=codec, metavar="CODEC", help="of the parameters"
+    )
+    parser.add_argument(
+        "--reduce-scatter", default="int8", type=codec, metavar="CODEC", help="of the gradients"
+    )
+    parser.add_argument(
+        "--algorithm",
+        default="auto",
+        type=algorithm_of("all_gather", "reduce_scatter"),
+        help="of both collectives",
+    )
+    parser.add_argument("--steps", type=positive, default=100)
+    parser.add_argument(
+        "--ranks", type=positive, default=4, help="how many to start when there is no launcher"
+    )
     parser.add_argument(
         "--links", default=LINKS, metavar="SPEC", help='of ranks started here; "": as fast as they are'
     )

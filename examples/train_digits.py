@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from arguments import algorithm_of, checked, positive
 from digits.checks import check_ranks, check_reference
 from digits.report import print_table, row, write_json
 from digits.session import advance, begin, finish
-from digits.training import Result, Settings, Training
+from digits.training import Result, Settings, Training, check_batch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -34,13 +35,22 @@ PICTURE = Path("demo/train_digits.png")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except gpucomm.errors.InvalidArgumentError as error:
+        parser.error(str(error))
+
+
+def _run(options: argparse.Namespace) -> int:
     settings = Settings(
         algorithm=options.algorithm or "auto", merge=options.merge, epochs=options.epochs, batch=options.batch
     )
     with gpucomm.init() as comm:
         if comm.world > 1 or options.algorithm:
             return train_as_rank(comm, settings, options.json)
+    check_batch(settings.batch, options.ranks)
     return compare(settings, options.ranks, options.json, options.picture)
 
 
@@ -48,14 +58,23 @@ def _parser() -> argparse.ArgumentParser:
     defaults = Settings()
     parser = argparse.ArgumentParser(description="Train on handwritten digits over several ranks.")
     parser.add_argument(
-        "--algorithm", help="train once, with this algorithm (default: auto under a launcher)"
+        "--algorithm",
+        type=algorithm_of("all_reduce"),
+        help="train once, with this algorithm (default: auto under a launcher)",
     )
-    parser.add_argument("--merge", default=defaults.merge, help="which gradients travel together")
-    parser.add_argument("--epochs", type=int, default=defaults.epochs)
     parser.add_argument(
-        "--batch", type=int, default=defaults.batch, help="images per step, of all ranks together"
+        "--merge",
+        default=defaults.merge,
+        type=checked(gpucomm.merge.parse),
+        help="which gradients travel together",
     )
-    parser.add_argument("--ranks", type=int, default=4, help="how many to start when there is no launcher")
+    parser.add_argument("--epochs", type=positive, default=defaults.epochs)
+    parser.add_argument(
+        "--batch", type=positive, default=defaults.batch, help="images per step, of all ranks together"
+    )
+    parser.add_argument(
+        "--ranks", type=positive, default=4, help="how many to start when there is no launcher"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--picture", type=Path, default=PICTURE, metavar="FILE", help="draw them there")
     return parser

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import outcomes_of, run_ranks
 
-from gpucomm import _core
+from gpucomm import Communicator, _core
 from gpucomm.coalesce import CoalescedWork
 from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 
@@ -228,6 +228,16 @@ def test_bad_lists_are_sentences_before_anything_is_sent():
         return comm.stats()["bytes_sent"]
 
     assert run_ranks(2, body) == [0, 0]
+
+
+@pytest.mark.parametrize("timeout", ["a", 0, -1, float("inf"), float("nan")])
+def test_a_wait_takes_seconds(timeout):
+    comm = Communicator("local", 0, 1, region=_core.Region(1))
+    work = comm.all_reduce([np.ones(3)], async_op=True)
+    for wait in (work.wait, work.synchronize):
+        with pytest.raises(InvalidArgumentError, match=r"must be a positive, finite .*\(rank 0 of 1\)"):
+            wait(timeout)
+    same(work.wait(1e30), [np.ones(3)])
 
 
 def test_a_root_may_broadcast_what_is_read_only():

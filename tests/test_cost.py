@@ -265,12 +265,64 @@ def test_all_gather_takes_a_multiple_of_the_world():
         ({"root": 4}, r"root must be in \[0, 4\), got 4"),
         ({"algorithm": "nope"}, "unknown algorithm 'nope'"),
         ({"collective": "all_gather"}, "'linear_pipeline' does not offer all_gather"),
+        ({"nbytes": 10.5}, "nbytes must be a whole number, got 10.5"),
+        ({"world": "2"}, "world must be a whole number of 32 bits, got '2'"),
+        ({"segments": 1 << 40}, "segments must be a whole number of 32 bits"),
+        ({"algorithm": None}, "algorithm must be a name, got None"),
+        ({"links": "switch"}, "links must be a model of the links, as gpucomm.links.parse_model"),
+        (
+            {"coding": c.Coding(-1, -1, -1)},
+            "must be a Coding of finite figures from 0 up, got Coding.ratio=-1",
+        ),
+        ({"coding": (1.0, 0.0)}, "must be a Coding of finite figures"),
     ],
 )
 def test_bad_arguments_are_sentences(arguments, sentence):
-    request = {"collective": "reduce", "algorithm": "linear_pipeline", "world": 4, "nbytes": 8} | arguments
+    request = {"collective": "reduce", "algorithm": "linear_pipeline", "world": 4, "nbytes": 8}
     with pytest.raises(InvalidArgumentError, match=sentence):
-        c.cost(**request, links=links("switch"))
+        c.cost(**request | {"links": links("switch")} | arguments)
+
+
+MODEL = links("switch")
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        *[
+            (lambda form=form, p=p: form(p, 8, MODEL), f"p must be a whole number of at least 1, got {p!r}")
+            for form in (c.ring, c.binomial_tree, c.bidirectional_exchange)
+            for p in (0, -1, 2.5, "a")
+        ],
+        *[
+            (lambda form=form, p=p, m=m: form(p, m, 8, MODEL), sentence)
+            for form in (
+                c.linear_pipeline,
+                c.linear_pipeline_fused,
+                c.linear_pipeline_middle,
+                c.linear_pipeline_unfused,
+            )
+            for p, m, sentence in ((1, 1, "p must be .* at least 2, got 1"), (4, 0, "m must be .* 1, got 0"))
+        ],
+        (lambda: c.bidirectional_exchange(3, 8, MODEL), "p must be a power of two, got 3"),
+        (lambda: c.ring(2, -8, MODEL), "nbytes=-8 must not be negative"),
+        (lambda: c.ring(2, 8, None), "links must be a model of the links"),
+        (lambda: c.best_segments(0, 8, MODEL), "world must be a whole number of at least 1, got 0"),
+        (lambda: c.best_segments(4, -8, MODEL), "nbytes=-8 must not be negative"),
+        (
+            lambda: c.simulate("all_reduce", "ring", worlds=3, nbytes=8, links=MODEL),
+            "worlds must be numbers of ranks",
+        ),
+        (
+            lambda: c.simulate("all_reduce", "ring", worlds=[3], nbytes=8, links=MODEL, segments=0),
+            "segments must be at least 1, got 0",
+        ),
+        (lambda: c.measured_coding(5), "codec must be a spec such as 'int8', got 5"),
+    ],
+)
+def test_what_no_form_is_for_is_a_sentence(call, sentence):
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        call()
 
 
 def test_links_show_their_figures():

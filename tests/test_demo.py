@@ -1,5 +1,6 @@
 """The digits demo: short runs of all of it, and its checks on results that break each promise."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -51,6 +52,38 @@ def test_four_ranks_learn_what_one_does(demo, short):
 def test_a_batch_that_does_not_divide_is_refused(demo, short):
     with pytest.raises(gpucomm.errors.RankFailedError, match="64 images for 3 ranks"):
         run(demo, 3, short)
+
+
+@pytest.mark.parametrize(
+    ("example", "asked", "said"),
+    [
+        ("train_digits", "--epochs 0", "--epochs: '0' must be a whole number of at least 1"),
+        ("train_digits", "--ranks -1", "--ranks: '-1' must be a whole number"),
+        ("train_digits", "--ranks 3", "got 64 images for 3 ranks"),
+        ("train_digits", "--merge many", "--merge: [merge] merge must be "),
+        (
+            "train_digits",
+            "--algorithm rign",
+            "--algorithm: 'rign' must be one of auto, bidirectional_exchange",
+        ),
+        ("train_digits", "--algorithm ring --batch 2000", "must be of at most 1437 images, got 2000"),
+        ("fsdp_transformer", "--steps 0", "--steps: '0' must be a whole number of at least 1"),
+        ("fsdp_transformer", "--ranks two", "--ranks: 'two' must be a whole number"),
+        ("fsdp_transformer", "--all-gather int9", "--all-gather: unknown codec 'int9'"),
+        (
+            "fsdp_transformer",
+            "--algorithm one_shot",
+            "--algorithm: 'one_shot' must be one of auto, coded_ring",
+        ),
+        ("fsdp_transformer", "--algorithm ring", "--algorithm ring takes no codec: "),
+        ("fsdp_transformer", "--links swich:1Gbit", "swich"),
+    ],
+)
+def test_bad_arguments_are_sentences(example, asked, said, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(example).main(asked.split())
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_ranks_cut_the_same_batches(demo):

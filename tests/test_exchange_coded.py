@@ -473,12 +473,17 @@ def test_reshard_takes_every_rank_once():
         ([], "ranks none"),
         ([*states[:2], states[0]], "once each"),
         ([*states[:2], {}], "keeps residuals"),
+        ([1], "keeps residuals"),
+        (None, "keeps residuals"),
+        ([{"rank": 0, "world": 1, "residuals": {"a": 5}}], "keeps residuals"),
         ([*states[:2], {**states[2], "residuals": {}}], "same parameters"),
     ]:
         with pytest.raises(InvalidArgumentError, match=text):
             exchange.reshard(wrong, 2)
     with pytest.raises(InvalidArgumentError, match="world must be a whole number"):
         exchange.reshard(states, 0)
+    with pytest.raises(InvalidArgumentError, match="must be a subclass of Exchange with a name"):
+        exchange.register(int)
 
 
 def test_states_of_other_exchanges():
@@ -498,6 +503,9 @@ def test_states_of_other_exchanges():
             assert opts[name].state_dict()["gpucomm"] == {"merge": "25MB", "exchange": name, "state": {}}
         opts["int8"].load_state_dict(opts["dense"].state_dict())  # left aside
         assert opts["int8"].state_dict()["gpucomm"]["state"]["residuals"].keys() == {"0.bias"}
+        for wrong in (5, {"exchange": "int8"}, {"exchange": "int8", "state": 5}):
+            with pytest.raises(InvalidArgumentError, match=rf"rank {comm.rank} of 2. the .* must be what"):
+                opts["int8"].load_state_dict(opts["int8"].inner.state_dict() | {"gpucomm": wrong})
         with pytest.raises(InvalidArgumentError, match=r"mpc.*keeps no state"):
             opts["mpc"]._exchange.load_state_dict(saved["gpucomm"]["state"])
         with pytest.raises(InvalidArgumentError, match="the state has no residuals, world"):

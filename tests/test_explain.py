@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,26 @@ def test_what_the_taken_one_and_its_price_are_by(size, said, capsys):
     links = "switch:1Gbit,latency=0.1ms,overhead=20us"
     assert cli.main(["explain", "all_reduce", "--bytes", size, "--ranks", "3", "--links", links]) == 0
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--nodes 2x2 --links switch", "4 ranks"),
+        ("--nodes 0,0,1 --links switch", "3 ranks"),
+        ("--links nodes:1Gbit,of=2x3", "6 ranks"),
+        ("--links switch", "2 ranks"),
+        ("--nodes 2x2 --ranks 4 --links nodes:1Gbit,of=2x2", "4 ranks"),
+        ("--nodes 2x2 --ranks 2", "nodes '2x2' .* are of 4 ranks together, but there are 2"),
+        ("--nodes 2x3 --links nodes:1Gbit,of=2x2", "nodes of 4 ranks together, but there are 6"),
+        ("--nodes 1x1 --links switch", "--ranks 1: alone"),
+        ("--nodes 40x40 --links switch", "--ranks 1600 must be at most 1024"),
+        ("--nodes 70000x2", "nodes '70000x2' must be .* of at most 65536 ranks"),
+    ],
+)
+def test_nodes_say_how_many_ranks(asked, said, capsys):
+    cli.main(["explain", "all_reduce", *asked.split()])
+    assert re.search(said, "".join(capsys.readouterr()))
 
 
 @pytest.mark.processes

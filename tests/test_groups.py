@@ -117,7 +117,12 @@ def test_bad_groups_are_sentences():
             (lambda: comm.split(1 << 70), r"color must be .* to 2\^63 - 1, or None, got 118"),
             (lambda: comm.split(0, 1.5), "key must be a whole number of 64 bits, got 1.5"),
             (lambda: comm.split(0, 1 << 63), "key must be a whole number of 64 bits, got 922"),
-            (lambda: comm.subset([0, 0]), r"distinct and in \[0, 2\), at least one, got \[0, 0\]"),
+            (
+                lambda: comm.subset([0, 0]),
+                r"distinct whole .* \[0, 2\), no bools, at least one, got \[0, 0\]",
+            ),
+            (lambda: comm.subset([0.0]), r"must be distinct whole numbers in .*, got \[0.0\]"),
+            (lambda: comm.subset([False, True]), r"no bools, at least one, got \[False, True\]"),
             (lambda: comm.subset([2]), r"got \[2\]"),
             (lambda: comm.subset([]), r"got \[\]"),
             (lambda: comm.subset("ab"), "got 'ab'"),

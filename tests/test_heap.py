@@ -108,6 +108,8 @@ def test_dtypes_as_objects():
     assert gpucomm.empty(3, np.dtype("int16"), comm=comm).dtype == np.int16
     assert gpucomm.empty(3, np.float64, comm=comm).dtype == np.float64
     assert gpucomm.empty(3, torch.float16, comm=comm).dtype == np.float16
+    for fields in ("f4,f4", np.dtype([("a", "f4")]), [("a", "f4"), ("b", "i2")]):
+        assert gpucomm.empty((2, 3), fields, comm=comm).dtype == np.dtype(fields)
     assert gpucomm.empty(3, torch.bfloat16, comm=comm, like="torch").dtype == torch.bfloat16
     assert gpucomm.empty(3, np.int32, comm=comm, like="torch").dtype == torch.int32
 
@@ -122,11 +124,36 @@ def test_dtypes_as_objects():
         ((3, "bfloat16"), {}, "NumPy has no dtype 'bfloat16': try like='torch'"),
         ((3, "object"), {}, "objects cannot lie in shared memory"),
         ((3,), {"like": "jax"}, "like must be 'numpy' or 'torch', got 'jax'"),
+        (((2**62, 2**62, 0),), {}, r"shape must be of less than 2\^63 bytes but for its 0, got \(46116"),
+        (((2**70, 0),), {"like": "torch"}, r"shape must be of less than 2\^63 bytes but for its 0"),
+        (((1,) * 65,), {}, "NumPy takes no shape of 65 dimensions"),
+        ((3, str), {}, "dtype 'str' must say how long an element is: it has 0 bytes"),
+        (((2, 0), "S0"), {}, "dtype 'S0' must say how long an element is"),
+        ((3, np.dtype("V0")), {}, "must say how long an element is"),
+        ((3, "(2,)f4"), {}, r"dtype '\(2,\)f4' has a shape of its own: add it to shape"),
+        ((3, "(2,f4"), {}, r"NumPy has no dtype '\(2,f4'"),
+        ((3, None), {}, "NumPy has no dtype 'None'"),
+        (
+            (3, "quint8"),
+            {"like": "torch"},
+            "torch.quint8 cannot lie in shared memory: a dtype must be of whole",
+        ),
+        ((3, "uint4"), {"like": "torch"}, "torch.uint4 cannot lie in shared memory"),
+        ((3,), {"comm": "c"}, r"comm must be a communicator, or None for that of init\(\), got 'c'"),
+        ((3,), {"comm": 0}, "comm must be a communicator"),
+        (
+            (3,),
+            {"comm": gpucomm.NonMember(1, 2, [0])},
+            "rank 1 of 2 is not in the group of ranks 0, and so has",
+        ),
     ],
 )
 def test_bad_arguments(arguments, options, text):
+    if options.get("like") == "torch":
+        pytest.importorskip("torch")
+    options = {"comm": alone()} | options
     with pytest.raises(errors.InvalidArgumentError, match=text):
-        gpucomm.empty(*arguments, comm=alone(), **options)
+        gpucomm.empty(*arguments, **options)
 
 
 def test_the_communicator_of_init_is_the_default():

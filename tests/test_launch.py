@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -160,12 +161,19 @@ def test_nodes(text: str, world: int, nodes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["2x3", "x", "2x", "-2x-2", "4x0", "0,1", "0,-1,0,0", "0,0,a,1", "1e9x1e9", "99999999999x4"]
+    ("text", "said"),
+    [
+        *(
+            (text, "must be NODESxRANKS, as in 2x4, or the node of each rank")
+            for text in ("x", "2x", "-2x-2")
+        ),
+        *((text, "must be NODESxRANKS") for text in ("4x0", "0,-1,0,0", "0,0,a,1", "1e9x1e9")),
+        *((f"{count}x1", f"are of {count} ranks together, but there are 4") for count in (3, 99999999999)),
+        ("0,1", "are of 2 ranks together, but there are 4"),
+    ],
 )
-def test_nodes_that_mean_nothing(text: str) -> None:
-    with pytest.raises(
-        errors.InvalidArgumentError, match=r"NODESxRANKS, as in 2x4, or .* of the 4 ranks"
-    ) as caught:
+def test_nodes_that_mean_nothing(text: str, said: str) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match=said) as caught:
         detect({"RANK": "0", "WORLD_SIZE": "4", "GPUCOMM_NODES": text}, ancestor)
     assert repr(text) in str(caught.value)
 
@@ -237,6 +245,38 @@ def test_init_alone(no_launcher: None, caplog: pytest.LogCaptureFixture) -> None
     again.close()
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"timeout": 9}, r"timeout=9, but the communicator that is open has 5 s: .* \(rank 0 of 1\)"),
+        ({"deterministic": False}, "deterministic=False, but the communicator that is open is frozen"),
+        ({"deterministic": "a"}, "deterministic must be True, False or None, got 'a'"),
+    ],
+)
+def test_an_init_that_asks_for_another_communicator_than_the_open_one(
+    asked: dict[str, Any], said: str, no_launcher: None
+) -> None:
+    with gpucomm.init(timeout=5, deterministic=True) as comm:
+        for same in ({}, {"timeout": 5.0}, {"deterministic": True}):
+            assert gpucomm.init(**same) is comm
+        with pytest.raises(errors.InvalidArgumentError, match=said):
+            gpucomm.init(**asked)
+        with start.bound(comm), pytest.raises(errors.InvalidArgumentError, match=said):
+            gpucomm.init(**asked)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_more_ranks_than_share_memory_are_refused_at_once(
+    rank: int, no_launcher: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("RANK", str(rank)), ("WORLD", "65"), ("JOB", "too many")):
+        monkeypatch.setenv(f"GPUCOMM_{name}", value)
+    begin = time.monotonic()
+    with pytest.raises(errors.InvalidArgumentError, match=r"world must be in \[1, 64\] .*, got 65"):
+        gpucomm.init(timeout=20)
+    assert time.monotonic() - begin < 10
+
+
 def test_every_init_of_a_job_meets_at_an_address_of_its_own(
     no_launcher: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +296,7 @@ def test_every_init_of_a_job_meets_at_an_address_of_its_own(
     assert wire.address("job", 0) != wire.address("job", 1)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan, "1", None, True])
+@pytest.mark.parametrize("timeout", [0, -1, math.inf, math.nan, "1", True])
 def test_init_refuses_timeout(timeout: Any) -> None:
     with pytest.raises(errors.InvalidArgumentError, match="positive, finite"):
         gpucomm.init(timeout=timeout)
@@ -327,7 +367,7 @@ def test_run_takes_ranks_for_several_nodes(run: Run) -> None:
     for rank in range(3):
         assert f"rank {rank} of 3: started by gpucomm, transport shm, nodes [0, 0, 1]" in done.stderr
     refused = run(3, code, options=("--nodes", "2x2"))
-    assert refused.returncode == 2 and "nodes '2x2' must be" in refused.stderr
+    assert refused.returncode == 2 and "are of 4 ranks together, but there are 3" in refused.stderr
 
 
 @pytest.mark.processes

@@ -171,7 +171,7 @@ def test_links_that_do_not_fit_the_ranks(text, nodes, sentence):
 
 def test_links_of_no_ranks_are_a_sentence():
     for world in (0, -3):
-        with pytest.raises(InvalidArgumentError, match=f"world must be at least 1, got {world}"):
+        with pytest.raises(InvalidArgumentError, match=f"world must be a whole .* at least 1, got {world}"):
             parse_emulated("chain:1Gbit,link0=1Mbit").check(world)
 
 
@@ -207,6 +207,11 @@ def test_links_of_no_ranks_are_a_sentence():
         ("nodes:1Gbit,of=0x2", "of='0x2' must be NODESxRANKS"),
         ("nodes:1Gbit,of=2+", "of='2[+]' must be NODESxRANKS"),
         ("nodes:1Gbit,of=1000x1000", "of at most 65536 ranks"),
+        ("switch:1e400bit", "the bandwidth '1e400bit' is beyond what a float holds"),
+        ("switch:1Gbit,rank0=1e-323bit", "the bandwidth '1e-323bit' is beyond"),
+        ("switch:1Gbit,5s=1e300Tbit", "the bandwidth '1e300Tbit' is beyond"),
+        ("switch:1Gbit,jitter=1e400s", "time '1e400s' is beyond what a float holds"),
+        (None, "links must be a text such as 'switch:1Gbit', got None"),
     ],
 )
 def test_bad_descriptions(text, sentence):
@@ -221,6 +226,8 @@ def test_the_model_knows_less_than_the_emulation():
             parse_model(f"switch:1Gbit,{more}")
     with pytest.raises(InvalidArgumentError, match="the number of ranks must be known"):
         parse_model("switch:1Gbit,rank0=1Mbit")
+    with pytest.raises(InvalidArgumentError, match="world must be a whole number of at least 1, got 'a'"):
+        parse_model("switch:1Gbit", "a")
 
 
 def test_links_too_fast_for_the_machine_are_marked(monkeypatch):

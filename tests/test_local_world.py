@@ -141,6 +141,11 @@ def test_the_first_error_of_a_thread_is_the_cause() -> None:
     assert caught.value.__cause__.args == (caught.value.rank,)
 
 
+def test_numpy_says_how_many_ranks_too() -> None:
+    with gpucomm.local(np.int64(2), threads=True) as world:  # type: ignore[arg-type]
+        assert world.run(lambda comm: comm.world) == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("ranks", "options", "words"),
     [
@@ -151,6 +156,9 @@ def test_the_first_error_of_a_thread_is_the_cause() -> None:
         (2, {"timeout": 0}, "timeout=0"),
         (2, {"timeout": math.nan}, "timeout=nan"),
         (2, {"threads": True, "env": {"A": "1"}}, "env= needs processes"),
+        (2, {"env": {"A": 5}}, "env must map names of variables, .* got 'A': 5"),
+        (2, {"env": {"A=": "5"}}, "env must map names of variables, without =,"),
+        (2, {"env": "A=5"}, "env must map names of variables to texts, got 'A=5'"),
     ],
 )
 def test_wrong_arguments(ranks: Any, options: dict[str, Any], words: str) -> None:

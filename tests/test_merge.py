@@ -41,6 +41,12 @@ def test_a_bad_specification_names_the_known_forms(spec):
         assert form in str(error.value)
 
 
+def test_what_is_no_policy_is_not_registered():
+    with pytest.raises(InvalidArgumentError, match="must be a subclass of MergePolicy, got <class 'int'>"):
+        merge.register(int)
+    assert all(isinstance(form, str) for form in merge.forms())
+
+
 def test_a_negative_size_is_refused():
     with pytest.raises(ValueError, match="got -1 at index 1"):
         merge.plan("one", [1, -1])

@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 import pickle
+import re
 import struct
 import threading
 import time
@@ -138,12 +139,28 @@ def test_anything_else_needs_pickle(obj):
         assert repr(decode(data, pickle=True)) == repr([1, obj])
 
 
+@pytest.mark.parametrize("x", [np.zeros(2, "i4,f4"), np.array([None]), np.zeros(1, "i4,f4")[0]])
+def test_what_needs_pickle_for_its_dtype_names_it(x):
+    with pytest.raises(UnsupportedTypeError, match=re.escape(f"of dtype {x.dtype} can not be sent without")):
+        encode(x)
+
+
 def test_cycles_and_depth_are_a_sentence():
     cycle: list = []
     cycle.append(cycle)
     for obj in (cycle, eval("[" * 101 + "]" * 101)):
-        with pytest.raises(UnsupportedTypeError, match="nested more than 100 deep"):
+        with pytest.raises(
+            UnsupportedTypeError, match=r"nested more than 100 deep can not be .* pickle=True"
+        ):
             encode([obj])
+        assert repr(decode(encode([obj], pickle=True), pickle=True)) == repr([obj])
+        with pytest.raises(UnsupportedTypeError, match=r"pickled object, which this one does not unpickle"):
+            decode(encode([obj], pickle=True))
+    with pytest.raises(UnsupportedTypeError, match=r"a builtins.list can not be pickled: RecursionError"):
+        encode(functools.reduce(lambda inner, _: [inner], range(100_000), []), pickle=True)
+    wide: list = []
+    wide += [wide, wide]
+    assert decode(encode(wide, pickle=True), pickle=True)[0][1][0][0] is not None, "and soon"
     deep = eval("[" * 100 + "]" * 100)
     assert decode(encode(deep)) == deep
 
@@ -378,8 +395,8 @@ def test_a_timeout_ends_asynchronous_calls_and_no_others():
         assert not work.done()
         with pytest.raises(InvalidArgumentError, match="not done yet"):
             work.result
-        for timeout in (0, -1, float("nan")):
-            with pytest.raises(InvalidArgumentError, match=r"must be a positive number.*rank 0 of 2"):
+        for timeout in (0, -1, float("nan"), float("inf"), "a", True):
+            with pytest.raises(InvalidArgumentError, match=r"must be a positive, finite .*rank 0 of 2"):
                 work.wait(timeout)
         with pytest.raises(CollectiveTimeoutError, match=r"has not ended within 0\.2 s.*rank 0 of 2"):
             work.wait(0.2)

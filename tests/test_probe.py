@@ -211,6 +211,10 @@ def test_pairs_of_two_nodes_have_what_their_first_ranks_measured(many_cores):
 def test_one_rank_has_no_links():
     with pytest.raises(InvalidArgumentError, match="no links to measure"):
         run_ranks(1, probe.measure)
+    with pytest.raises(InvalidArgumentError, match="comm must be a communicator, got None"):
+        probe.measure(None)
+    with pytest.raises(InvalidArgumentError, match="rank 0 of 2 is not in the group"):
+        probe.measure(gpucomm.NonMember(0, 2, [1]))
 
 
 def test_a_rank_that_leaves_is_an_error_on_the_other():

@@ -57,6 +57,14 @@ class Result:
     accuracy: float = 0.0
 
 
+def check_batch(batch: int, ranks: int) -> None:
+    """Raises InvalidArgumentError unless so many images divide among the ranks."""
+    if batch % ranks:
+        raise InvalidArgumentError(
+            f"the global batch must divide among the ranks, got {batch} images for {ranks} ranks"
+        )
+
+
 class Training:
     """A rank's model, optimizer and data.
 
@@ -65,18 +73,18 @@ class Training:
         settings: the same on all ranks.
 
     Raises:
-        InvalidArgumentError: the global batch does not divide among the ranks.
+        InvalidArgumentError: the global batch does not divide among the ranks, or there are fewer images.
     """
 
     def __init__(self, comm: Communicator, settings: Settings) -> None:
-        if settings.batch % comm.world:
-            raise InvalidArgumentError(
-                f"the global batch must divide among the ranks, got {settings.batch} images for "
-                f"{comm.world} ranks"
-            )
+        check_batch(settings.batch, comm.world)
         torch.set_num_threads(1)  # the ranks share the cores; the reference must not have more of them
         self.comm, self.settings = comm, settings
         self.images, self.test_images = load()
+        if not self.steps_per_epoch:
+            raise InvalidArgumentError(
+                f"the global batch must be of at most {len(self.images.labels)} images, got {settings.batch}"
+            )
         self.model = make_model(settings.seed + comm.rank)  # rank 0's parameters win at wrapping
         plain = torch.optim.SGD(self.model.parameters(), lr=settings.rate, momentum=settings.momentum)
         self.optimizer = DistributedOptimizer(

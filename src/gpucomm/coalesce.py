@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
 from gpucomm.arrays import empty_like
+from gpucomm.comm import seconds_to_wait
 from gpucomm.errors import Error, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -35,9 +36,10 @@ class CoalescedWork:
             The list or tuple that was given; of all_gather a list of new arrays.
 
         Raises:
+            InvalidArgumentError: timeout is not positive and finite; the call goes on.
             Error: as the collective.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = self._end(timeout)
         for message in self._messages:
             message.finish(end)
         return self._result
@@ -54,7 +56,7 @@ class CoalescedWork:
         Raises:
             Error: as the collective; what went wrong on the device.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        end = self._end(timeout)
         for message in self._messages:
             message.finish(end, host=True)
         return self._result
@@ -62,6 +64,11 @@ class CoalescedWork:
     def done(self) -> bool:
         """Whether all messages have ended, well or not; the results are in place after `wait`."""
         return all(message.done() for message in self._messages)
+
+    def _end(self, timeout: float | None) -> float | None:
+        comm = self._messages[0].comm if self._messages else None
+        seconds = seconds_to_wait(timeout, f" (rank {comm.rank} of {comm.world})" if comm else "")
+        return None if seconds is None else time.monotonic() + seconds
 
     @property
     def result(self) -> Any:
@@ -77,7 +84,7 @@ class _Message:
     def __init__(
         self, comm: Communicator, arrays: list[Any], outs: list[Any] | None, count: int, put: _Put
     ) -> None:
-        self._comm, self._arrays, self._outs, self._count, self._put = comm, arrays, outs, count, put
+        self.comm, self._arrays, self._outs, self._count, self._put = comm, arrays, outs, count, put
         self._result: Any = None
         self._work: _core.Work | None = None
         self._open = True
@@ -126,7 +133,7 @@ class _Single(_Message):
     def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
         if self._outs is not None:
             how = {**how, "out": self._outs[0]}
-        self._take(getattr(self._comm, collective)(self._arrays[0], **how), how)
+        self._take(getattr(self.comm, collective)(self._arrays[0], **how), how)
 
     def _unpack(self) -> None:
         self._put([self._result])
@@ -136,7 +143,7 @@ class _Staged(_Message):
     """A pack of arrays on a device, which that puts together and takes apart by itself."""
 
     def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
-        self._take(self._comm._packed(collective, self._arrays, digest, outs=self._outs, **how), how)
+        self._take(self.comm._packed(collective, self._arrays, digest, outs=self._outs, **how), how)
 
 
 class _Pack(_Message):
@@ -147,7 +154,7 @@ class _Pack(_Message):
         self._writes = writes
         if reads:
             _core.copy_pack(self._arrays, self._pack, True)
-        self._take(self._comm._packed(collective, self._pack, digest, **how), how)
+        self._take(self.comm._packed(collective, self._pack, digest, **how), how)
         self._awaiting = _core.Awaiting(self._targets if writes and self._open else [])
 
     @property
@@ -168,13 +175,13 @@ class _Pack(_Message):
         """The last buffer of this dtype where it is free: memory that was touched before is much quicker."""
         like = self._arrays[0]
         self._key = (type(like), str(like.dtype))
-        self._buffer = _buffers(self._comm).pop(self._key, None)
+        self._buffer = _buffers(self.comm).pop(self._key, None)
         if self._buffer is None or len(self._buffer) < self._count:
             self._buffer = empty_like(like, (self._count,))
         self._pack = self._buffer[: self._count]
 
     def _give_back(self) -> None:
-        _buffers(self._comm)[self._key] = self._buffer
+        _buffers(self.comm)[self._key] = self._buffer
         self._pack = self._buffer = None
 
 
@@ -182,7 +189,7 @@ class _Gathering(_Pack):
     """A pack of all_gather: its results are new arrays where there are none to take them."""
 
     def _unpack(self) -> None:
-        world, count = self._comm.world, self._count
+        world, count = self.comm.world, self._count
         shapes = [(world * (x.shape or (1,))[0], *x.shape[1:]) for x in self._arrays]
         outs = self._outs
         if outs is None:

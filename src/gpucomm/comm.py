@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import numbers
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
-from gpucomm.errors import Error
+from gpucomm.errors import Error, InvalidArgumentError
 from gpucomm.non_member import NonMember
 
 if TYPE_CHECKING:
@@ -26,6 +28,26 @@ def is_whole(number: Any) -> bool:
 
     whole = isinstance(number, (int, np.integer)) and not isinstance(number, bool)
     return whole and -(2**63) <= number < 2**63
+
+
+def seconds_to_wait(timeout: Any, where: str) -> float | None:
+    """Returns what a wait was given, as far as clocks count; None: it was given none.
+
+    Args:
+        timeout: seconds.
+        where: the rank, for the text.
+
+    Raises:
+        InvalidArgumentError: it is not positive and finite.
+    """
+    if timeout is None:
+        return None
+    number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
+    if not number or not 0 < float(timeout) < math.inf:
+        raise InvalidArgumentError(
+            f"timeout must be a positive, finite number of seconds, got {timeout!r}{where}"
+        )
+    return min(float(timeout), 1e9)
 
 
 class Communicator(_core.Communicator):
@@ -176,8 +198,8 @@ class Communicator(_core.Communicator):
 
         Args:
             obj: on the root None, bool, int, float, complex, str, bytes, NumPy arrays and scalars, and lists,
-                tuples and dicts of these; it arrives exactly so, NaN, tuples and the order of keys too.
-                Elsewhere it is not looked at.
+                tuples and dicts of these, up to 100 deep; it arrives exactly so, NaN, tuples and the order of
+                keys too. Elsewhere it is not looked at.
             root: the rank whose object it is.
             pickle: whether anything else is pickled, and what others pickled unpickled here, which lets them
                 run any code; all ranks must say the same.

@@ -1,17 +1,27 @@
 """What a collective costs on a model of its links: by its plan, and by the papers' closed forms.
 
 `cost` list-schedules the very plan that would be executed. The closed forms are what the papers promise;
-the tests hold the two together. Where a form does not name the latency lambda, it is for lambda = 0.
-Symbols as in the papers: p ranks, n bytes, m segments, alpha seconds a message, beta seconds a byte.
+the tests hold the two together.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpucomm import _core
+from gpucomm.closed_forms import (
+    bidirectional_exchange,
+    binomial_tree,
+    check_message,
+    linear_pipeline,
+    linear_pipeline_fused,
+    linear_pipeline_middle,
+    linear_pipeline_unfused,
+    ring,
+)
+from gpucomm.comm import is_whole
 from gpucomm.errors import InvalidArgumentError
 
 __all__ = [
@@ -89,16 +99,24 @@ def cost(
     Raises:
         InvalidArgumentError: an unknown name, an algorithm without the collective, a number out of range.
     """
-    _check(nbytes)
-    return _core.total_time(collective, algorithm, world, nbytes, links, root, segments, *(coding or _FREE))
+    coding = _checked(collective, algorithm, world, root, segments, nbytes, links=links, coding=coding)
+    return _core.total_time(collective, algorithm, world, nbytes, links, root, segments, *coding)
 
 
 def measured_coding(codec: str) -> Coding:
     """What a codec costs here, measured now on one core; of "fixed" in its narrowest integers.
 
+    Args:
+        codec: a spec such as "int8".
+
+    Returns:
+        What `cost` takes as `coding`.
+
     Raises:
-        InvalidArgumentError: the codec is unknown.
+        InvalidArgumentError: the codec is unknown, or no text.
     """
+    if not isinstance(codec, str):
+        raise InvalidArgumentError(f"codec must be a spec such as 'int8', got {codec!r}")
     made = _core.Codec(codec)
     return Coding(made.bytes_a_byte(), *made.speed())
 
@@ -132,10 +150,12 @@ def simulate(
     Raises:
         InvalidArgumentError: as `cost`.
     """
+    if not isinstance(worlds, Iterable):
+        raise InvalidArgumentError(f"worlds must be numbers of ranks, such as [4, 8], got {worlds!r}")
     points = []
     for world in worlds:
-        m = segments or 1
-        if segments is None and algorithm.startswith("linear_pipeline"):
+        m = 1 if segments is None else segments
+        if segments is None and str(algorithm).startswith("linear_pipeline"):
             m = best_segments(world, nbytes, links, collective, algorithm)
         seconds = cost(collective, algorithm, world=world, nbytes=nbytes, links=links, root=root, segments=m)
         points.append(Point(world, m, seconds))
@@ -154,23 +174,53 @@ def plans_and_schedule(
     coding: Coding | None = None,
     additive: bool = False,
 ) -> tuple[list[_core.Plan], _core.Schedule]:
-    """Every rank's plan, in place, and when each of its steps runs; arguments as in `cost`.
+    """Every rank's plan, in place, and when each of its steps runs.
 
-    `additive`: of an algorithm that takes a codec, whether that one adds coded messages.
+    Args:
+        collective: as of `cost`.
+        algorithm: as of `cost`.
+        nbytes: as of `cost`.
+        links: the model of the links.
+        world: number of ranks.
+        root: as of `cost`.
+        segments: as of `cost`.
+        coding: as of `cost`.
+        additive: of an algorithm that takes a codec, whether that one adds coded messages.
+
+    Returns:
+        The plans by rank, and the schedule of all of them.
+
+    Raises:
+        InvalidArgumentError: as `cost`.
     """
-    _check(nbytes)
+    coding = _checked(collective, algorithm, world, root, segments, nbytes, links=links, coding=coding)
     _core.build_plan(collective, algorithm, world, 0, root, segments)  # says what is wrong, also with world=0
     plans = _core.build_plans(
         collective, algorithm, world, root, segments, nodes=links.nodes, additive=additive
     )
     whole = nbytes // world * world if collective in _BY_RANK else nbytes
     offsets = plans[0].layout(whole, _ALIGN_BYTES)
-    return plans, _core.schedule(plans, offsets, links, *(coding or _FREE))
+    return plans, _core.schedule(plans, offsets, links, *coding)
 
 
-def _check(nbytes: int) -> None:
-    if nbytes < 0:
-        raise InvalidArgumentError(f"nbytes={nbytes} must not be negative")
+def _checked(collective: Any, algorithm: Any, *numbers: Any, links: Any, coding: Any) -> Coding:
+    """What coding costs, in a call whose arguments have the right types; the core checks their ranges."""
+    for name, value in (("collective", collective), ("algorithm", algorithm)):
+        if not isinstance(value, str):
+            raise InvalidArgumentError(f"{name} must be a name, got {value!r}")
+    *others, nbytes = numbers
+    for name, value in zip(("world", "root", "segments"), others, strict=True):
+        if not is_whole(value) or not -(2**31) <= value < 2**31:
+            raise InvalidArgumentError(f"{name} must be a whole number of 32 bits, got {value!r}")
+    check_message(nbytes, links)
+    given = _FREE if coding is None else coding
+    if not (isinstance(given, tuple) and len(given) == 3 and all(map(_is_figure, given))):
+        raise InvalidArgumentError(f"coding must be a Coding of finite figures from 0 up, got {coding!r}")
+    return Coding(*given)
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < math.inf
 
 
 def best_segments(
@@ -195,7 +245,13 @@ def best_segments(
 
     Returns:
         A whole number from 1 to 4096.
+
+    Raises:
+        InvalidArgumentError: world is less than 1, nbytes is negative, or an argument of another type.
     """
+    if not is_whole(world) or world < 1:
+        raise InvalidArgumentError(f"world must be a whole number of at least 1, got {world!r}")
+    check_message(nbytes, links)
     fill = max(0, _fill(collective, algorithm, world))
     beta = max(links.betas, default=links.beta)
     if not fill * nbytes * beta:
@@ -209,50 +265,3 @@ def _fill(collective: str, algorithm: str, world: int) -> int:
     if collective != "all_reduce" or algorithm == "linear_pipeline_unfused":
         return world - 2
     return 2 * (world // 2) - 1 if algorithm == "linear_pipeline_middle" else 2 * world - 3
-
-
-def linear_pipeline(p: int, m: int, nbytes: int, links: _core.Links) -> float:
-    """Broadcast or reduce along a chain: (p-2+m)(alpha + n/m beta) + (p-1) lambda, for any lambda and p > 1.
-
-    Source: Linear Pipelining, arXiv:1611.04255, whose table counts one step more, p-1+m.
-    """
-    return float((p - 2 + m) * (links.alpha + nbytes / m * links.beta) + (p - 1) * links.lambda_)
-
-
-def linear_pipeline_fused(p: int, m: int, nbytes: int, links: _core.Links) -> float:
-    """All-reduce down a chain and back at once: (2p-3+m)(alpha + n/m beta); on links="chain" only.
-
-    Each neighbour pair needs its own full-duplex link. Source: derived from arXiv:1611.04255.
-    """
-    return float((2 * p - 3 + m) * (links.alpha + nbytes / m * links.beta))
-
-
-def linear_pipeline_middle(p: int, m: int, nbytes: int, links: _core.Links) -> float:
-    """All-reduce from both ends to the middle and back at once: (2h-1+m)(alpha + n/m beta), h = floor(p/2).
-
-    On links="chain" only, for p > 1, as `linear_pipeline_fused`.
-    """
-    return float((2 * (p // 2) - 1 + m) * (links.alpha + nbytes / m * links.beta))
-
-
-def linear_pipeline_unfused(p: int, m: int, nbytes: int, links: _core.Links) -> float:
-    """All-reduce as a whole reduce, then a whole broadcast: twice the chain. Source: arXiv:1611.04255."""
-    return 2 * linear_pipeline(p, m, nbytes, links)
-
-
-def ring(p: int, nbytes: int, links: _core.Links) -> float:
-    """All-reduce round a ring: 2(p-1)(alpha + n/p beta), one segment. Source: Patarasuk & Yuan 2009."""
-    return float(2 * (p - 1) * (links.alpha + nbytes / p * links.beta))
-
-
-def binomial_tree(p: int, nbytes: int, links: _core.Links) -> float:
-    """Broadcast or reduce over a tree (MST): ceil(log2 p)(alpha + n beta). Source: arXiv:1611.04255."""
-    return float((p - 1).bit_length() * (links.alpha + nbytes * links.beta))
-
-
-def bidirectional_exchange(p: int, nbytes: int, links: _core.Links) -> float:
-    """All-reduce by halving and doubling (BE): 2 log2 p alpha + 2(p-1)/p n beta, on links="switch".
-
-    For powers of two only. Source: arXiv:1611.04255; Rabenseifner 2004.
-    """
-    return float(2 * math.log2(p) * links.alpha + 2 * (p - 1) / p * nbytes * links.beta)

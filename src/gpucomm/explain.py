@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("collective", help="all_reduce, broadcast, gather, all_to_all, ...")
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="number of ranks (default: 2)")
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="number of ranks (default: as the nodes say, or 2)"
+    )
     parser.add_argument("--links", metavar="MODEL", help="predict on this model of the links instead")
     parser.add_argument(
         "--nodes", default="", metavar="NODES", help="ranks as if on several nodes, as in 2x2"
@@ -53,10 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Predict, measure unless the links are given, and print the table and the reason."""
-    if args.ranks < 2:
-        raise InvalidArgumentError(f"--ranks {args.ranks}: alone there is nothing to choose, give at least 2")
-    if args.ranks > MOST_RANKS:
-        raise InvalidArgumentError(f"--ranks {args.ranks} must be at most {MOST_RANKS}")
+    args.ranks = _ranks(args)
     check_writable(args.json)
     if args.codec:
         coded.check(args.codec, args.collective)
@@ -83,6 +82,18 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
     return 0
+
+
+def _ranks(args: argparse.Namespace) -> int:
+    ranks = args.ranks
+    if ranks is None:
+        nodes = parse_nodes(args.nodes) or (parse_spec(args.links).links.nodes if args.links else ())
+        ranks = len(nodes) or 2
+    if ranks < 2:
+        raise InvalidArgumentError(f"--ranks {ranks}: alone there is nothing to choose, give at least 2")
+    if ranks > MOST_RANKS:
+        raise InvalidArgumentError(f"--ranks {ranks} must be at most {MOST_RANKS}")
+    return int(ranks)
 
 
 def candidates(

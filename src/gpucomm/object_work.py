@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
+from gpucomm.comm import seconds_to_wait
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -30,14 +31,10 @@ class ObjectWork:
             The object, or the list of objects.
 
         Raises:
-            InvalidArgumentError: timeout is not positive; the call goes on.
+            InvalidArgumentError: timeout is not positive and finite; the call goes on.
             Error: as the blocking call.
         """
-        if timeout is not None and not timeout > 0:
-            raise InvalidArgumentError(
-                f"timeout must be a positive number of seconds, got {timeout} "
-                f"(rank {self._comm.rank} of {self._comm.world})"
-            )
+        timeout = seconds_to_wait(timeout, f" (rank {self._comm.rank} of {self._comm.world})")
         futures.wait([self._future], timeout)
         if not self._future.done():
             self._comm.abort()

@@ -31,19 +31,34 @@ def encode(obj: Any, pickle: bool = False) -> bytes:
     Args:
         obj: None, bool, int, float, complex, str, bytes, NumPy arrays and scalars of plain dtypes, and lists,
             tuples and dicts of these; of these very types, for a subclass would come back as its base.
-        pickle: whether anything else is pickled.
+        pickle: whether anything else is pickled; all of the object where it is nested more than 100 deep.
 
     Returns:
         Bytes that `decode` turns into an equal object.
 
     Raises:
         InvalidArgumentError: a collective that is under way writes one of the arrays.
-        UnsupportedTypeError: there is something else, or what pickle does not take, or it is nested more than
-            100 deep.
+        UnsupportedTypeError: there is something else, or it is nested more than 100 deep, and `pickle` is
+            False; or pickle does not take it.
     """
     parts: list[bytes] = []
-    _put(obj, parts, pickle, 0)
+    try:
+        _put(obj, parts, pickle, 0)
+    except _TooDeepError:
+        if not pickle:
+            raise _unsendable(f"an object that is nested more than {_DEEPEST} deep") from None
+        return _block(b"P", _pickled(obj))
     return b"".join(parts)
+
+
+class _TooDeepError(Exception):
+    pass
+
+
+def _unsendable(what: str) -> UnsupportedTypeError:
+    return UnsupportedTypeError(
+        f"{what} can not be sent without pickle: pass pickle=True on all ranks, if you trust each of them"
+    )
 
 
 def decode(data: bytes, pickle: bool = False) -> Any:
@@ -75,7 +90,7 @@ def decode(data: bytes, pickle: bool = False) -> Any:
 def _put(obj: Any, parts: list[bytes], pickle: bool, depth: int) -> None:
     kind = type(obj)
     if depth > _DEEPEST:
-        raise UnsupportedTypeError(f"an object that is nested more than {_DEEPEST} deep can not be sent")
+        raise _TooDeepError
     if kind in (list, tuple):
         parts.append((b"l" if kind is list else b"t") + _LENGTH.pack(len(obj)))
         for item in obj:
@@ -92,10 +107,9 @@ def _put(obj: Any, parts: list[bytes], pickle: bool, depth: int) -> None:
     elif pickle:
         parts.append(_block(b"P", _pickled(obj)))
     else:
-        raise UnsupportedTypeError(
-            f"a {kind.__module__}.{kind.__qualname__} can not be sent without pickle: pass pickle=True on "
-            "all ranks, if you trust each of them"
-        )
+        array = kind is np.ndarray or isinstance(obj, np.generic)
+        of = f" of dtype {obj.dtype}" if array else ""
+        raise _unsendable(f"a {kind.__module__}.{kind.__qualname__}{of}")
 
 
 def _pickled(obj: Any) -> bytes:

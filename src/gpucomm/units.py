@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from gpucomm.errors import InvalidArgumentError
@@ -58,12 +59,15 @@ def parse_seconds(text: str) -> float:
     """Seconds of "5us", "0.1ms", "1ns" or "0"; the units are s, ms, us, ns and ps.
 
     Raises:
-        InvalidArgumentError: it is not such a text.
+        InvalidArgumentError: it is not such a text, or no float holds it.
     """
     found = _TIME.fullmatch(text.strip())
     if not found or (found[2] not in _SECONDS and (found[2] or float(found[1]))):
         raise InvalidArgumentError(f"time {text!r} must be a number with a unit: s, ms, us, ns or ps")
-    return float(found[1]) * _SECONDS.get(found[2], 0.0)
+    seconds = float(found[1]) * _SECONDS.get(found[2], 0.0)
+    if not math.isfinite(seconds):
+        raise InvalidArgumentError(f"time {text!r} is beyond what a float holds")
+    return seconds
 
 
 def format_seconds(seconds: float) -> str:

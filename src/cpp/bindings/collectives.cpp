@@ -14,7 +14,7 @@ namespace gpucomm {
 
 Seconds checked_timeout(double seconds) {
   if (!(seconds > 0) || !std::isfinite(seconds))
-    fail(ErrorKind::invalid_argument, "timeout must be a positive number of seconds, got ", seconds);
+    fail(ErrorKind::invalid_argument, "timeout must be a positive, finite number of seconds, got ", seconds);
   return Seconds(std::min(seconds, 1e9));  // clocks count nanoseconds in 63 bits
 }
 

@@ -11,10 +11,10 @@ bool ended(const Pending& call) {
 }
 
 py::object PyWork::wait(std::optional<double> timeout_s) {
+  std::optional<Seconds> timeout;
+  if (timeout_s) timeout = checked_timeout(*timeout_s);
   if (!settled()) {
     check_not_forked();
-    std::optional<Seconds> timeout;
-    if (timeout_s) timeout = checked_timeout(*timeout_s);
     blocking(*communicator_, [&] {
       for (const auto& call : calls_) driver_.wait(*call, timeout);
     });

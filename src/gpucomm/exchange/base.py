@@ -100,7 +100,16 @@ class Exchange(ABC):
 
 
 def register(exchange: type[Exchange]) -> type[Exchange]:
-    """Makes an exchange known by its name; used as a decorator."""
+    """Makes an exchange known by its name; used as a decorator.
+
+    Raises:
+        InvalidArgumentError: it is no subclass of Exchange with a name.
+    """
+    known = isinstance(exchange, type) and issubclass(exchange, Exchange)
+    if not known or not isinstance(getattr(exchange, "name", None), str):
+        raise InvalidArgumentError(
+            f"[exchange] an exchange must be a subclass of Exchange with a name, got {exchange!r}"
+        )
     _exchanges[exchange.name] = exchange
     return exchange
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpucomm.errors import InvalidArgumentError
@@ -160,14 +160,25 @@ def require_known(state: Mapping[str, Any], names: Collection[str], who: str) ->
         who: the optimizer and the rank, for texts.
 
     Raises:
-        InvalidArgumentError: one would never be sent, as no parameter has its name.
+        InvalidArgumentError: it is no state, or one would never be sent, as no parameter has its name.
     """
+    if not isinstance(state, Mapping) or not isinstance(state.get("residuals", {}), Mapping):
+        raise InvalidArgumentError(
+            f"[{who}] the state must be what state_dict() returned, got {state!r:.200}"
+        )
     unknown = sorted({plain_name(name) for name in state.get("residuals", ())} - set(names))
     if unknown:
         raise InvalidArgumentError(
             f"[{who}] the state has a residual of {unknown[0]!r} ({len(unknown)} of such names), but no "
             "parameter is called so: it is another model's"
         )
+
+
+def _is_state(state: Any) -> bool:
+    if not isinstance(state, Mapping) or _KEYS - set(state) or not isinstance(state["residuals"], Mapping):
+        return False
+    numbers = isinstance(state["rank"], int) and isinstance(state["world"], int)
+    return numbers and all(hasattr(residual, "cpu") for residual in state["residuals"].values())
 
 
 def reshard(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
@@ -187,9 +198,9 @@ def reshard(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, A
     Raises:
         InvalidArgumentError: a state is missing or twice there, or the ranks held other parameters.
     """
-    if not isinstance(world, int) or world < 1:
+    if isinstance(world, bool) or not isinstance(world, int) or world < 1:
         raise InvalidArgumentError(f"[reshard] world must be a whole number from 1 up, got {world!r}")
-    if any(_KEYS - set(state) for state in states):
+    if not isinstance(states, Iterable) or not all(map(_is_state, states)):
         raise InvalidArgumentError("[reshard] states must be those of an exchange that keeps residuals")
     ranks = sorted(state["rank"] for state in states)
     told = {state["world"] for state in states}

@@ -12,6 +12,8 @@ __all__ = ["Ranks", "asked_links", "detect", "deterministic", "numbered", "parse
 
 Environ = Mapping[str, str]
 
+_MOST_RANKS = 1 << 16
+
 # What connects the nodes of a job that such a launcher has started.
 _BETWEEN = {
     "gpucomm": "mpi",
@@ -78,12 +80,12 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
     return replace(ranks, links=links, transport=transport, nodes=nodes)
 
 
-def parse_nodes(text: str, world: int) -> tuple[int, ...]:
+def parse_nodes(text: str, world: int | None = None) -> tuple[int, ...]:
     """The node of each rank: from NODESxRANKS, as in 2x4, or from the list itself, as in 0,0,1.
 
     Args:
         text: the description; "" is the empty tuple.
-        world: how many ranks there are.
+        world: how many ranks there are; None: as many as the text says.
 
     Raises:
         InvalidArgumentError: the text is neither, or does not fit the world.
@@ -93,15 +95,22 @@ def parse_nodes(text: str, world: int) -> tuple[int, ...]:
     try:
         if "x" in text:
             count, each = (int(part) for part in text.split("x"))
-            nodes = [rank // each for rank in range(count * each)] if count * each == world else []
+            told = count * each if count > 0 and each > 0 else 0
+            nodes = [rank // each for rank in range(told if told <= (world or _MOST_RANKS) else 0)]
         else:
             nodes = [int(part) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
-        nodes = []
-    if len(nodes) != world or min(nodes) < 0:
+            told = len(nodes) if min(nodes) >= 0 else 0
+    except ValueError:
+        told = 0
+    if not told or (world is None and told > _MOST_RANKS):
         raise InvalidArgumentError(
-            f"nodes {text!r} must be NODESxRANKS, as in 2x4, or the node of each of the {world} ranks,"
-            " as in 0,0,1"
+            f"nodes {text!r} must be NODESxRANKS, as in 2x4, or the node of each rank, as in 0,0,1, of at"
+            f" most {_MOST_RANKS} ranks"
+        )
+    if world is not None and told != world:
+        raise InvalidArgumentError(
+            f"nodes {text!r} (NODESxRANKS, or the node of each rank) are of {told} ranks together, but there"
+            f" are {world}"
         )
     return tuple(numbered(nodes))
 

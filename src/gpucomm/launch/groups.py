@@ -44,8 +44,8 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | NonMember
     members = list(ranks) if isinstance(ranks, Iterable) else []
     known = all(is_whole(rank) and 0 <= rank < comm.world for rank in members)
     if not members or not known or len(set(members)) != len(members):
-        rule = f"ranks must be distinct and in [0, {comm.world}), at least one, got {ranks!r}"
-        raise comm._refused("subset", InvalidArgumentError(rule))
+        rule = f"ranks must be distinct whole numbers in [0, {comm.world}), no bools, at least one"
+        raise comm._refused("subset", InvalidArgumentError(f"{rule}, got {ranks!r}"))
     inside = comm.rank in members
     return _divide(comm, 0 if inside else None, members.index(comm.rank) if inside else 0, members)
 

@@ -15,6 +15,8 @@ from gpucomm.launch.host import Attached, Host
 
 __all__ = ["meet"]
 
+_ALWAYS_FIT = 64  # ranks that share memory; whether more do is what making it says
+
 
 def meet(
     ranks: Ranks,
@@ -38,11 +40,14 @@ def meet(
         What `attach` returned.
 
     Raises:
+        InvalidArgumentError: memory is shared by fewer ranks than that.
         CollectiveTimeoutError: some ranks did not come, or stopped answering, by the deadline.
         MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
         PeerLostError: a rank ended meanwhile.
         UnavailableError: another user's process holds the address, or a rank could not attach.
     """
+    if ranks.world > _ALWAYS_FIT:  # every rank says so, and waits for none
+        os.close(create(ranks.world))
     name = wire.address(ranks.job, count)
     deadline = time.monotonic() + timeout
     if ranks.rank != 0:

@@ -34,6 +34,7 @@ __all__ = [
 
 
 _log = logging.getLogger("gpucomm")
+_TIMEOUT = 60.0  # seconds, where none is asked for
 _LONGEST = 1e9  # seconds: what sockets and selectors take
 
 
@@ -50,7 +51,7 @@ class _Process:
 _thread = threading.local()
 
 
-def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communicator:
+def init(timeout: float | None = None, *, deterministic: bool | None = None) -> Communicator:
     """The communicator of this process and all others of its job.
 
     The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun,
@@ -62,7 +63,8 @@ def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communi
     emulated on this machine, where `gpucomm run` has not said it: WARNING.
 
     Args:
-        timeout: seconds that all ranks have to come, and the communicator's default for its calls.
+        timeout: seconds that all ranks have to come, and the communicator's default for its calls; None: 60,
+            or as the communicator that is open has it.
         deterministic: whether algorithm="auto" measures and learns nothing, so that the same calls give the
             same bits in every run; the same on all ranks. None: as GPUCOMM_DETERMINISTIC says, 0 or 1.
 
@@ -70,15 +72,19 @@ def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communi
         An open communicator; it is closed at the end of the process.
 
     Raises:
-        InvalidArgumentError: the timeout or a launcher's variable is broken.
+        InvalidArgumentError: an argument or a launcher's variable is broken, or the communicator that is open
+            was made with other arguments.
         UnavailableError: nothing connects the ranks' nodes, or the process was forked after its init.
         CollectiveTimeoutError: some ranks did not come; the text names them.
         MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
         PeerLostError: a rank ended meanwhile.
     """
-    timeout = checked_timeout(timeout)
+    if timeout is not None:
+        timeout = checked_timeout(timeout)
+    if not isinstance(deterministic, bool | None):
+        raise InvalidArgumentError(f"deterministic must be True, False or None, got {deterministic!r}")
     if (own := getattr(_thread, "comm", None)) is not None:
-        return own  # type: ignore[no-any-return]
+        return _as_asked(own, timeout, deterministic)
     with _Process.lock:
         comm = _Process.comm
         if comm is not None and not comm.closed:
@@ -87,9 +93,9 @@ def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communi
                     f"process {os.getpid()} was forked from rank {comm.rank}, it cannot use its communicator:"
                     " start ranks as fresh processes (gpucomm run, gpucomm.local)"
                 )
-            return comm
+            return _as_asked(comm, timeout, deterministic)
         ranks = detect(os.environ)
-        comm = frozen_if_asked(_make(ranks, timeout), deterministic)
+        comm = frozen_if_asked(_make(ranks, timeout or _TIMEOUT), deterministic)
         _log.info(
             "rank %d of %d: started by %s, transport %s, nodes %s",
             *(comm.rank, comm.world, ranks.source, comm.transport, list(comm.nodes)),
@@ -98,6 +104,22 @@ def init(timeout: float = 60.0, *, deterministic: bool | None = None) -> Communi
             _mark(ranks)
         _remember(comm)
         return comm
+
+
+def _as_asked(comm: Communicator, timeout: float | None, deterministic: bool | None) -> Communicator:
+    """The open communicator, where that is what this init() asks for."""
+    where = f"(rank {comm.rank} of {comm.world})"
+    if timeout is not None and not math.isclose(timeout, comm.timeout):
+        raise InvalidArgumentError(
+            f"init was called with timeout={timeout:g}, but the communicator that is open has"
+            f" {comm.timeout:g} s: close that first, or give the timeout to calls {where}"
+        )
+    if deterministic is not None and deterministic != comm.frozen:
+        raise InvalidArgumentError(
+            f"init was called with deterministic={deterministic}, but the communicator that is open is"
+            f" {'' if comm.frozen else 'not '}frozen: close that first {where}"
+        )
+    return comm
 
 
 def _mark(ranks: Ranks) -> None:

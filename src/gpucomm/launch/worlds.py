@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gpucomm.comm import Communicator
+from gpucomm.comm import Communicator, is_whole
 from gpucomm.errors import ClosedError, InvalidArgumentError
 from gpucomm.launch.environment import parse_nodes
 from gpucomm.launch.start import checked_timeout
@@ -124,11 +124,13 @@ def local(
         RankFailedError: a rank's process ended before it was ready.
         CollectiveTimeoutError: some ranks were not ready by the timeout.
     """
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+    if not is_whole(ranks) or ranks < 1:
         raise InvalidArgumentError(f"ranks={ranks!r} must be a whole number of at least 1")
+    ranks = int(ranks)
     timeout = checked_timeout(timeout)
     if threads and env is not None:
         raise InvalidArgumentError("env= needs processes: threads share the environment of this process")
+    _check_variables(env)
     if nodes is not None and not isinstance(nodes, str):
         raise InvalidArgumentError(f"nodes={nodes!r} must be a text such as '2x2' or '0,0,1'")
     where = parse_nodes(nodes or "", ranks)
@@ -140,6 +142,17 @@ def local(
     from gpucomm.launch.process_world import ProcessWorld
 
     return ProcessWorld(ranks, timeout, env or {}, text, where)
+
+
+def _check_variables(env: Any) -> None:
+    if env is not None and not isinstance(env, Mapping):
+        raise InvalidArgumentError(f"env must map names of variables to texts, got {env!r}")
+    for name, value in (env or {}).items():
+        texts = isinstance(name, str) and isinstance(value, str)
+        if not texts or not name or "=" in name or "\0" in name + value:
+            raise InvalidArgumentError(
+                f"env must map names of variables, without =, to texts, without NULs, got {name!r}: {value!r}"
+            )
 
 
 def _links(links: str | None, ranks: int, nodes: Sequence[int]) -> str:

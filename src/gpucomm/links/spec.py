@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
@@ -64,8 +65,8 @@ class LinkSpec:
             world: number of ranks.
             nodes: the node of each rank as told elsewhere; empty: not told.
         """
-        if world < 1:
-            raise InvalidArgumentError(f"world must be at least 1, got {world}")
+        if isinstance(world, bool) or not isinstance(world, SupportsIndex) or operator.index(world) < 1:
+            raise InvalidArgumentError(f"world must be a whole number of at least 1, got {world!r}")
         kind, own = self.links.kind, self.links.nodes
         if own and len(own) != world:
             raise InvalidArgumentError(

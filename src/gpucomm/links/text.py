@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ def parse_rate(text: str, rate: str) -> float:
     """Bits a second of "1Gbit" or "400Mbit/s"; `text` is the description that it is from.
 
     Raises:
-        InvalidArgumentError: it is not such a rate, or 0.
+        InvalidArgumentError: it is not such a rate, or 0, or no float holds it.
     """
     found = _RATE.fullmatch(rate)
     if not found or not float(found[1]):
@@ -64,7 +65,10 @@ def parse_rate(text: str, rate: str) -> float:
             f"links {text!r}: the bandwidth {rate!r} must be a number above 0 and kbit, Mbit, Gbit or Tbit"
             " (a second)"
         )
-    return float(found[1]) * _BITS[found[2]]
+    bits = float(found[1]) * _BITS[found[2]]
+    if math.isinf(bits) or math.isinf(8 / bits):
+        raise InvalidArgumentError(f"links {text!r}: the bandwidth {rate!r} is beyond what a float holds")
+    return bits
 
 
 def parse_change(text: str, kind: str, setting: str) -> Change | None:

@@ -30,7 +30,13 @@ class MergePolicy(ABC):
 
 
 def register(policy: type[MergePolicy]) -> type[MergePolicy]:
-    """Makes a policy known; used as a decorator."""
+    """Makes a policy known; used as a decorator.
+
+    Raises:
+        InvalidArgumentError: it is no subclass of MergePolicy.
+    """
+    if not isinstance(policy, type) or not issubclass(policy, MergePolicy):
+        raise InvalidArgumentError(f"[merge] a policy must be a subclass of MergePolicy, got {policy!r}")
     _policies.append(policy)
     return policy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -193,11 +193,15 @@ class DistributedOptimizer(WrappedOptimizer):
         State that this exchange does not understand is left aside; another lossy codec's it does.
 
         Raises:
-            InvalidArgumentError: residuals of another model, or of another rank or world; see
-                :func:`gpucomm.exchange.reshard`.
+            InvalidArgumentError: no state of this kind, or residuals of another model, or of another rank or
+                world; see :func:`gpucomm.exchange.reshard`.
         """
         inner = dict(state_dict)
         mine = inner.pop("gpucomm", {})
+        if not isinstance(mine, Mapping) or (mine and not {"exchange", "state"} <= set(mine)):
+            raise InvalidArgumentError(
+                f"[optim, {self._rank}] the entry 'gpucomm' must be what state_dict() made, got {mine!r:.200}"
+            )
         understood = self._exchange.understands(mine.get("exchange", ""))
         if understood:
             # Not only its own parameters: another optimizer may have taken some of them since.

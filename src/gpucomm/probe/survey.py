@@ -58,11 +58,13 @@ def measure(
         The figures: the same on every rank.
 
     Raises:
-        InvalidArgumentError: there is but one rank.
+        InvalidArgumentError: there is but one rank, or this one is in no such communicator.
         Error: as any collective.
     """
-    if comm.world < 2:
+    if getattr(comm, "world", 2) < 2:  # where that raises, a NonMember says why
         raise InvalidArgumentError("a world of one rank has no links to measure")
+    if not isinstance(comm, _core.Communicator):
+        raise InvalidArgumentError(f"comm must be a communicator, got {comm!r}")
     if comm.emulation:
         comm.barrier(timeout)
         return _with_codecs(comm, _surveyed(comm, ()) if fresh else given(comm), codecs)
