@@ -27,13 +27,15 @@ void sync_warp();
 uint64_t shuffle_xor(uint64_t value, unsigned step);
 
 void enqueue(cudaStream_t stream, std::function<void()> job);
+// As enqueue, of the current GPU's streams only.
+void launch_on(cudaStream_t stream, std::function<void()> job);
 void run_blocks(dim3 grid, unsigned threads, const std::function<void()>& kernel);
 
 // In place of kernel<<<grid, threads, 0, stream>>>(args...).
 template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, cudaStream_t stream,
             const Args&... args) {
-  enqueue(stream, [=] { run_blocks(grid, threads, [&] { kernel(args...); }); });
+  launch_on(stream, [=] { run_blocks(grid, threads, [&] { kernel(args...); }); });
 }
 
 }  // namespace emulated

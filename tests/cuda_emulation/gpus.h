@@ -23,6 +23,11 @@ inline Gpu& gpu(int index) {
 inline thread_local std::vector<int> current{0};
 inline thread_local cudaError_t last = cudaSuccess;
 
+// Captures that this thread has begun, as thread-local ones, and what it says of calls that disturb them.
+inline thread_local int captures_here = 0;
+inline thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+inline bool disturbs_capture() { return captures_here && capture_mode != cudaStreamCaptureModeRelaxed; }
+
 inline Gpu& here() { return gpu(current.back()); }
 inline gpucomm::HostStream& stream_of(cudaStream_t stream) {
   return stream ? *reinterpret_cast<gpucomm::HostStream*>(stream) : here().standard;

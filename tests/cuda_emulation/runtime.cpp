@@ -57,15 +57,18 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cud
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
   return *blocks = 1, cudaSuccess;
 }
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 
-cudaError_t cudaMalloc(void** memory, size_t bytes) { return keep(SharedMemory(bytes), memory); }
+cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  return disturbs_capture() ? result(cudaErrorStreamCaptureUnsupported) : keep(SharedMemory(bytes), memory);
+}
 cudaError_t cudaFree(void* memory) {
+  if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
   std::lock_guard lock(memory_known().mutex);
   memory_known().blocks.erase(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return cudaSuccess;
 }

@@ -54,11 +54,19 @@ void emulated::enqueue(cudaStream_t stream, std::function<void()> job) {
   if (!captures().add(stream, job)) stream_of(stream).add(std::move(job));
 }
 
+void emulated::launch_on(cudaStream_t stream, std::function<void()> job) {
+  if (stream_of(stream).owner == &here())
+    enqueue(stream, std::move(job));
+  else
+    result(cudaErrorInvalidResourceHandle);
+}
+
 extern "C" {
 
 // For the tests, by ctypes.
 void emulated_defer(int us) { deferred_us = us; }
 void* emulated_graph(cudaStream_t stream, int begins) try {
+  captures_here += begins ? 1 : -1;
   if (!begins) return new std::shared_ptr<HostGraph>(captures().end(stream));
   captures().begin(stream);
   return nullptr;
@@ -118,7 +126,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     stream_of(stream).add([mark = owned(event).event->record()] { mark.reach(); });
   });
 }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return std::swap(*mode, capture_mode), cudaSuccess;
+}
+
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
   const cudaError_t refused = guarded([&] { captures().check(event); });
   if (refused) return refused;
   return owned(event).event->latest().done() ? cudaSuccess : result(cudaErrorNotReady);

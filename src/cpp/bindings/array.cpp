@@ -31,7 +31,8 @@ std::string said(py::handle type, const char* attribute) {
 // Of a module of this name, or of a part of it.
 bool descends(py::handle type, const char* module, const char* name) {
   for (const py::handle base : type.attr("__mro__"))
-    if (said(base, "__module__").rfind(module, 0) == 0 && said(base, "__name__") == name) return true;
+    if ((said(base, "__module__") + '.').rfind(concat(module, '.'), 0) == 0 && said(base, "__name__") == name)
+      return true;
   return false;
 }
 

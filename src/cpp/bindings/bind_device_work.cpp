@@ -1,6 +1,9 @@
 // The work of a device one by one, for tests and benchmarks.
 #include <pybind11/stl.h>
 
+#include <tuple>
+#include <vector>
+
 #include "bindings/bind.h"
 #include "bindings/devices.h"
 #include "bindings/names.h"

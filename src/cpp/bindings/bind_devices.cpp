@@ -1,4 +1,6 @@
 // Devices as Python sees them: CUDA's come from the other extension, those of the host are made here.
+#include <map>
+
 #include "bindings/bind.h"
 #include "bindings/devices.h"
 
