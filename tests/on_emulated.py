@@ -6,6 +6,7 @@ Kernels run thread block by thread block, on streams that are those of the host 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import importlib.util
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,21 @@ class EmulatedKit:
         self.library.emulated_defer(deferred_us)
         self.index = index % 2
         self.device = gpucomm.cuda.device(self.index)
+
+    @classmethod
+    def limit(cls, most_bytes: int) -> None:
+        """From here on CUDA gives no more memory at once."""
+        cls.library.emulated_limit(ctypes.c_size_t(most_bytes))
+
+    @classmethod
+    @contextlib.contextmanager
+    def failing(cls, function: str, error: int) -> Iterator[None]:
+        """What calls this function of CUDA is given that error."""
+        cls.library.emulated_fail(function.encode(), error)
+        try:
+            yield
+        finally:
+            cls.library.emulated_fail(function.encode(), 0)
 
     def array(self, values: np.ndarray, dtype: str = "") -> Array:
         return Array(np.array(values, order="C"), self.index, dtype == "bfloat16")

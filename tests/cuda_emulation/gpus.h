@@ -33,5 +33,7 @@ inline gpucomm::HostStream& stream_of(cudaStream_t stream) {
   return stream ? *reinterpret_cast<gpucomm::HostStream*>(stream) : here().standard;
 }
 inline cudaError_t result(cudaError_t error) { return error ? last = error : error; }
+// What a test has a function answer.
+cudaError_t fault(const char* function);
 
 }  // namespace emulated

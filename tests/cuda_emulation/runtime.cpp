@@ -1,4 +1,5 @@
 // What gpucomm calls of the CUDA runtime about GPUs and their memory, which other processes may open.
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -14,6 +15,7 @@ using namespace emulated;
 namespace {
 
 constexpr int kProcessors = 3;
+std::atomic<size_t> most_bytes{1 << 30};  // that cudaMalloc gives at once
 
 struct Memory {
   std::mutex mutex;
@@ -35,14 +37,15 @@ cudaError_t keep(SharedMemory own, void** memory) {
 
 extern "C" {
 
-cudaError_t cudaGetLastError() { return std::exchange(last, cudaSuccess); }
-const char* cudaGetErrorName(cudaError_t) { return "cudaErrorEmulated"; }
-const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorInvalidResourceHandle ? "invalid resource handle" : "refused";
-}
+// For the tests, by ctypes.
+void emulated_limit(size_t bytes) { most_bytes = bytes; }
+
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = kGpus, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (const cudaError_t told = fault(__func__)) return told;
+  return *count = kGpus, cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) { return *device = current.back(), cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::strcpy(properties->name, "emulated GPU");
@@ -51,7 +54,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return *value = kProcessors, cudaSuccess;
 }
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 1, cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  return *can = fault(__func__) == cudaSuccess, cudaSuccess;
+}
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
@@ -59,7 +64,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
 }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  return disturbs_capture() ? result(cudaErrorStreamCaptureUnsupported) : keep(SharedMemory(bytes), memory);
+  if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
+  return bytes > most_bytes ? result(cudaErrorMemoryAllocation) : keep(SharedMemory(bytes), memory);
 }
 cudaError_t cudaFree(void* memory) {
   if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
@@ -68,6 +74,7 @@ cudaError_t cudaFree(void* memory) {
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (const cudaError_t told = fault(__func__)) return told;
   if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return cudaSuccess;
@@ -76,13 +83,17 @@ cudaError_t cudaHostGetDevicePointer(void** seen, void* memory, unsigned) {
   return *seen = memory, cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
-cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = 1 << 30, cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return *free = most_bytes, *total = 1 << 30, cudaSuccess;
+}
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  if (const cudaError_t told = fault(__func__)) return told;
   std::lock_guard lock(memory_known().mutex);
   return write(handle, memory_known().blocks.at(memory).handle()), cudaSuccess;
 }
 cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
+  if (const cudaError_t told = fault(__func__)) return told;
   return keep(SharedMemory(std::string(handle.reserved)), memory);
 }
 cudaError_t cudaIpcCloseMemHandle(void* memory) { return cudaFree(memory); }

@@ -55,6 +55,7 @@ void emulated::enqueue(cudaStream_t stream, std::function<void()> job) {
 }
 
 void emulated::launch_on(cudaStream_t stream, std::function<void()> job) {
+  if (fault("cudaLaunchKernel")) return;
   if (stream_of(stream).owner == &here())
     enqueue(stream, std::move(job));
   else
@@ -104,6 +105,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long* id, cudaGraph_t*, const cudaGraphNode_t**,
                                      const cudaGraphEdgeData**, size_t*) {
+  if (const cudaError_t told = fault(__func__)) return told;
   *id = captures().of(stream);
   *status = *id ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
@@ -131,6 +133,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const cudaError_t told = fault(__func__)) return told;
   if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
   const cudaError_t refused = guarded([&] { captures().check(event); });
   if (refused) return refused;

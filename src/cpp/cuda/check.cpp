@@ -43,10 +43,13 @@ static const char* meaning(cudaError_t error) {
   }
 }
 
+std::string describe(cudaError_t error) {
+  return concat(cudaGetErrorString(error), " (", cudaGetErrorName(error), ")", meaning(error));
+}
+
 std::string sentence(cudaError_t error, const char* call) {
   const std::string text = call;
-  return concat(text.substr(0, text.find('(')), " failed: ", cudaGetErrorString(error), " (",
-                cudaGetErrorName(error), ")", meaning(error));
+  return concat(text.substr(0, text.find('(')), " failed: ", describe(error));
 }
 
 void check(cudaError_t error, const char* call) {

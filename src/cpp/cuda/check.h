@@ -10,7 +10,9 @@ inline constexpr int kDevicesKnown = 64;  // for which figures are kept
 
 // Whether an error of this kind stays with the context: every later call fails with it.
 bool sticky(cudaError_t error);
-// "cudaMalloc failed: out of memory (cudaErrorMemoryAllocation)", and what it means where that is not plain.
+// "out of memory (cudaErrorMemoryAllocation)", and what it means where that is not plain.
+std::string describe(cudaError_t error);
+// "cudaMalloc failed: " and that.
 std::string sentence(cudaError_t error, const char* call);
 // Throws unavailable, naming the current device. An error that is not sticky is cleared, so that who calls
 // CUDA after us does not find it.

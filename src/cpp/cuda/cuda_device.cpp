@@ -152,7 +152,7 @@ std::string CudaDevice::failure() {
     const Context::Scope scope(context_);
     const OutsideCapture outside;
     const cudaError_t error = beat();
-    return error == cudaSuccess ? "" : sentence(error, "earlier work");
+    return error == cudaSuccess ? "" : describe(error);
   } catch (const Error& error) {
     return error.what();
   }
