@@ -29,7 +29,11 @@ def reduced(kits, **options):
 @pytest.mark.parametrize(
     ("function", "error", "texts"),
     [
-        ("cudaLaunchKernel", NO_IMAGE, ["cudaLaunchKernel failed: no kernel", "was built for architectures"]),
+        (
+            "cudaLaunchKernel",
+            NO_IMAGE,
+            ["a kernel's launch failed: no kernel", "was built for architectures"],
+        ),
         (
             "cudaEventQuery",
             NO_ACCESS,

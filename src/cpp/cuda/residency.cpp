@@ -31,6 +31,6 @@ void load_kernels() {
   for (Residency* one = Residency::first; one; one = one->next) resident_blocks(*one);
 }
 
-void check_launch() { check(cudaGetLastError(), "cudaLaunchKernel"); }
+void check_launch() { check(cudaGetLastError(), "a kernel's launch"); }
 
 }  // namespace gpucomm::cuda
