@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gpucomm
 
-__all__ = ["algorithm_of", "checked", "positive"]
+__all__ = ["algorithm_of", "checked", "positive", "run"]
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    body: Callable[[argparse.Namespace], int],
+) -> int:
+    """Runs a command with what its arguments say; what the library refuses of them is argparse's error."""
+    options = parser.parse_args(arguments)
+    try:
+        return body(options)
+    except gpucomm.errors.InvalidArgumentError as error:
+        parser.error(str(error))
 
 
 def positive(text: str) -> int:

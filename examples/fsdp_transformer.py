@@ -16,7 +16,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from arguments import algorithm_of, checked, positive
+from arguments import algorithm_of, checked, positive, run
 from characters.session import advance, begin, finish
 from rich.box import SIMPLE
 from rich.console import Console
@@ -33,12 +33,7 @@ HEADINGS = ("held-out loss", "step, ms", "waiting", "KiB sent a step")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    try:
-        return _run(options)
-    except gpucomm.errors.InvalidArgumentError as error:
-        parser.error(str(error))
+    return run(_parser(), arguments, _run)
 
 
 def _run(options: argparse.Namespace) -> int:

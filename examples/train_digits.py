@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from arguments import algorithm_of, checked, positive
+from arguments import algorithm_of, checked, positive, run
 from digits.checks import check_ranks, check_reference
 from digits.report import print_table, row, write_json
 from digits.session import advance, begin, finish
@@ -35,12 +35,7 @@ PICTURE = Path("demo/train_digits.png")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    try:
-        return _run(options)
-    except gpucomm.errors.InvalidArgumentError as error:
-        parser.error(str(error))
+    return run(_parser(), arguments, _run)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ import fcntl
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -38,8 +37,10 @@ LAUNCH = re.compile(r"(\w+)<<<(.*), kThreads, 0, stream>>>\(")
 
 def cuda_headers() -> Path:
     """Where CUDA's headers are, as its compiler says; without one, or of CUDA 12, the test is skipped."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
-    if not (nvcc := os.environ.get("CUDACXX") or shutil.which("nvcc", path=path)):
+    sys.path.append(str(CPP.parents[1] / "tools"))
+    from cuda_gate import find_nvcc
+
+    if not (nvcc := find_nvcc()):
         pytest.skip("no nvcc here, beside which CUDA's headers are")
     plan = subprocess.run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull], capture_output=True, text=True)
     found = re.search(r'INCLUDES="-I([^"]+)"', plan.stderr)

@@ -123,7 +123,6 @@ def linear_pipeline_unfused(p: int, m: int, nbytes: int, links: _core.Links) -> 
     Raises:
         InvalidArgumentError: a number is out of range, or an argument of another type.
     """
-    _check(2, p, nbytes, links, m)
     return 2 * linear_pipeline(p, m, nbytes, links)
 
 

@@ -1,7 +1,6 @@
 // Streams, events and graphs.
 #include <cstring>
 #include <memory>
-#include <mutex>
 
 #include "base/error.h"
 #include "devices/host_event.h"
@@ -21,13 +20,8 @@ HostCaptures& captures() {
   return *one;
 }
 
-// Streams that have been ended but hold work.
-struct Retired {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<HostStream>> streams;
-};
-Retired& retired() {
-  static auto* const one = new Retired;
+RetiredStreams& retired() {
+  static auto* const one = new RetiredStreams;
   return *one;
 }
 
@@ -89,11 +83,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   captures().forget(stream);
-  std::unique_ptr<HostStream> own(reinterpret_cast<HostStream*>(stream));
-  own->retire();
-  std::lock_guard lock(retired().mutex);
-  std::erase_if(retired().streams, [](const auto& one) { return one->ended(); });
-  retired().streams.push_back(std::move(own));
+  retired().add(std::unique_ptr<HostStream>(reinterpret_cast<HostStream*>(stream)));
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {

@@ -87,16 +87,11 @@ def test_a_stream_of_another_gpu(emulated_kit):
     run_ranks(1, body)
 
 
-@pytest.fixture(scope="module")
-def processes(emulated_kit):
-    with gpucomm.local(2, env=process_environment()) as world:
-        yield world
-
-
 @pytest.mark.processes
-def test_an_arena_for_which_there_is_no_memory(processes):
+def test_an_arena_for_which_there_is_no_memory(emulated_kit):
     """There is some for what ranks try first."""
-    first, second = processes.run(emulated_ranks.first_call, 4 << 20)
+    with gpucomm.local(2, env=process_environment()) as world:
+        first, second = world.run(emulated_ranks.first_call, 4 << 20)
     assert "no memory for 16777216 bytes: 4194304 of" in second and "GPUCOMM_ARENA_MIB=32 (rank 1" in second
     assert "rank 1" in first
 

@@ -26,6 +26,7 @@ HostDevice::HostDevice(std::chrono::microseconds deferred, bool shares, bool ope
     : deferred_(deferred),
       shares_(shares),
       opens_(opens),
+      retired_(std::make_unique<RetiredStreams>()),
       default_stream_(std::make_unique<HostStream>(this, deferred)) {}
 HostDevice::~HostDevice() = default;
 
@@ -53,11 +54,7 @@ void HostDevice::release(std::byte* memory) noexcept {
 Stream HostDevice::make_stream() { return new HostStream(this, deferred_); }
 void HostDevice::end_stream(Stream stream) noexcept {
   captures_.forget(stream);
-  std::unique_ptr<HostStream> own(static_cast<HostStream*>(stream));
-  own->retire();
-  std::lock_guard lock(mutex_);
-  std::erase_if(retired_, [](const auto& one) { return one->ended(); });
-  retired_.push_back(std::move(own));
+  retired_->add(std::unique_ptr<HostStream>(static_cast<HostStream*>(stream)));
 }
 Event HostDevice::make_event() { return new OwnedEvent{*this, std::make_shared<HostEvent>()}; }
 void HostDevice::end_event(Event event) noexcept {

@@ -18,6 +18,7 @@ namespace gpucomm {
 
 class HostEvent;
 class HostStream;
+class RetiredStreams;
 class SharedMemory;
 
 class HostDevice : public Device {
@@ -106,12 +107,12 @@ class HostDevice : public Device {
   std::mutex probe_mutex_;  // guards the two below
   std::optional<Probe> probe_;
   std::shared_ptr<HostEvent> probe_event_;
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards the three below
   std::map<const std::byte*, SharedMemory> shared_;
   std::string failure_;
   std::vector<std::pair<std::string, size_t>> enqueued_;
-  std::vector<std::unique_ptr<HostStream>> retired_;  // what they hold is yet to be done
-  std::unique_ptr<HostStream> default_stream_;        // the first to end: its work uses all the others
+  std::unique_ptr<RetiredStreams> retired_;
+  std::unique_ptr<HostStream> default_stream_;  // the first to end: its work uses all the others
 };
 
 }  // namespace gpucomm

@@ -5,10 +5,12 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace gpucomm {
 
@@ -52,6 +54,21 @@ class HostStream {
   std::deque<std::function<void()>> jobs_;
   std::atomic<bool> ended_{false};
   std::thread thread_;
+};
+
+// Streams that have been ended, as long as what they hold is yet to be done.
+class RetiredStreams {
+ public:
+  void add(std::unique_ptr<HostStream> stream) {
+    stream->retire();
+    std::lock_guard lock(mutex_);
+    std::erase_if(streams_, [](const auto& one) { return one->ended(); });
+    streams_.push_back(std::move(stream));
+  }
+
+ private:
+  std::mutex mutex_;  // guards streams_
+  std::vector<std::unique_ptr<HostStream>> streams_;
 };
 
 }  // namespace gpucomm
