@@ -75,8 +75,7 @@ def _codings(turns: Turns, spec: str) -> Iterator[Row]:
         encode(turns.addresses(turn))
     yield turns.row(f"decode {spec}", dense + coded, decode)
     yield turns.row(f"decode {spec} and add", 2 * dense + coded, lambda at: decode(at, True))
-    if codec.traits["fixed_size"]:
-        yield turns.row(f"decode {spec}, add and encode", dense + 2 * coded, fused)
+    yield turns.row(f"decode {spec}, add and encode", dense + 2 * coded, fused)
     if codec.traits["additive"]:
         yield turns.row(f"add {spec}, coded", 3 * coded, add)
 

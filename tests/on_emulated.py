@@ -32,6 +32,9 @@ CPP = Path(__file__).parents[1] / "src" / "cpp"
 # Of the host device, whose streams and events those of the emulated GPUs are.
 SHARED = ["bindings/bind_errors.cpp", "base/process.cpp"]
 SHARED += [f"devices/{name}.cpp" for name in ("host_event", "host_graph", "shared_memory")]
+# The sanitizer that tools/sanitize.sh has loaded into this process, and the environment without it.
+SANITIZER = os.environ.get("GPUCOMM_SANITIZE")
+PLAIN = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 LAUNCH = re.compile(r"(\w+)<<<(.*), kThreads, 0, stream>>>\(")
 
 
@@ -42,7 +45,8 @@ def cuda_headers() -> Path:
 
     if not (nvcc := find_nvcc()):
         pytest.skip("no nvcc here, beside which CUDA's headers are")
-    plan = subprocess.run([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull], capture_output=True, text=True)
+    dry = [nvcc, "--dryrun", "-x", "cu", "-c", os.devnull]
+    plan = subprocess.run(dry, capture_output=True, text=True, env=PLAIN)
     found = re.search(r'INCLUDES="-I([^"]+)"', plan.stderr)
     assert found, plan.stderr
     version = re.search(r"define CUDART_VERSION +(\d+)", (Path(found[1]) / "cuda_runtime_api.h").read_text())
@@ -64,6 +68,7 @@ def _flags(headers: Path, folder: Path) -> list[str]:
         "-Wno-attributes",
         *(f"-I{path}" for path in includes),
         *(f"-D{define}" for define in defines),
+        *(["-DEMULATED_RACES"] if SANITIZER == "thread" else []),
         "-include",
         str(EMULATION / "emulation.h"),
     ]
@@ -79,16 +84,21 @@ def build(folder: Path, headers: Path) -> Path:
     sources = [*folder.glob("cuda/*.cu"), *folder.glob("cuda/*.cpp"), *EMULATION.glob("*.cpp")]
     sources += [CPP / name for name in SHARED]
     flags = _flags(headers, folder)
+    # vptr wants the core's type information
+    watched = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr", "-fno-sanitize-recover"] if SANITIZER else []
 
     def compiled(source: Path) -> Path:
         made = folder / f"{source.name}.o"
-        subprocess.run([compiler(), *flags, "-x", "c++", "-c", source, "-o", made], check=True)
+        more = watched if source.name != "blocks.cpp" else []  # who has the threads take turns
+        subprocess.run(
+            [compiler(), *flags, *more, "-x", "c++", "-c", source, "-o", made], check=True, env=PLAIN
+        )
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compiled, sources))
     library = folder / f"_cuda{sysconfig.get_config_var('EXT_SUFFIX')}"
-    subprocess.run([compiler(), "-shared", *objects, "-o", library], check=True)
+    subprocess.run([compiler(), "-shared", *watched, *objects, "-o", library], check=True, env=PLAIN)
     return library
 
 

@@ -373,6 +373,7 @@ def test_mpc(library: Path, spec: str, dtype: str, seed: int) -> None:
             same(programs.decode(stream, own, count % 2), x)
             total = host_decode(codec, stream, own, dtype, True)
             same(programs.decode(stream, own, adds=1), total)
+            same(programs.fused(stream, own, count % 2), codec.encode(total))
             mean = _core.reduce(dtype, "sum", [total], divisor=3) if count else total
             same(programs.decode(stream, own, adds=1, divisor=3), mean)
     assert programs.status == 0
@@ -397,6 +398,8 @@ def test_damaged_messages_of_mpc(library: Path, spec: str, dtype: str) -> None:
                 expected = host_decode(codec, damaged, x, dtype, False)
             except errors.InvalidArgumentError:
                 expected = None
+            assert (programs.status != 0) == (expected is None)
+            programs.fused(damaged, x)  # whatever it makes, it is within its slot
             assert (programs.status != 0) == (expected is None)
             seen[expected is None] += 1
             if expected is not None:

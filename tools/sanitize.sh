@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
 # Builds the extension with each named sanitizer (address, undefined, thread) in an environment of its own and
-# runs the tests whose ranks are threads, in two processes side by side.
+# runs the tests whose ranks are threads, in two processes side by side. One has emulated GPUs: `thread` looks
+# for races of their threads too, within a thread block and between two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-first=(tests/test_collectives.py tests/test_shrink.py tests/test_devices.py tests/test_device_{collectives,order,refused,any_call,graphs}.py)
-second=(tests/test_links.py tests/test_device_bounded.py tests/test_uneven.py tests/test_arguments.py tests/test_point_to_point.py tests/test_coalesce.py tests/test_heap.py tests/test_mixed_calls.py)
+tests=(tests/test_{arguments,coalesce,collectives,device_bounded,devices,heap,links,mixed_calls,point_to_point,shrink,uneven}.py)
 # Of the coded calls what differs by threads: in full they take minutes.
-second+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})
+tests+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})
 # Of the calls in worlds of every size, those of up to four ranks: more are slow and tell no more of threads.
 selected='not fork and not as_they_like and not ((test_dtypes_and_counts or test_gathering or test_reduce_scatter or private_arrays) and (5 or 7 or 8))'
 alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
+emulated=(tests/emulated/test_emulated_{kernels,collectives,graphs}.py)
 
 for kind in "$@"; do
   venv=.venv-$kind
   test -x $venv/bin/python || python3 -m venv $venv
   $venv/bin/python -m pip install --quiet scikit-build-core pybind11 cmake ninja numpy pytest pytest-timeout hypothesis zfpy
-  GPUCOMM_SANITIZE=$kind $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
+  export GPUCOMM_SANITIZE=$kind # of the build, and of the emulation's
+  $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
     --config-settings=build-dir=build/$kind --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false \
     --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" .
   preload="" more=("${alone[@]}")
@@ -32,9 +34,9 @@ for kind in "$@"; do
       TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
       timeout 900 "$python" -m pytest -p no:faulthandler -s -x -k "$selected" -m "not processes and not timing" -W ignore "$@"
   }
-  run "${first[@]}" "${more[@]}" &
+  run "${emulated[@]}" &
   other=$! failed=0
-  run "${second[@]}" || failed=1
+  run "${tests[@]}" "${more[@]}" || failed=1
   wait $other || failed=1
   [ $failed = 0 ]
 done

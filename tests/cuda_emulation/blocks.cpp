@@ -1,4 +1,4 @@
-// Thread blocks, one after the other, whose threads take turns where they wait for each other.
+// Thread blocks, whose threads take turns where they wait for each other.
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -11,6 +11,7 @@
 
 #include "cuda/program.h"
 #include "emulation.h"
+#include "races.h"
 
 namespace emulated {
 namespace {
@@ -25,6 +26,7 @@ constexpr size_t kStack = 128 << 10;
 
 struct Barrier {
   unsigned members = 0, arrived = 0, turn = 0;
+  Order orders[2];  // by turns: some leave it late, when others have come to the next one
 };
 
 class Block {
@@ -35,7 +37,10 @@ class Block {
     if (memory == MAP_FAILED) give_up("no memory for the stacks of a thread block");
     stacks_ = static_cast<char*>(memory);
   }
-  ~Block() { munmap(stacks_, kMostThreads * kStack); }
+  ~Block() {
+    for (Fiber& fiber : fibers_) fiber.tracked.end();
+    munmap(stacks_, kMostThreads * kStack);
+  }
 
   void run(unsigned threads, const Place& place, const std::function<void()>& kernel) {
     if (threads % kLanes || threads > kMostThreads) give_up("a thread block of no whole warps, or too large");
@@ -44,6 +49,7 @@ class Block {
     warps_.assign(threads / kLanes, {.members = kLanes});
     while (fibers_.size() < threads) fibers_.emplace_back(stacks_ + fibers_.size() * kStack);
     for (unsigned i = 0; i < threads; ++i) fibers_[i].done = false;
+    begins_.give();
     // Where the threads go one after the other they must not tell: from another one on in each block, and in
     // every second one backwards.
     const unsigned first = (place.block.x * 7 + place.block.y * 3) % threads;
@@ -59,17 +65,18 @@ class Block {
       }
       if (!moved_) give_up("threads of a block wait for others that do not come");
     }
+    ends_.take();
   }
 
   const Place& place() const { return place_; }
-  void sync_block() { wait(all_); }
-  void sync_warp() { wait(warps_[current_ / kLanes]); }
+  void sync_block() { sync(all_); }
+  void sync_warp() { sync(warps_[current_ / kLanes]); }
   uint64_t shuffle_xor(uint64_t value, unsigned step) {
     const unsigned thread = current_;
     fibers_[thread].shown = value;
-    sync_warp();
+    wait(warps_[thread / kLanes]);
     const uint64_t other = fibers_[thread ^ step].shown;
-    sync_warp();
+    wait(warps_[thread / kLanes]);
     return other;
   }
 
@@ -83,20 +90,30 @@ class Block {
     }
     ucontext_t start;
     jmp_buf at;
+    Tracked tracked = Tracked::made();
     bool started = false, done = false;
     uint64_t shown = 0;
   };
 
   void resume(Fiber& fiber) {
     if (_setjmp(scheduler_)) return;
+    fiber.tracked.resume();
     if (std::exchange(fiber.started, true)) _longjmp(fiber.at, 1);
     setcontext(&fiber.start);
   }
   void yield() {
-    if (!_setjmp(fibers_[current_].at)) _longjmp(scheduler_, 1);
+    if (_setjmp(fibers_[current_].at)) return;
+    tracked_.resume();
+    _longjmp(scheduler_, 1);
   }
   static void serve();
 
+  void sync(Barrier& barrier) {
+    Order& order = barrier.orders[barrier.turn % 2];
+    order.give();
+    wait(barrier);
+    order.take();
+  }
   void wait(Barrier& barrier) {
     if (++barrier.arrived == barrier.members) {
       barrier.arrived = 0, ++barrier.turn, moved_ = true;
@@ -106,6 +123,8 @@ class Block {
   }
 
   char* stacks_;
+  Tracked tracked_ = Tracked::here();
+  Order begins_, ends_;
   const std::function<void()>* kernel_ = nullptr;
   Place place_{};
   jmp_buf scheduler_;
@@ -123,7 +142,9 @@ Block& block() {
 
 void Block::serve() {
   for (Block& own = block();; own.yield()) {
+    own.begins_.take();
     (*own.kernel_)();
+    own.ends_.give();
     own.fibers_[own.current_].done = true;
   }
 }
@@ -140,10 +161,12 @@ void run_blocks(dim3 grid, unsigned threads, const std::function<void()>& kernel
   static thread_local unsigned turn = 0;
   const unsigned all = grid.x * grid.y;
   const bool backwards = ++turn % 2;
-  for (unsigned i = 0; i < all; ++i) {
-    const unsigned at = backwards ? all - 1 - i : i;
-    block().run(threads, {{}, {at % grid.x, at / grid.x, 0}, grid}, kernel);
-  }
+  at_once([&](unsigned first, unsigned step) {
+    for (unsigned i = first; i < all; i += step) {
+      const unsigned at = backwards ? all - 1 - i : i;
+      block().run(threads, {{}, {at % grid.x, at / grid.x, 0}, grid}, kernel);
+    }
+  });
 }
 
 }  // namespace emulated

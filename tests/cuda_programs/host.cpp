@@ -2,6 +2,7 @@
 // and within the memory that the call names.
 #include <memory>
 #include <stdexcept>
+#include <vector>
 
 #include "cuda/casts_program.h"
 #include "cuda/convert_program.h"
@@ -109,39 +110,53 @@ void run_fixed(const Call& call, const char* argument, Status* status) {
   });
 }
 
-// Three thread blocks, in any order, each with memory of its own.
-template <class Shared, class Run>
-void each_block(unsigned seed, const Run& run) {
-  size_t order[] = {0, 1, 2};
-  if (seed) std::shuffle(order, order + 3, std::minstd_rand(seed));
-  for (const size_t block : order) {
-    const auto shared = std::make_unique<Shared>();
-    std::memset(static_cast<void*>(shared.get()), 0xa5, sizeof *shared);
-    run(BlockLoops(block, 3, seed), *shared);
+// A thread block for each round, in any order, with memory of its own.
+template <class Word, class Run>
+void each_round(const MpcPiece& piece, unsigned seed, const Run& run) {
+  std::vector<size_t> order(rounds_of<Word>(piece));
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (seed) std::shuffle(order.begin(), order.end(), std::minstd_rand(seed));
+  for (const size_t i : order) {
+    const auto round = std::make_unique<MpcRound<Word>>();
+    std::memset(static_cast<void*>(round.get()), 0xa5, sizeof *round);
+    run(BlockLoops(i, order.size(), seed), *round, i);
   }
 }
 
-template <class Word>
-void encode_mpc(const Call& call, const MpcPiece& piece) {
-  if (MpcLayout<Word>::rounds(call.count) > 1) {
-    each_block<MpcCoding<Word>>(call.seed, [&](const BlockLoops& ex, MpcCoding<Word>& round) {
-      MeasureMpc<Word, BlockLoops>{ex, round, piece, call.dense, call.slot}.run();
+template <class Source>
+void encode_mpc(const MpcPiece& piece, unsigned seed) {
+  using Word = typename Source::Word;
+  const auto each = [&](auto run) {
+    each_round<Word>(piece, seed, [&](const BlockLoops& ex, MpcRound<Word>& round, size_t i) {
+      const Source from{ex, round, piece};
+      run(EncodeMpc<Source>{from}, i);
     });
+  };
+  if (rounds_of<Word>(piece) > 1) {
+    each([](const auto& encode, size_t i) { encode.measure(i); });
     BlockSums sums;
-    SumUpMpc<Word, BlockLoops>{BlockLoops(0, 1, call.seed), sums, piece, call.slot}.run();
+    SumUpMpc<Word, BlockLoops>{BlockLoops(0, 1, seed), sums, piece}.run();
   }
-  each_block<MpcCoding<Word>>(call.seed, [&](const BlockLoops& ex, MpcCoding<Word>& round) {
-    WriteMpc<Word, BlockLoops>{ex, round, piece, call.dense, call.slot}.run();
-  });
+  each([](const auto& encode, size_t i) { encode.write(i); });
 }
 
-template <class Word, class Form>
+template <class Form>
 void run_mpc(const Call& call, const char* argument, Status* status) {
-  const unsigned distance = *argument ? std::atoi(argument) : 1;
-  const MpcPiece piece{call.count, distance, call.adds != 0, static_cast<int>(call.divisor), status};
-  if (std::string_view(call.op) == "encode") return encode_mpc<Word>(call, piece);
-  each_block<MpcDecoding<Word>>(call.seed, [&](const BlockLoops& ex, MpcDecoding<Word>& round) {
-    DecodeMpc<Word, Form, BlockLoops>{ex, round, piece, call.slot, call.dense}.run();
+  using Word = WordOf<Form>;
+  const std::string_view op = call.op;
+  const MpcPiece piece{call.count,
+                       call.dense,
+                       call.slot,
+                       call.dense,
+                       op == "fused" ? call.other : call.slot,
+                       static_cast<unsigned>(*argument ? std::atoi(argument) : 1),
+                       static_cast<int>(call.divisor),
+                       call.adds != 0,
+                       status};
+  if (op == "encode") return encode_mpc<PackMpc<Word, BlockLoops>>(piece, call.seed);
+  if (op == "fused") return encode_mpc<AddMpc<Form, BlockLoops>>(piece, call.seed);
+  each_round<Word>(piece, call.seed, [&](const BlockLoops& ex, MpcRound<Word>& round, size_t i) {
+    DecodeMpc<Form, BlockLoops>{ex, round, piece}.run(i);
   });
 }
 
@@ -152,8 +167,8 @@ void run_named(const Call& call, Status* status) {
   const char* const argument = call.spec + std::min(colon + 1, spec.size());
   if (name == "identity") return run_identity(call, status);
   if (name == "mpc" && static_cast<Dtype>(call.dtype) == Dtype::float32)
-    return run_mpc<uint32_t, Plain<float>>(call, argument, status);
-  if (name == "mpc") return run_mpc<uint64_t, Plain<double>>(call, argument, status);
+    return run_mpc<Plain<float>>(call, argument, status);
+  if (name == "mpc") return run_mpc<Plain<double>>(call, argument, status);
   if (name == "bf16") return run<Bf16>(call, argument, status);
   if (name == "fp16") return run<Fp16>(call, argument, status);
   if (name == "fp8_e4m3") return run<cuda::E4m3>(call, argument, status);

@@ -27,8 +27,6 @@ class LoopsOver {
 
   size_t warp() const { return warp_; }
   size_t warps() const { return warps_; }
-  size_t block() const { return warp_; }
-  size_t blocks() const { return warps_; }
   unsigned warp_in_block() const { return warp_ % kWarps; }
 
   template <class Call>

@@ -13,9 +13,6 @@ class BlockExec {
     __device__ T& operator[](unsigned) { return own; }
   };
 
-  __device__ size_t block() const { return blockIdx.x; }
-  __device__ size_t blocks() const { return gridDim.x; }
-
   template <class Call>
   __device__ __forceinline__ void each(const Call& call) const {
     call(threadIdx.x);

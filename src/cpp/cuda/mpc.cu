@@ -14,86 +14,98 @@ namespace {
 template <class Word>
 constexpr unsigned kHeld = sizeof(Word) == 4 ? 4 : 1;
 
-template <class Word>
-__global__ void __launch_bounds__(kThreads)
-    measure_mpc(MpcPiece piece, const std::byte* dense, std::byte* slot) {
-  __shared__ MpcCoding<Word> round;
-  const BlockExec ex;
-  MeasureMpc<Word, BlockExec>{ex, round, piece, dense, slot}.run();
+// Whether this thread block has one: rows are as long as the longest.
+template <class Program>
+__device__ bool has_round(const Program& program) {
+  return blockIdx.x < rounds_of<typename Program::Word>(program.piece);
 }
 
-template <class Word>
-__global__ void __launch_bounds__(kThreads) sum_up_mpc(MpcPiece piece, std::byte* slot) {
-  __shared__ BlockSums sums;
-  const BlockExec ex;
-  SumUpMpc<Word, BlockExec>{ex, sums, piece, slot}.run();
-}
-
-template <class Word>
-__global__ void __launch_bounds__(kThreads, kHeld<Word>)
-    write_mpc(MpcPiece piece, const std::byte* dense, std::byte* slot) {
-  __shared__ MpcCoding<Word> round;
-  const BlockExec ex;
-  WriteMpc<Word, BlockExec>{ex, round, piece, dense, slot}.run();
-}
-
-// Pieces of one call, each a row of thread blocks.
-struct MpcCoded {
-  MpcPiece pieces[kMostPieces];
-  std::byte *slots[kMostPieces], *denses[kMostPieces];
+// Those of one call, each a row of thread blocks.
+struct MpcPieces {
+  MpcPiece at[kMostPieces];
 };
 
-template <class Word, class Form>
-__global__ void __launch_bounds__(kThreads) decode_mpc(const __grid_constant__ MpcCoded coded) {
-  __shared__ MpcDecoding<Word> round;
+// Without a loop over rounds: ptxas would spill registers for what it computes before it.
+template <class Source>
+__global__ void __launch_bounds__(kThreads) measure_mpc(const __grid_constant__ MpcPieces pieces) {
+  __shared__ typename Source::Round round;
   const BlockExec ex;
-  const unsigned i = blockIdx.y;
-  DecodeMpc<Word, Form, BlockExec>{ex, round, coded.pieces[i], coded.slots[i], coded.denses[i]}.run();
-}
-
-MpcPiece piece_of(const Job& job) {
-  const int distance = std::atoi(job.argument);
-  return {job.count, static_cast<unsigned>(distance ? distance : 1), job.adds, job.divisor, job.status};
+  const Source from{ex, round, pieces.at[blockIdx.y]};
+  if (has_round(from)) EncodeMpc<Source>{from}.measure(blockIdx.x);
 }
 
 template <class Word>
-size_t groups_of(const Job& job) {
-  return kWarps * std::max<size_t>(MpcLayout<Word>::rounds(job.count), 1);
+__global__ void __launch_bounds__(kThreads) sum_up_mpc(const __grid_constant__ MpcPieces pieces) {
+  __shared__ BlockSums sums;
+  const BlockExec ex;
+  SumUpMpc<Word, BlockExec>{ex, sums, pieces.at[blockIdx.y]}.run();
+}
+
+template <class Source>
+__global__ void __launch_bounds__(kThreads, kHeld<typename Source::Word>)
+    write_mpc(const __grid_constant__ MpcPieces pieces) {
+  __shared__ typename Source::Round round;
+  const BlockExec ex;
+  const Source from{ex, round, pieces.at[blockIdx.y]};
+  if (has_round(from)) EncodeMpc<Source>{from}.write(blockIdx.x);
+}
+
+template <class Form>
+__global__ void __launch_bounds__(kThreads) decode_mpc(const __grid_constant__ MpcPieces pieces) {
+  __shared__ MpcRound<WordOf<Form>> round;
+  const BlockExec ex;
+  const DecodeMpc<Form, BlockExec> decode{ex, round, pieces.at[blockIdx.y]};
+  if (has_round(decode)) decode.run(blockIdx.x);
 }
 
 template <class Word>
-void encode_words(const Job& job) {
-  const MpcPiece piece = piece_of(job);
-  const size_t groups = groups_of<Word>(job);
-  if (groups > kWarps) {
-    launch<measure_mpc<Word>, false>(groups, job.stream, piece, job.dense, job.to_slot);
-    launch<sum_up_mpc<Word>>(1, job.stream, piece, job.to_slot);
+struct MpcWork {
+  MpcWork(const Job* jobs, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      const Job& job = jobs[i];
+      const int distance = std::atoi(job.argument);
+      pieces.at[i] = {job.count,    job.dense,   job.from,
+                      job.to_dense, job.to_slot, static_cast<unsigned>(distance ? distance : 1),
+                      job.divisor,  job.adds,    job.status};
+      rows.add(kWarps * rounds_of<Word>(pieces.at[i]));
+    }
   }
-  launch<write_mpc<Word>, false>(groups, job.stream, piece, job.dense, job.to_slot);
-}
-
-template <class Word, class Form>
-void decode_words(const Job* jobs, size_t count) {
-  MpcCoded coded;
+  MpcPieces pieces;
   Rows rows;
-  for (size_t i = 0; i < count; ++i) {
-    coded.pieces[i] = piece_of(jobs[i]), coded.denses[i] = jobs[i].to_dense;
-    coded.slots[i] = const_cast<std::byte*>(jobs[i].from);
-    rows.add(groups_of<Word>(jobs[i]));
+};
+
+template <class Source>
+void encode_all(const Job* jobs, size_t count) {
+  using Word = typename Source::Word;
+  const MpcWork<Word> work(jobs, count);
+  if (work.rows.longest > kWarps) {
+    launch<measure_mpc<Source>, false>(work.rows, jobs->stream, work.pieces);
+    launch<sum_up_mpc<Word>>(Rows{count, 1, count}, jobs->stream, work.pieces);
   }
-  launch<decode_mpc<Word, Form>, false>(rows, jobs->stream, coded);
+  launch<write_mpc<Source>, false>(work.rows, jobs->stream, work.pieces);
 }
 
-void encode(const Job& job) {
-  (job.dtype == Dtype::float64 ? encode_words<uint64_t> : encode_words<uint32_t>)(job);
+template <class Form>
+struct MpcKernels {
+  using Word = WordOf<Form>;
+
+  static void encode(const Job* jobs, size_t count) { encode_all<PackMpc<Word, BlockExec>>(jobs, count); }
+  static void recode(const Job* jobs, size_t count) { encode_all<AddMpc<Form, BlockExec>>(jobs, count); }
+  static void decode(const Job* jobs, size_t count) {
+    const MpcWork<Word> work(jobs, count);
+    launch<decode_mpc<Form>, false>(work.rows, jobs->stream, work.pieces);
+  }
+};
+using Narrow = MpcKernels<Plain<float>>;
+using Wide = MpcKernels<Plain<double>>;
+
+template <CodecKernels::LaunchAll narrow, CodecKernels::LaunchAll wide>
+void by_dtype(const Job* jobs, size_t count) {
+  (jobs->dtype == Dtype::float64 ? wide : narrow)(jobs, count);
 }
 
-void decode(const Job* jobs, size_t count) {
-  const bool wide = jobs->dtype == Dtype::float64;
-  (wide ? decode_words<uint64_t, Plain<double>> : decode_words<uint32_t, Plain<float>>)(jobs, count);
-}
-
-const CodecKernels mpc("mpc", each<encode>, decode, nullptr);
+const CodecKernels mpc("mpc", by_dtype<Narrow::encode, Wide::encode>, by_dtype<Narrow::decode, Wide::decode>,
+                       by_dtype<Narrow::recode, Wide::recode>);
 
 }  // namespace
 }  // namespace gpucomm::cuda

@@ -2,24 +2,17 @@
 // groups of a round make elements of differences.
 #pragma once
 #include "codecs/blocks/transpose.h"
-#include "cuda/block_sums.h"
 #include "cuda/identity_program.h"
 #include "cuda/mpc_rounds.h"
 
 namespace gpucomm::cuda {
 
-template <class Word>
-struct MpcDecoding : MpcRound<Word> {
-  static constexpr unsigned kChunk = 16, kChunks = MpcRound<Word>::kGroups / kChunk;  // summed first
-
-  Word bases[(kChunks + 1) * kMpcMostDistance];
-  BlockSums sums;  // of the words of groups
-};
-
-// Form: how elements are added, Plain<float> or Plain<double>.
-template <class Word, class Form, class Exec>
-struct DecodeMpc {
-  using Round = MpcDecoding<Word>;
+// Rounds of a message.
+template <class W, class E>
+struct UnpackMpc {
+  using Word = W;
+  using Exec = E;
+  using Round = MpcRound<Word>;
   static constexpr unsigned kGroup = Round::kGroup, kGroups = Round::kGroups;
   struct Group {
     Word words[kGroup];
@@ -28,52 +21,56 @@ struct DecodeMpc {
   const Exec& ex;
   Round& round;
   const MpcPiece& piece;
-  std::byte* slot;  // is only read
-  std::byte* dense;
 
-  GPUCOMM_PROGRAM void run() const {
-    const auto bytes = load<uint64_t>(slot);
+  // Puts the elements of a round into round.words; false, and reported: the message is damaged.
+  GPUCOMM_PROGRAM bool fetch(size_t i) const {
+    const auto bytes = load<uint64_t>(piece.from);
     const size_t plain = piece.count * sizeof(Word), table = MpcLayout<Word>::table(piece.count);
-    if (bytes > plain) return report(size_fault(bytes));
-    const bool raw = bytes == plain;
-    if (!raw && (bytes < table || (bytes - table) % sizeof(Word))) return report(place_fault(0));
-    const MpcSlot<Word> in{slot, piece.count};
+    if (bytes > plain) return damaged(size_fault(bytes));
+    if (bytes == plain) return copy(i);
+    if (bytes < table || (bytes - table) % sizeof(Word)) return damaged(place_fault(0));
+    const MpcSlot<Word, const std::byte> in{piece.from, piece.count};
     const size_t words = (bytes - table) / sizeof(Word);
-    for (size_t i = ex.block(); i < in.rounds(); i += ex.blocks()) {
-      if (raw)
-        copy(i * Round::kElements);
-      else
-        decode(i * Round::kElements, in, in.first(i), i + 1 < in.rounds() ? in.first(i + 1) : words, words);
-    }
+    return decode(i, in, in.first(i), i + 1 < rounds_of<Word>(piece) ? in.first(i + 1) : words, words);
   }
 
-  GPUCOMM_PROGRAM void report(Status fault) const {
+ private:
+  GPUCOMM_PROGRAM bool damaged(Status fault) const {
     ex.each([&](unsigned lane) {
       if (lane == 0) ex.report(piece.status, fault);
     });
+    return false;
   }
 
-  // A round of coded words, which are those from `first` to `end` of `all`.
-  GPUCOMM_PROGRAM void decode(size_t begin, const MpcSlot<Word>& in, uint64_t first, uint64_t end,
-                              size_t all) const {
-    const size_t left = piece.count - begin;
-    const unsigned groups = Round::groups(left < Round::kElements ? left : Round::kElements);
+  // Elements as they are.
+  GPUCOMM_PROGRAM bool copy(size_t i) const {
+    const unsigned some = elements_of<Word>(piece, i);
+    const std::byte* const from = piece.from + kHeader + i * Round::kElements * sizeof(Word);
+    ex.each([&](unsigned lane) {
+      for (unsigned k = lane; k < some; k += kThreads)
+        round.words[Round::at(k)] = load<Word>(from + k * sizeof(Word));
+    });
+    return true;
+  }
+
+  // Coded words, which are those from `first` to `end` of `all`.
+  GPUCOMM_PROGRAM bool decode(size_t i, const MpcSlot<Word, const std::byte>& in, uint64_t first,
+                              uint64_t end, size_t all) const {
+    const unsigned groups = Round::groups(elements_of<Word>(piece, i));
+    const Status fault = place_fault(i * Round::kElements);
     if (first > end || end > all || end - first < groups || end - first > groups * (kGroup + 1))
-      return report(place_fault(begin));
+      return damaged(fault);
     const auto words = static_cast<unsigned>(end - first);
     ex.each([&](unsigned lane) {
-      for (unsigned i = lane; i < words; i += kThreads)
-        round.words[i] = load<Word>(in.words(first) + i * sizeof(Word));
+      for (unsigned k = lane; k < words; k += kThreads)
+        round.words[k] = load<Word>(in.words(first) + k * sizeof(Word));
     });
     ex.each([&](unsigned lane) { round.sums.at[lane] = lane < groups ? ones(round.words[lane]) : 0; });
     round.sums.run(ex);
-    if (groups + round.sums.all() != words) return report(place_fault(begin));
+    if (groups + round.sums.all() != words) return damaged(fault);
     restore(groups);
     sum(groups);
-    ex.each([&](unsigned lane) {
-      for (size_t i = lane; i < Round::kElements && begin + i < piece.count; i += kThreads)
-        put(begin + i, round.words[Round::at(static_cast<unsigned>(i))]);
-    });
+    return true;
   }
 
   // Coded words to differences, in place.
@@ -150,22 +147,67 @@ struct DecodeMpc {
       sum += word(group, last_of(group, r));
     }
   }
+};
 
-  GPUCOMM_PROGRAM void put(size_t index, Word bits) const {
-    using Stored = typename Form::Stored;
-    std::byte* const at = dense + index * sizeof(Word);
-    if (!piece.adds && piece.divisor <= 1) return store(at, bits);
-    auto value = __builtin_bit_cast(Stored, bits);
-    if (piece.adds) value = fold_two<Form, Sum>(load<Stored>(at), value);
-    if (piece.divisor > 1) value = Form::store(Divide::apply(value, piece.divisor));
-    store(at, value);
+// Form: how elements are added, Plain<float> or Plain<double>.
+template <class Form>
+using WordOf = std::conditional_t<sizeof(typename Form::Stored) == 8, uint64_t, uint32_t>;
+
+// Bits of own + value.
+template <class Form>
+GPUCOMM_PROGRAM WordOf<Form> added(const std::byte* own, WordOf<Form> bits) {
+  using Stored = typename Form::Stored;
+  const auto value = __builtin_bit_cast(Stored, bits);
+  return __builtin_bit_cast(WordOf<Form>, fold_two<Form, Sum>(load<Stored>(own), value));
+}
+
+template <class Form, class Exec>
+struct DecodeMpc {
+  using Word = WordOf<Form>;
+  using Round = MpcRound<Word>;
+
+  const Exec& ex;
+  Round& round;
+  const MpcPiece& piece;
+
+  GPUCOMM_PROGRAM void run(size_t i) const {
+    if (!UnpackMpc<Word, Exec>{ex, round, piece}.fetch(i)) return;
+    const unsigned some = elements_of<Word>(piece, i);
+    std::byte* const to = piece.to_dense + i * Round::kElements * sizeof(Word);
+    ex.each([&](unsigned lane) {
+      for (unsigned k = lane; k < some; k += kThreads) put(to + k * sizeof(Word), round.words[Round::at(k)]);
+    });
   }
 
-  // Elements as they are.
-  GPUCOMM_PROGRAM void copy(size_t begin) const {
+  GPUCOMM_PROGRAM void put(std::byte* at, Word bits) const {
+    if (piece.adds) bits = added<Form>(at, bits);
+    if (piece.divisor <= 1) return store(at, bits);
+    const auto value = __builtin_bit_cast(typename Form::Stored, bits);
+    store(at, Form::store(Divide::apply(value, piece.divisor)));
+  }
+};
+
+// Rounds of a partial sum: of what a message decodes to and the own operand. Of a damaged message they are
+// the operand's alone, for all that reads them must find the same.
+template <class Form, class E>
+struct AddMpc {
+  using Exec = E;
+  using Word = WordOf<Form>;
+  using Round = MpcRound<Word>;
+
+  const Exec& ex;
+  Round& round;
+  const MpcPiece& piece;
+
+  GPUCOMM_PROGRAM void fetch(size_t i) const {
+    const bool there = UnpackMpc<Word, Exec>{ex, round, piece}.fetch(i);
+    const unsigned some = elements_of<Word>(piece, i);
+    const std::byte* const own = piece.dense + i * Round::kElements * sizeof(Word);
     ex.each([&](unsigned lane) {
-      for (size_t i = begin + lane; i < begin + Round::kElements && i < piece.count; i += kThreads)
-        put(i, load<Word>(slot + kHeader + i * sizeof(Word)));
+      for (unsigned k = lane; k < some; k += kThreads) {
+        Word& word = round.words[Round::at(k)];
+        word = added<Form>(own + k * sizeof(Word), there ? word : 0);
+      }
     });
   }
 };

@@ -3,51 +3,104 @@
 // lies where the slot keeps the sums: in its table and, of the last round, in its header.
 #pragma once
 #include "codecs/blocks/transpose.h"
-#include "cuda/block_sums.h"
 #include "cuda/mpc_rounds.h"
 
 namespace gpucomm::cuda {
 
-template <class Word>
-struct MpcCoding : MpcRound<Word> {
-  BlockSums sums;
-};
-
-// A round's elements, coded.
-template <class Word, class Exec>
-struct CodeMpc {
-  using Round = MpcCoding<Word>;
-  static constexpr unsigned kGroup = Round::kGroup, kGroups = Round::kGroups;
-  struct Coded {
-    Word words[kGroup], mask;
-  };
+// Rounds of elements.
+template <class W, class E>
+struct PackMpc {
+  using Word = W;
+  using Exec = E;
+  using Round = MpcRound<Word>;
 
   const Exec& ex;
   Round& round;
   const MpcPiece& piece;
-  const std::byte* dense;
 
-  // The elements of a round.
-  GPUCOMM_PROGRAM unsigned count(size_t begin) const {
-    const size_t left = piece.count - begin;
-    return left < Round::kElements ? static_cast<unsigned>(left) : Round::kElements;
+  GPUCOMM_PROGRAM void fetch(size_t i) const {
+    const unsigned some = elements_of<Word>(piece, i);
+    const std::byte* const from = piece.dense + i * Round::kElements * sizeof(Word);
+    ex.each([&](unsigned lane) {
+      for (unsigned k = lane; k < some; k += kThreads)
+        round.words[Round::at(k)] = load<Word>(from + k * sizeof(Word));
+    });
+  }
+};
+
+// Source: what puts the elements of a round into round.words, a PackMpc or an AddMpc.
+template <class Source>
+struct EncodeMpc {
+  using Word = typename Source::Word;
+  using Exec = typename Source::Exec;
+  using Round = MpcRound<Word>;
+  static constexpr unsigned kGroup = Round::kGroup;
+  struct Coded {
+    Word words[kGroup], mask;
+  };
+
+  const Source& from;
+  const Exec& ex = from.ex;
+  Round& round = from.round;
+  const MpcPiece& piece = from.piece;
+  const MpcSlot<Word, std::byte> to{piece.to_slot, piece.count};
+
+  // How many words a round takes: where the table tells of those before the next round, and the last one's in
+  // the header.
+  GPUCOMM_PROGRAM void measure(size_t i) const {
+    from.fetch(i);
+    const uint64_t words = counted(i);
+    ex.each([&](unsigned lane) {
+      if (lane == 0) store(i + 1 < rounds_of<Word>(piece) ? to.entry(i + 1) : to.slot, words);
+    });
   }
 
-  // Fetches a round; returns how many words it takes.
-  GPUCOMM_PROGRAM size_t measure(size_t begin) const {
-    const unsigned some = count(begin);
+  // Once these are summed up. One round needs no table, and was not measured.
+  GPUCOMM_PROGRAM void write(size_t i) const {
+    const size_t plain = piece.count * sizeof(Word);
+    const bool one = rounds_of<Word>(piece) == 1;
+    uint64_t bytes = one ? 0 : load<uint64_t>(to.slot);
+    from.fetch(i);
+    const uint64_t words = one || bytes < plain ? counted(i) : 0;
+    if (one) bytes = coded_bytes<Word>(piece.count, words);
+    if (bytes == plain)
+      copy(i);
+    else
+      write(i, to.words(to.first(i)), words);
     ex.each([&](unsigned lane) {
-      for (unsigned i = lane; i < Round::kElements; i += kThreads)
-        round.words[Round::at(i)] = i < some ? load<Word>(dense + (begin + i) * sizeof(Word)) : 0;
+      if (lane == 0 && one) store(to.slot, bytes);
     });
+  }
+
+ private:
+  // How many words a round takes.
+  GPUCOMM_PROGRAM uint64_t counted(size_t i) const {
+    const unsigned some = elements_of<Word>(piece, i);
     ex.each([&](unsigned lane) { round.sums.at[lane] = has(lane, some) ? ones(mask(lane, some)) : 0; });
     round.sums.run(ex);
     return Round::groups(some) + round.sums.all();
   }
 
-  // Once it was measured: puts the coded words into round.words.
-  GPUCOMM_PROGRAM void code(size_t begin) const {
-    const unsigned some = count(begin);
+  // The elements as they are.
+  GPUCOMM_PROGRAM void copy(size_t i) const {
+    const unsigned some = elements_of<Word>(piece, i);
+    std::byte* const out = to.slot + kHeader + i * Round::kElements * sizeof(Word);
+    ex.each([&](unsigned lane) {
+      for (unsigned k = lane; k < some; k += kThreads)
+        store(out + k * sizeof(Word), round.words[Round::at(k)]);
+    });
+  }
+
+  // Once it was measured.
+  GPUCOMM_PROGRAM void write(size_t i, std::byte* out, uint64_t words) const {
+    code(elements_of<Word>(piece, i));
+    ex.each([&](unsigned lane) {
+      for (uint64_t k = lane; k < words; k += kThreads) store(out + k * sizeof(Word), round.words[k]);
+    });
+  }
+
+  // Elements to coded words, in place.
+  GPUCOMM_PROGRAM void code(unsigned some) const {
     typename Exec::template Lanes<Coded> coded;
     ex.each([&](unsigned lane) {
       if (has(lane, some)) transform(lane, some, coded[lane]);
@@ -92,41 +145,18 @@ struct CodeMpc {
   }
 };
 
-// How many words each round takes: where the table tells of those before the next round, and the last one's
-// in the header.
-template <class Word, class Exec>
-struct MeasureMpc {
-  const Exec& ex;
-  MpcCoding<Word>& round;
-  const MpcPiece& piece;
-  const std::byte* dense;
-  std::byte* slot;
-
-  GPUCOMM_PROGRAM void run() const {
-    const CodeMpc<Word, Exec> code{ex, round, piece, dense};
-    const MpcSlot<Word> in{slot, piece.count};
-    for (size_t i = ex.block(); i < in.rounds(); i += ex.blocks()) {
-      const size_t words = code.measure(i * MpcLayout<Word>::kRound);
-      ex.each([&](unsigned lane) {
-        if (lane == 0) store<uint64_t>(i + 1 < in.rounds() ? in.entry(i + 1) : slot, words);
-      });
-    }
-  }
-};
-
-// Sums of these, and the message's bytes; by one thread block.
+// Sums of what was measured, and the message's bytes; by one thread block.
 template <class Word, class Exec>
 struct SumUpMpc {
   const Exec& ex;
   BlockSums& sums;
   const MpcPiece& piece;
-  std::byte* slot;
 
   GPUCOMM_PROGRAM void run() const {
-    const MpcSlot<Word> in{slot, piece.count};
-    const size_t entries = in.rounds() - 1, each = (entries + kThreads - 1) / kThreads;
+    const MpcSlot<Word, std::byte> to{piece.to_slot, piece.count};
+    const size_t entries = rounds_of<Word>(piece) - 1, each = (entries + kThreads - 1) / kThreads;
     const auto visit = [&](unsigned lane, auto call) {
-      for (size_t i = lane * each; i < (lane + 1) * each && i < entries; ++i) call(in.entry(i + 1));
+      for (size_t i = lane * each; i < (lane + 1) * each && i < entries; ++i) call(to.entry(i + 1));
     };
     ex.each([&](unsigned lane) {
       uint64_t sum = 0;
@@ -137,58 +167,7 @@ struct SumUpMpc {
     ex.each([&](unsigned lane) {
       uint64_t sum = sums.before(lane);
       visit(lane, [&](std::byte* entry) { store(entry, sum += load<uint64_t>(entry)); });
-      if (lane == 0) store(slot, coded_bytes<Word>(piece.count, sums.all() + load<uint64_t>(slot)));
-    });
-  }
-};
-
-template <class Word, class Exec>
-struct WriteMpc {
-  const Exec& ex;
-  MpcCoding<Word>& round;
-  const MpcPiece& piece;
-  const std::byte* dense;
-  std::byte* slot;
-
-  GPUCOMM_PROGRAM void run() const {
-    const CodeMpc<Word, Exec> code{ex, round, piece, dense};
-    const MpcSlot<Word> in{slot, piece.count};
-    if (in.rounds() <= 1) return write_all(code, in);
-    const bool raw = load<uint64_t>(slot) == piece.count * sizeof(Word);
-    for (size_t i = ex.block(); i < in.rounds(); i += ex.blocks()) {
-      const size_t begin = i * MpcLayout<Word>::kRound;
-      if (raw)
-        copy(begin);
-      else
-        write(code, begin, in.words(in.first(i)), code.measure(begin));
-    }
-  }
-
-  // One round needs no table.
-  GPUCOMM_PROGRAM void write_all(const CodeMpc<Word, Exec>& code, const MpcSlot<Word>& in) const {
-    const size_t words = code.measure(0), bytes = coded_bytes<Word>(piece.count, words);
-    if (bytes == piece.count * sizeof(Word))
-      copy(0);
-    else
-      write(code, 0, in.words(0), words);
-    ex.each([&](unsigned lane) {
-      if (lane == 0) store<uint64_t>(slot, bytes);
-    });
-  }
-
-  GPUCOMM_PROGRAM void write(const CodeMpc<Word, Exec>& code, size_t begin, std::byte* to,
-                             size_t words) const {
-    code.code(begin);
-    ex.each([&](unsigned lane) {
-      for (size_t i = lane; i < words; i += kThreads) store(to + i * sizeof(Word), round.words[i]);
-    });
-  }
-
-  // The elements as they are.
-  GPUCOMM_PROGRAM void copy(size_t begin) const {
-    ex.each([&](unsigned lane) {
-      for (size_t i = begin + lane; i < begin + MpcLayout<Word>::kRound && i < piece.count; i += kThreads)
-        store(slot + kHeader + i * sizeof(Word), load<Word>(dense + i * sizeof(Word)));
+      if (lane == 0) store(to.slot, coded_bytes<Word>(piece.count, sums.all() + load<uint64_t>(to.slot)));
     });
   }
 };

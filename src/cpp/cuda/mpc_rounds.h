@@ -2,44 +2,65 @@
 // a group of elements per thread.
 #pragma once
 #include "codecs/mpc_layout.h"
-#include "cuda/residency.h"
+#include "cuda/block_sums.h"
 #include "cuda/status.h"
 #include "cuda/tiles.h"
 
 namespace gpucomm::cuda {
 
-template <class Word>
+template <class W>
 struct MpcRound {
+  using Word = W;
   static constexpr unsigned kGroup = MpcLayout<Word>::kGroup, kElements = MpcLayout<Word>::kRound;
   static constexpr unsigned kGroups = kElements / kGroup;
+  static constexpr unsigned kChunk = 16, kChunks = kGroups / kChunk;  // groups that are summed first
   static_assert(kGroups <= kThreads);
 
   Word words[kElements + kGroups];  // elements, one left free behind each group, or coded words
+  Word bases[(kChunks + 1) * kMpcMostDistance];
+  BlockSums sums;  // of the words of groups
 
   static GPUCOMM_PROGRAM unsigned groups(unsigned elements) { return (elements + kGroup - 1) / kGroup; }
   // Threads that go through a group each meet no two in one bank.
   static GPUCOMM_PROGRAM unsigned at(unsigned element) { return element + element / kGroup; }
 };
 
+// As a Job; an own operand is `dense`.
 struct MpcPiece {
   size_t count;
+  const std::byte *dense, *from;
+  std::byte *to_dense, *to_slot;
   unsigned distance;
-  bool adds;
   int divisor;
+  bool adds;
   Status* status;
 };
 
-// Where the parts of a message lie in its slot.
+// One of an empty piece too.
 template <class Word>
+GPUCOMM_PROGRAM size_t rounds_of(const MpcPiece& piece) {
+  const size_t rounds = MpcLayout<Word>::rounds(piece.count);
+  return rounds ? rounds : 1;
+}
+
+// The elements of a round.
+template <class Word>
+GPUCOMM_PROGRAM unsigned elements_of(const MpcPiece& piece, size_t round) {
+  constexpr unsigned kElements = MpcLayout<Word>::kRound;
+  const size_t left = piece.count - round * kElements;
+  return left < kElements ? static_cast<unsigned>(left) : kElements;
+}
+
+// Where the parts of a message lie in its slot. Byte: std::byte, const where it is only read.
+template <class Word, class Byte>
 struct MpcSlot {
-  std::byte* slot;
+  Byte* slot;
   size_t count;
 
-  GPUCOMM_PROGRAM size_t rounds() const { return MpcLayout<Word>::rounds(count); }
-  GPUCOMM_PROGRAM std::byte* entry(size_t round) const { return slot + kHeader + 8 * (round - 1); }
+  GPUCOMM_PROGRAM Byte* entry(size_t round) const { return slot + kHeader + 8 * (round - 1); }
   // The first word of a round.
   GPUCOMM_PROGRAM uint64_t first(size_t round) const { return round ? load<uint64_t>(entry(round)) : 0; }
-  GPUCOMM_PROGRAM std::byte* words(uint64_t first) const {
+  GPUCOMM_PROGRAM Byte* words(uint64_t first) const {
     return slot + kHeader + MpcLayout<Word>::table(count) + first * sizeof(Word);
   }
 };

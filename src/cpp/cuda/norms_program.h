@@ -186,9 +186,10 @@ struct Squares {
       if (wanted(size)) add_lanes(own, size, part + size * sizeof(double));
     const uint32_t most = ex.max([&](unsigned lane) { return own[lane].largest; });
     ex.each([&](unsigned lane) {
+      if (lane) return;
       std::byte* const at = part + offsetof(NormSums, largest);
       const double value = blocks::float_of(most), stored = load<double>(at);
-      if (lane == 0 && stored == stored && !(value <= stored)) store(at, value);  // NaN stays
+      if (stored == stored && !(value <= stored)) store(at, value);  // NaN stays
     });
   }
 

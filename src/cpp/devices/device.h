@@ -106,7 +106,7 @@ class Device {
   virtual void encode_all(const std::vector<Encoding>& all, Stream stream) = 0;
   // adds: to what is in `dense`, rounded once. divisor > 1 divides the outcome.
   virtual void decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) = 0;
-  // In one pass; not of codecs of varying size.
+  // The sum itself goes nowhere.
   virtual void recode_all(const std::vector<Recoding>& all, Stream stream) = 0;
   void copy(std::byte* to, const std::byte* from, size_t bytes, Stream stream) {
     copy_all({{to, from, bytes}}, stream);

@@ -21,7 +21,6 @@ class Pairing {
 
  private:
   bool recodes(int fold, int encode) const {
-    if (!program_.shape.codec->traits().fixed_size) return false;
     const Instruction &a = steps_[fold], &b = steps_[encode];
     return a.kind == StepKind::decode_reduce && b.kind == StepKind::encode && !a.final && a.bytes &&
            a.row == InRow::no && encode == fold + 1 && same(a.target, b.source) &&
