@@ -1,6 +1,6 @@
 """What a device computes and how fast its ranks exchange, each against its floor: a copy of the same traffic.
 
-    python benchmarks/device.py --json benchmarks/results/h200.json      # the first GPU
+    python benchmarks/device.py --json benchmarks/results                # the first GPU, into h200.json there
     python benchmarks/device.py --device host --mib 1 --repeats 3        # no GPU: only shows that it works
 
 Each figure is a median of repetitions in turns, with buffers rotated so that no cache holds them. `of_floor`
@@ -103,6 +103,13 @@ def measure_processes(results: Results, place: Any, kind: str, repeats: int) -> 
         add_sections(results, size, processes(kind, size["mib"] << 18, repeats, ceiling))
 
 
+def file_of(path: Path | None, gpu: str) -> Path | None:
+    """In a folder h200.json for an NVIDIA H200."""
+    if not path or not path.is_dir():
+        return path
+    return path / f"{'-'.join(gpu.lower().removeprefix('nvidia ').split())}.json"
+
+
 def main() -> None:
     """Measure, print tables, write the file."""
     parser = argparse.ArgumentParser(
@@ -112,10 +119,15 @@ def main() -> None:
     sizes = {"type": int, "nargs": "+", "default": [256, 1024], "metavar": "N"}
     parser.add_argument("--mib", **sizes, help="MiB of a buffer (default: 256 1024)")
     parser.add_argument("--repeats", type=int, default=15, metavar="N", help="repetitions (default: 15)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write versions and rows there")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="PATH",
+        help="write versions and rows there: a file, or a folder for one of the GPU's name",
+    )
     args = parser.parse_args()
     place = Cuda() if args.device == "cuda" else Host()
-    results = Results(args.json, place.versions())
+    results = Results(file_of(args.json, place.name), place.versions())
     for mib in args.mib:
         with results.section(f"{mib} MiB"):
             measure(results, place, mib, args.repeats)

@@ -72,9 +72,11 @@ for file in tests/gpu/test_*.py; do
   [[ $file == *sanitizer* ]] || tests "$file" 120 270 &
 done
 wait
-rm -f "$out/h200.json"
-part benchmark 365 365 "$python" -u benchmarks/device.py --json "$out/h200.json"
-[[ ! -f $out/h200.json ]] || cp "$out/h200.json" benchmarks/results/
+rm -f "$out"/*.json
+part benchmark 365 365 "$python" -u benchmarks/device.py --json "$out" # a file of the GPU's name
+for file in "$out"/*.json; do
+  [[ ! -f $file ]] || cp "$file" benchmarks/results/
+done
 export SANITIZER_LIMIT_S=$(((470 - SECONDS) / 2 - 5))  # for each of its two tools
 tests tests/gpu/test_gpu_sanitizer.py 470 470
 end
