@@ -343,6 +343,20 @@ def in_a_group(comm: Any, fault: Any) -> tuple[str, str, float]:
     return found
 
 
+def unfit(comm: Any) -> None:
+    """An element that int8 cannot carry, on one rank's device."""
+    x = np.ones(3000, np.float32)
+    x[7] = np.nan if comm.rank == 0 else 1
+    comm.all_reduce(own(50).array(x), codec="int8", async_op=True).synchronize()
+
+
+def check_unfit(world: Any) -> None:
+    """What comes of it is told by its work; on the same devices another communicator goes on."""
+    name, message, _ = world.run(in_a_group, unfit)[0]
+    assert name == "InvalidArgumentError" and "NaN" in message
+    assert all(done for *_, done in world.run(works)), "the parent has suffered"
+
+
 def check_fault(world: Any, fault: Any, kind: str, text: str) -> None:
     """What the parent asserts: every rank that calls at all is told so, soon, and goes on."""
     found = world.run(in_a_group, fault)

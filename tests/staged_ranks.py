@@ -130,11 +130,3 @@ def aborted(comm: Any) -> None:
         time.sleep(0.3)
         comm.abort()
     comm.all_reduce(own(50).array(np.ones(3)), timeout=20)
-
-
-def a_codec_that_refuses(comm: Any) -> None:
-    """An element that int8 cannot carry, on one rank's device; what comes of it is told by its work."""
-    x = np.ones(3000, np.float32)
-    x[7] = np.nan if comm.rank == 0 else 1
-    gpu = HostKit(0)
-    comm.all_reduce(gpu.array(x), codec="int8", async_op=True).synchronize()

@@ -152,6 +152,10 @@ def test_two_devices_are_refused(world, fault, text):
     ranks_do.check_fault(world, fault, "UnavailableError", text)
 
 
+def test_an_element_that_the_codec_cannot_carry_is_told_by_the_work(world):
+    ranks_do.check_unfit(world)
+
+
 def test_groups_that_end_leave_no_memory(world):
     for mapped, right in world.run(ranks_do.closings):
         assert all(right) and max(mapped[10:]) < 2 * max(mapped[:5]), mapped  # the last may linger

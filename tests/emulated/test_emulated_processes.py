@@ -3,6 +3,7 @@
 import pytest
 from on_emulated import process_environment
 from test_device_processes import (  # noqa: F401
+    test_an_element_that_the_codec_cannot_carry_is_told_by_the_work,
     test_blocks_of_sizes_that_only_two_ranks_know,
     test_every_algorithm,
     test_faults,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cuda/faults.h"
 #include "cuda/kernels.h"
 
 namespace gpucomm::cuda {
@@ -45,6 +46,7 @@ Found kernels_of(const Codec& codec, Launch CodecKernels::* which) {
 }
 
 Job filled(Job job, const CodedPiece& piece, const Found& found) {
+  if (piece.faults) job.status = static_cast<const CudaFaults*>(piece.faults)->device();
   job.dtype = piece.dtype, job.count = piece.count;
   job.coded_bytes = piece.codec->max_bytes(piece.count, piece.dtype);
   job.argument = found.argument();

@@ -12,7 +12,7 @@ namespace gpucomm::cuda {
 // Why there are no kernels for it; empty: there are.
 std::string refuses(const Codec& codec, Dtype dtype);
 
-// `status`: a word that the device reaches, 0 while nothing is wrong; see status.h.
+// `status`: where pieces tell what goes wrong that name nobody else; 0 while nothing is; see status.h.
 // Pieces of one codec and dtype. divisor > 1 divides the outcome, after it was rounded to the dtype: as
 // reduce() does on the host.
 void encode(const std::vector<Encoding>& all, unsigned long long* status, cudaStream_t stream);

@@ -10,14 +10,13 @@ CudaDevice::CudaDevice(int index) : index_(index), context_(index) {
   const Context::Scope scope(context_);
   const OutsideCapture outside;
   load_kernels();
-  status_.emplace();
+  faults_.emplace(context_);
   pulse_ = new_event();
   GPUCOMM_CUDA(cudaStreamCreateWithFlags(&pulse_stream_, cudaStreamNonBlocking));
 }
 
 CudaDevice::~CudaDevice() {
   quietly(context_, [&] {
-    status_.reset();
     cudaStreamDestroy(pulse_stream_), cudaEventDestroy(pulse_);
     if (probe_event_) cudaEventDestroy(probe_event_);
     return cudaFree(probe_);
@@ -146,8 +145,10 @@ uint64_t CudaDevice::capture_of(Stream stream) {
   return status == cudaStreamCaptureStatusNone ? 0 : id;
 }
 
+std::unique_ptr<CodingFaults> CudaDevice::make_faults() { return std::make_unique<CudaFaults>(context_); }
+
 std::string CudaDevice::failure() {
-  if (const unsigned long long status = status_->value()) return describe_status(status);
+  if (std::string text = faults_->text(); !text.empty()) return text;
   try {
     const Context::Scope scope(context_);
     const OutsideCapture outside;

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "cuda/coding.h"
 #include "cuda/context.h"
-#include "cuda/status_word.h"
+#include "cuda/faults.h"
 #include "devices/device.h"
 
 namespace gpucomm::cuda {
@@ -67,6 +67,7 @@ class CudaDevice final : public Device {
   Event make_shared_event() override;
   std::string export_event(Event event) override;
   Event open_event(const std::string& handle) override;
+  std::unique_ptr<CodingFaults> make_faults() override;
   std::string failure() override;
 
  private:
@@ -82,7 +83,7 @@ class CudaDevice final : public Device {
 
   int index_;
   Context context_;
-  std::optional<StatusWord> status_;
+  std::optional<CudaFaults> faults_;  // of coding that tells nobody else
   cudaEvent_t pulse_ = nullptr;
   cudaStream_t pulse_stream_ = nullptr;
   std::mutex probe_mutex_;  // guards all below

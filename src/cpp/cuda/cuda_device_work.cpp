@@ -41,22 +41,22 @@ std::string CudaDevice::refuses(const Codec& codec, Dtype dtype) const { return 
 
 void CudaDevice::encode_all(const std::vector<Encoding>& all, Stream stream) {
   const Context::Scope scope(context_);
-  cuda::encode(all, status_->device(), as_stream(stream));
+  cuda::encode(all, faults_->device(), as_stream(stream));
 }
 
 void CudaDevice::decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) {
   const Context::Scope scope(context_);
-  cuda::decode(all, adds, divisor, status_->device(), as_stream(stream));
+  cuda::decode(all, adds, divisor, faults_->device(), as_stream(stream));
 }
 
 void CudaDevice::recode_all(const std::vector<Recoding>& all, Stream stream) {
   const Context::Scope scope(context_);
-  cuda::recode(all, status_->device(), as_stream(stream));
+  cuda::recode(all, faults_->device(), as_stream(stream));
 }
 
 void CudaDevice::add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) {
   const Context::Scope scope(context_);
-  cuda::add_coded(piece, from, into, status_->device(), as_stream(stream));
+  cuda::add_coded(piece, from, into, faults_->device(), as_stream(stream));
 }
 
 }  // namespace gpucomm::cuda

@@ -33,12 +33,22 @@ struct Fold {
   size_t count = 0;
 };
 
+// What goes wrong in coding that has run: an element that a codec cannot carry, damaged bytes. The first
+// stays. Threads may share it.
+class CodingFaults {
+ public:
+  virtual ~CodingFaults() = default;
+  virtual std::string text() const = 0;  // empty: nothing
+};
+
 // A piece in dense and in coded form. A slot holds the coded bytes' number as a uint64, which the device
 // itself writes and reads, then the bytes, whose alignment is 8.
 struct CodedPiece {
   std::shared_ptr<const Codec> codec;
   Dtype dtype = Dtype::float32;
   size_t count = 0;  // elements
+  CodingFaults* faults =
+      nullptr;  // the device's, which stay as long as what is enqueued; null: its failure()
 };
 
 // What a device is given to do, by itself or beside others.
@@ -152,11 +162,14 @@ class Device {
   virtual std::string export_event(Event) { fail(ErrorKind::unavailable, shares()); }
   virtual Event open_event(const std::string&) { fail(ErrorKind::unavailable, shares()); }
 
+  // For this device and what it reaches.
+  virtual std::unique_ptr<CodingFaults> make_faults() = 0;
+
   // Calls what asks which device is current in this thread, as libraries do.
   virtual void with_current(const std::function<void()>& call) { call(); }
 
-  // What went wrong in work that has run: an element that a codec cannot carry, a fault of the device. Empty:
-  // nothing. It stays.
+  // What went wrong in work that has run: a fault of the device, and of coding where nobody else is told.
+  // Empty: nothing. It stays.
   virtual std::string failure() = 0;
 };
 

@@ -78,6 +78,7 @@ class HostDevice : public Device {
   std::string export_event(Event event) override;
   Event open_event(const std::string& handle) override;
 
+  std::unique_ptr<CodingFaults> make_faults() override;
   std::string failure() override;
 
   // From here on it throws whatever it is asked, as CUDA does after an illegal access.

@@ -1,6 +1,8 @@
 // What the streams of the host device do.
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 #include "base/copy.h"
@@ -25,7 +27,34 @@ void divide(const CodedPiece& piece, std::byte* dense, int divisor) {
   if (divisor > 1) reduce(piece.dtype, Op::sum, dense, sources, 1, piece.count, divisor);
 }
 
+class HostFaults : public CodingFaults {
+ public:
+  void set(const std::string& text) {
+    std::lock_guard lock(mutex_);
+    if (text_.empty()) text_ = text;
+  }
+  std::string text() const override {
+    std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards text_
+  std::string text_;
+};
+
+// What goes wrong with a piece is told where it says; else it is the job's error.
+template <class Call>
+void guarded(const CodedPiece& piece, const Call& call) try {
+  call(coding_of(piece));
+} catch (const Error& error) {
+  if (!piece.faults) throw;
+  static_cast<HostFaults*>(piece.faults)->set(error.what());
+}
+
 }  // namespace
+
+std::unique_ptr<CodingFaults> HostDevice::make_faults() { return std::make_unique<HostFaults>(); }
 
 template <class Job>
 void HostDevice::enqueue(const char* kind, Stream stream, Job job) {
@@ -73,29 +102,32 @@ void HostDevice::reduce_all(const std::vector<Fold>& all, Stream stream) {
 void HostDevice::encode_all(const std::vector<Encoding>& all, Stream stream) {
   check_apart(all);
   enqueue("encode", stream, [=] {
-    for (const auto& [piece, dense, slot] : all) coding_of(piece).encode(dense, slot);
+    for (const Encoding& one : all)
+      guarded(one.piece, [&](const PieceCoding& coding) { coding.encode(one.dense, one.slot); });
   });
 }
 
 void HostDevice::decode_all(const std::vector<Decoding>& all, bool adds, int divisor, Stream stream) {
   check_apart(all);
   enqueue("decode", stream, [=] {
-    for (const auto& [piece, slot, dense] : all) {
-      coding_of(piece).decode(slot, dense, adds);
-      divide(piece, dense, divisor);
-    }
+    for (const Decoding& one : all)
+      guarded(one.piece, [&](const PieceCoding& coding) {
+        coding.decode(one.slot, one.dense, adds);
+        divide(one.piece, one.dense, divisor);
+      });
   });
 }
 
 void HostDevice::recode_all(const std::vector<Recoding>& all, Stream stream) {
   check_apart(all);
   enqueue("recode", stream, [=] {
-    for (const auto& [piece, from, own, to] : all) {
-      if (coding_of(piece).recode(from, own, to)) continue;
-      std::vector<std::byte> sum(own, own + piece.count * size_of(piece.dtype));
-      coding_of(piece).decode(from, sum.data(), true);
-      coding_of(piece).encode(sum.data(), to);
-    }
+    for (const Recoding& one : all)
+      guarded(one.piece, [&](const PieceCoding& coding) {
+        if (coding.recode(one.from, one.own, one.to)) return;
+        std::vector<std::byte> sum(one.own, one.own + coding.count * size_of(coding.dtype));
+        coding.decode(one.from, sum.data(), true);
+        coding.encode(sum.data(), one.to);
+      });
   });
 }
 
@@ -119,7 +151,8 @@ void HostDevice::add_squares(const Squared& of, std::byte* parts, Stream stream)
 }
 
 void HostDevice::add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) {
-  enqueue("add_coded", stream, [=] { coding_of(piece).add(from, into); });
+  enqueue("add_coded", stream,
+          [=] { guarded(piece, [&](const PieceCoding& coding) { coding.add(from, into); }); });
 }
 
 }  // namespace gpucomm

@@ -104,6 +104,8 @@ class Communicator : public Drivable {
   }
   // Of a host that waits for enqueued work, as DeviceCalls::check; what it throws ends the communicator.
   void check_enqueued(bool done, std::optional<Seconds> expired);
+  // What went wrong in coding on devices that has run; empty: nothing.
+  std::string coding_fault();
 
   int rank() const { return rank_; }
   int world() const { return world_; }

@@ -26,6 +26,11 @@ void Communicator::check_calls(bool done, std::optional<Seconds> expired) {
   }
 }
 
+std::string Communicator::coding_fault() {
+  std::lock_guard lock(mutex_);
+  return on_device_ ? on_device_->coding_fault() : "";
+}
+
 void Communicator::begin_on_device(Work& work) {
   if (!on_device_) on_device_ = open_device_calls(way_.value(), transport_, nccl_, nodes_, rank_);
   on_device_->begin({work.program, work.arrays, tagged(*work.program, work.sequence)});

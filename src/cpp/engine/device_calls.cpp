@@ -30,6 +30,7 @@ class ThreadCalls : public DeviceCalls {
   bool advance() override { return done(); }
   bool done() const override { return group_->enqueued(sequence_); }
   std::shared_ptr<OwnEvent> finished() const override { return group_->finished(rank_); }
+  std::string coding_fault() const override { return group_->coding_fault(); }
   void leave() override { group_->leave(); }
 
  private:

@@ -49,6 +49,8 @@ class DeviceCalls {
   virtual bool silent() { return false; }
   // What enqueuing has taken this rank, where one of the threads does it for all.
   double enqueuing_s() const { return enqueuing_s_; }
+  // What went wrong in coding that has run; empty: nothing.
+  virtual std::string coding_fault() const { return ""; }
   // This rank ends its communicator: nothing more is enqueued. May wait for what is, but not for long.
   virtual void leave() = 0;
   // Waits, not for long, until no other rank reads what this one has sent: its process may end then.

@@ -169,8 +169,10 @@ void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
 // One attempt to enqueue the rest of a step; true: all of it is.
 bool DeviceExecution::run(int step, Lane& lane, Stream stream) {
   const Instruction& in = at(step);
-  const Lost lost = lost_of(program(), call_.arrays, share_->held.scratch.get());
-  const DeviceCall call{program(), spaces_, *share_->held.device, stream, call_.arrays.error, lost};
+  const Held& held = share_->held;
+  const Lost lost = lost_of(program(), call_.arrays, held.scratch.get());
+  const DeviceCall call{
+      program(), spaces_, *held.device, stream, call_.arrays.error, lost, held.faults_of(program())};
   if (in.kind == StepKind::send) return send(in, lane, call);
   if (receives(in.kind)) return receive(in, lane, call);
   run_local(step, call);

@@ -21,6 +21,7 @@ class DeviceExecution : public DeviceCalls {
   bool advance() override;
   bool done() const override { return phase_ == Phase::done; }
   std::shared_ptr<OwnEvent> finished() const override { return share_->finished; }
+  std::string coding_fault() const override { return share_ ? share_->held.fault() : ""; }
   void leave() override;
   void settle() override;
   bool watched() const override { return share_ && share_->arena && !settled_; }

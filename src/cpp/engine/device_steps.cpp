@@ -10,7 +10,7 @@ size_t count_of(const DeviceCall& call, const Instruction& in) {
 }
 
 CodedPiece piece_of(const DeviceCall& call, const Instruction& in) {
-  return {call.program.shape.codec, call.program.shape.dtype, count_of(call, in)};
+  return {call.program.shape.codec, call.program.shape.dtype, count_of(call, in), call.faults};
 }
 
 }  // namespace

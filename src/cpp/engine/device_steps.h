@@ -24,6 +24,7 @@ struct DeviceCall {
   Stream stream;
   std::byte* error = nullptr;  // as of Arrays
   Lost lost = {};
+  CodingFaults* faults = nullptr;  // as of CodedPiece
   // Where a coded piece lies that a step decodes, and where to put the one that it encodes, in place of their
   // slots of scratch.
   const std::byte* arrived = nullptr;

@@ -124,7 +124,9 @@ void NcclCalls::start_running() {
   const Spaces spaces = staged_spaces(program, arrays, scratch);
   if (!native()) {
     const Lost lost = lost_of(program, arrays, scratch);
-    running_.emplace(grouped(), DeviceCall{program, spaces, device, hub, arrays.error, lost}, scratch);
+    CodingFaults* const faults = share_->held.faults_of(program);
+    running_.emplace(grouped(), DeviceCall{program, spaces, device, hub, arrays.error, lost, faults},
+                     scratch);
   }
   device.record(share_->came.get(), arrays.stream);
   device.wait(hub, share_->came.get());

@@ -26,6 +26,7 @@ class NcclCalls : public DeviceCalls {
   std::shared_ptr<OwnEvent> finished() const override { return share_->finished; }
   bool silent() override { return phase_ == Phase::running; }
   // Ends a call that is under way; else settle() does it.
+  std::string coding_fault() const override { return share_ ? share_->held.fault() : ""; }
   void leave() override;
   void fault() override;
   void settle() override;

@@ -111,7 +111,16 @@ DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
   const Program& program = *parts_[rank]->program;
   const Arrays& arrays = parts_[rank]->arrays;
   const Lost lost = lost_of(program, arrays, ranks_[rank].scratch.get());
-  return {program, spaces_[rank], device(rank), stream, arrays.error, lost};
+  CodingFaults* const faults = ranks_[0].faults_of(program);  // the first in time, of all ranks
+  return {program, spaces_[rank], device(rank), stream, arrays.error, lost, faults};
+}
+
+std::string StreamGroup::coding_fault() const {
+  std::lock_guard lock(mutex_);
+  for (const auto* all : {&ranks_, &left_behind_})
+    for (const Held& held : *all)
+      if (const std::string fault = held.fault(); !fault.empty()) return fault;
+  return "";
 }
 
 Fold StreamGroup::fold_of(const Launch::Step& step, const DeviceCall& call) const {

@@ -27,6 +27,8 @@ class StreamGroup {
   // A rank ends its communicator: nothing is enqueued any more. Waits, not for long, until no stream of the
   // group uses an array: they may go then.
   void leave();
+  // Of all ranks: what comes of it reaches the others.
+  std::string coding_fault() const;
   // Recorded behind the last call that all have come to.
   const std::shared_ptr<OwnEvent>& finished(int rank) const { return finished_[rank]; }
   // Whether all have come to a call.

@@ -1,0 +1,47 @@
+// A word that kernels write and the host reads: in host memory, so that it can be read after the device is
+// lost.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+
+#include "cuda/check.h"
+#include "cuda/coding.h"
+#include "cuda/context.h"
+#include "cuda/status.h"
+#include "devices/device.h"
+
+namespace gpucomm::cuda {
+
+class CudaFaults final : public CodingFaults {
+ public:
+  // The context stays longer.
+  explicit CudaFaults(const Context& context) : context_(context) {
+    const Context::Scope scope(context);
+    const OutsideCapture outside;
+    void *memory = nullptr, *seen = nullptr;
+    GPUCOMM_CUDA(cudaHostAlloc(&memory, sizeof(Status), cudaHostAllocMapped | cudaHostAllocPortable));
+    host_ = static_cast<Status*>(memory);
+    *host_ = 0;
+    const cudaError_t error = cudaHostGetDevicePointer(&seen, memory, 0);
+    if (error != cudaSuccess) cudaFreeHost(memory);
+    check(error, "cudaHostGetDevicePointer");
+    device_ = static_cast<Status*>(seen);
+  }
+  ~CudaFaults() override {
+    quietly(context_, [&] { return cudaFreeHost(host_); });
+  }
+  CudaFaults(const CudaFaults&) = delete;
+  CudaFaults& operator=(const CudaFaults&) = delete;
+
+  Status* device() const { return device_; }
+  std::string text() const override {
+    return describe_status(std::atomic_ref(*host_).load(std::memory_order_acquire));
+  }
+
+ private:
+  const Context& context_;
+  Status *host_ = nullptr, *device_ = nullptr;
+};
+
+}  // namespace gpucomm::cuda
