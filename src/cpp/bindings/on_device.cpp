@@ -61,8 +61,7 @@ void poll(const OwnEvent& event, Communicator& communicator, Clock::time_point d
   communicator.check_enqueued(true, {});
   const std::string failure = event.device()->failure();
   if (!failure.empty()) fail(ErrorKind::unavailable, event.device()->name(), ": ", failure);
-  if (const std::string fault = communicator.coding_fault(); !fault.empty())
-    fail(ErrorKind::invalid_argument, event.device()->name(), ": ", fault);
+  communicator.check_coding();
 }
 
 void refuse_capture(uint64_t capture, const char* why) {
@@ -103,9 +102,7 @@ DeviceWay PyCommunicator::message_way() {
 void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
   if (!failed.empty()) fail(ErrorKind::unavailable, device.name(), " failed in earlier work: ", failed);
-  if (const std::string fault = core_->coding_fault(); !fault.empty())
-    fail(ErrorKind::unavailable, "an earlier call of this communicator went wrong on ", device.name(), ": ",
-         fault, "; close it and open another one (rank ", core_->rank(), " of ", core_->world(), ")");
+  core_->check_coding();
   if (!shape.codec) return;
   if (shape.codec->traits().needs_maximum) return;  // what is agreed on is asked for
   const std::string refusal = device.refuses(*shape.codec, shape.dtype);

@@ -104,8 +104,8 @@ class Communicator : public Drivable {
   }
   // Of a host that waits for enqueued work, as DeviceCalls::check; what it throws ends the communicator.
   void check_enqueued(bool done, std::optional<Seconds> expired);
-  // What went wrong in coding on devices that has run; empty: nothing.
-  std::string coding_fault();
+  // Throws what went wrong in coding on devices that has run: it ends the communicator, on all ranks.
+  void check_coding();
 
   int rank() const { return rank_; }
   int world() const { return world_; }
@@ -194,7 +194,8 @@ class Communicator : public Drivable {
   uint64_t sent_in(const Work& work) const;
   bool advance_front();
   void finish_front(const std::optional<Error>& error);
-  void fault(const Error& error);
+  Error fault(const Error& error);
+  std::optional<Error> coding_error() const;
   void end(const Error& error);
   void interrupt() override;
   CallRecord record_of(const Work& work) const;

@@ -21,14 +21,22 @@ void Communicator::check_calls(bool done, std::optional<Seconds> expired) {
     if (!done) fate_.check_poison();
     on_device_->check(done, expired ? std::optional(expired->count()) : std::nullopt);
   } catch (const Error& error) {
-    fault(error);
-    throw;
+    throw fault(error);
   }
 }
 
-std::string Communicator::coding_fault() {
+void Communicator::check_coding() {
   std::lock_guard lock(mutex_);
-  return on_device_ ? on_device_->coding_fault() : "";
+  const std::optional<Error> error = coding_error();
+  if (!error) return;
+  if (fate_.failed()) throw fate_.closed_error();
+  throw fault(*error);
+}
+
+std::optional<Error> Communicator::coding_error() const {
+  const std::string what = on_device_ ? on_device_->coding_fault() : "";
+  if (what.empty()) return {};
+  return Error(ErrorKind::invalid_argument, concat(what, fate_.where()));
 }
 
 void Communicator::begin_on_device(Work& work) {

@@ -16,11 +16,13 @@ std::string list(const std::vector<std::string>& parts) {
 }  // namespace
 
 // With the lock held.
-void Communicator::fault(const Error& error) {
-  fate_.fail(error);
+Error Communicator::fault(const Error& error) {
+  const Error told = coding_error().value_or(error);  // what others report comes of it
+  fate_.fail(told);
   if (on_device_) on_device_->fault();
   transport_->withdraw();
-  while (!queue_.empty()) finish_front(error);
+  while (!queue_.empty()) finish_front(told);
+  return told;
 }
 
 void Communicator::interrupt() {

@@ -24,7 +24,10 @@ struct Held {
     if (program.shape.codec && !faults) faults = device->make_faults();
     return faults.get();
   }
-  std::string fault() const { return faults ? faults->text() : ""; }
+  std::string fault() const {
+    const std::string text = faults ? faults->text() : "";
+    return text.empty() ? "" : concat(device->name(), ": ", text);
+  }
   // Has that many streams at least.
   void grow_streams(size_t count) {
     while (streams.size() < count) {
