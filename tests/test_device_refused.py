@@ -52,7 +52,7 @@ def test_an_element_that_a_codec_cannot_carry_ends_its_communicator_alone(make_k
             return bool(abs(kit.host(work.synchronize()) - 2).max() < 0.02)
         with pytest.raises(InvalidArgumentError, match=r"cannot carry element \d+.*inf"):
             work.synchronize()
-        with pytest.raises(ClosedError, match="after a fault: .*cannot carry"):
+        with pytest.raises(ClosedError, match=r"after a fault: .*cannot carry"):
             comm.all_reduce(kit.array(x))
         return kit.device.failure()
 
