@@ -102,11 +102,11 @@ def slow_stream(comm: Any) -> tuple[bool, bool]:
         x = slow.array(np.ones(5))
         for _ in range(6):  # not all pauses are short
             slow.device.copy(slow.address(x), slow.address(x), 8, stream)
+        event = slow.device.make_event()
+        slow.device.record(event, stream)
         begin = time.monotonic()
         work = group.all_reduce(x, stream=stream, async_op=True)
         went_on = time.monotonic() - begin < 0.2
-        event = slow.device.make_event()
-        slow.device.record(event, stream)
         work.wait()
         waited = slow.device.done(event)
         work.synchronize()

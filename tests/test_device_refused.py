@@ -60,6 +60,19 @@ def test_an_element_that_a_codec_cannot_carry_ends_its_communicator_alone(make_k
     assert run_ranks(2, lambda comm: body(comm, 1)) == [True] * 2
 
 
+def test_an_element_that_a_codec_cannot_carry_is_told_by_close_at_the_latest(make_kit):
+    kit = make_kit()
+
+    def body(comm):
+        group = comm.subset(range(comm.world))
+        group.all_reduce(kit.array(np.full(3000, np.inf, np.float32)), codec="int8")
+        with pytest.raises(InvalidArgumentError, match="cannot carry"):
+            group.close()
+        group.close()
+
+    run_ranks(2, body)
+
+
 def to_next(comm, x):
     return comm.recv(x, 0) if comm.rank else comm.send(x, 1)
 

@@ -1186,6 +1186,8 @@ class Communicator:
         Raises:
             MismatchError: the ranks have not made the same calls, and none was left that would have shown it: two
                 roots of a short broadcast, say. It is closed all the same.
+            InvalidArgumentError: a codec could not carry an element of a device's array, and no call was left that
+                would have told it. The same.
         """
     def flight_log(self) -> list:
         """

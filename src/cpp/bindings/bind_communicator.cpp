@@ -237,7 +237,9 @@ void bind_communicator(py::module_& m) {
 
 Raises:
     MismatchError: the ranks have not made the same calls, and none was left that would have shown it: two
-        roots of a short broadcast, say. It is closed all the same.)")
+        roots of a short broadcast, say. It is closed all the same.
+    InvalidArgumentError: a codec could not carry an element of a device's array, and no call was left that
+        would have told it. The same.)")
       .def("stats", &PyCommunicator::stats,
            "Since the start: bytes_sent, bytes_received (payload), messages_sent, calls and, of these, "
            "device_calls, "

@@ -260,17 +260,18 @@ void PyCommunicator::close() {
 }
 
 void PyCommunicator::end() {
-  std::optional<Error> unlike;
+  std::optional<Error> wrong;
   if (!forked()) {
     py::gil_scoped_release released;
     try {
       core_->check_ended_calls();
     } catch (const Error& error) {
-      unlike = error;
+      wrong = error;
     }
   }
   close();
-  if (unlike) throw *unlike;
+  if (!wrong) wrong = core_->untold();
+  if (wrong) throw *wrong;
 }
 
 py::dict PyCommunicator::stats() const {

@@ -106,6 +106,11 @@ class Communicator : public Drivable {
   void check_enqueued(bool done, std::optional<Seconds> expired);
   // Throws what went wrong in coding on devices that has run: it ends the communicator, on all ranks.
   void check_coding();
+  // Such a thing, once it is closed, that no call has told; once.
+  std::optional<Error> untold() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(untold_, {});
+  }
 
   int rank() const { return rank_; }
   int world() const { return world_; }
@@ -230,6 +235,7 @@ class Communicator : public Drivable {
   uint64_t shown_ = 0;      // which it was; 0: none
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0, device_calls_ = 0;
   Transport::Counters device_traffic_;
+  std::optional<Error> untold_;
   std::atomic<bool> links_known_{false}, left_{false};
 };
 

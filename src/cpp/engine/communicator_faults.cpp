@@ -160,7 +160,11 @@ void Communicator::close() {
   const Error error(ErrorKind::closed,
                     "the communicator was closed before this call had finished" + fate_.where());
   end(error), messages_.end(error);
-  if (on_device_ && !fate_.failed()) on_device_->settle();
+  if (on_device_ && !fate_.failed()) {
+    on_device_->settle();
+    const std::lock_guard lock(mutex_);
+    untold_ = coding_error();
+  }
   messages_.leave();
   transport_->leave();
 }
