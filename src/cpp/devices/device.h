@@ -47,8 +47,8 @@ struct CodedPiece {
   std::shared_ptr<const Codec> codec;
   Dtype dtype = Dtype::float32;
   size_t count = 0;  // elements
-  CodingFaults* faults =
-      nullptr;  // the device's, which stay as long as what is enqueued; null: its failure()
+  // The device's, which stay as long as what is enqueued; null: what goes wrong is its failure().
+  CodingFaults* faults = nullptr;
 };
 
 // What a device is given to do, by itself or beside others.
