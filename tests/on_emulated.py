@@ -1,7 +1,8 @@
 """The device of the tests in tests/emulated: a GPU that the CUDA extension finds in an emulated CUDA.
 
 Its sources are compiled by the host's compiler, with their launches rewritten to calls of emulation.h.
-Kernels run thread block by thread block, on streams that are those of the host device.
+Kernels run on streams that are those of the host device, thread block by thread block; under the thread
+sanitizer four at a time.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def cuda_headers() -> Path:
     return Path(found[1])
 
 
-def _flags(headers: Path, folder: Path) -> list[str]:
+def flags_of(headers: Path, folder: Path) -> list[str]:
     import pybind11  # which ranks of other interpreters may not have
 
     includes = [folder, EMULATION, CPP, headers, pybind11.get_include(), sysconfig.get_paths()["include"]]
@@ -83,7 +84,7 @@ def build(folder: Path, headers: Path) -> Path:
         (folder / "cuda" / source.name).write_text(text)
     sources = [*folder.glob("cuda/*.cu"), *folder.glob("cuda/*.cpp"), *EMULATION.glob("*.cpp")]
     sources += [CPP / name for name in SHARED]
-    flags = _flags(headers, folder)
+    flags = flags_of(headers, folder)
     # vptr wants the core's type information
     watched = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr", "-fno-sanitize-recover"] if SANITIZER else []
 

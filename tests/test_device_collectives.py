@@ -85,6 +85,27 @@ def test_the_same_bits_as_in_host_memory(collective, algorithm, codec, segments,
     assert run_ranks(world, body) == [True] * world
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_pieces_of_many_rounds_of_mpc_and_of_none(collective, dtype, make_kit):
+    """In the same kernels, whose rows of thread blocks are as long as the longest."""
+    counts, kit = [40_000, 9_000, 100, 0], make_kit(50)
+    options = {"counts": counts, "algorithm": "coded_ring", "codec": "mpc"}
+
+    def body(comm):
+        rng, count = np.random.default_rng(comm.rank), sum(counts)
+        steps = rng.integers(-3, 4, counts[comm.rank] if collective == "all_gather" else count)
+        x = steps.cumsum().astype(dtype)
+        host = getattr(comm, collective)(x.copy(), **options)
+        with stream_of(kit) as stream:
+            racing = Racing(kit, stream)
+            out = racing.empty(host.size, x.dtype)
+            result = getattr(comm, collective)(racing.array(x), out=out, stream=stream, **options)
+            return np.array_equal(racing.found(racing.read(result)), host)
+
+    assert run_ranks(len(counts), body) == [True] * len(counts)
+
+
 TELLS = [
     (collective, algorithm)
     for collective, algorithm in pairs("all_reduce", "reduce_scatter", coded=True)

@@ -64,11 +64,15 @@ def test_an_element_that_a_codec_cannot_carry_is_told_by_close_at_the_latest(mak
     kit = make_kit()
 
     def body(comm):
-        group = comm.subset(range(comm.world))
-        group.all_reduce(kit.array(np.full(3000, np.inf, np.float32)), codec="int8")
+        group, x = comm.subset(range(comm.world)), kit.array(np.full(3000, np.inf, np.float32))
+        work = group.all_reduce(x, codec="int8", async_op=True)
+        work.wait()  # until both have come
         with pytest.raises(InvalidArgumentError, match="cannot carry"):
             group.close()
         group.close()
+        for late in (work.synchronize, lambda: group.all_reduce(x)):
+            with pytest.raises(ClosedError):
+                late()
 
     run_ranks(2, body)
 

@@ -79,6 +79,8 @@ class Communicator(_core.Communicator):
         Raises:
             MismatchError: the ranks have not made the same calls, and none was left that would have shown it:
                 two roots of a short broadcast, say. It is closed all the same.
+            InvalidArgumentError: a codec could not carry an element of a device's array, and no call was left
+                that would have told it. The same.
         """
         try:
             if self._side:

@@ -161,10 +161,10 @@ void run_blocks(dim3 grid, unsigned threads, const std::function<void()>& kernel
   static thread_local unsigned turn = 0;
   const unsigned all = grid.x * grid.y;
   const bool backwards = ++turn % 2;
-  at_once([&](unsigned first, unsigned step) {
-    for (unsigned i = first; i < all; i += step) {
-      const unsigned at = backwards ? all - 1 - i : i;
-      block().run(threads, {{}, {at % grid.x, at / grid.x, 0}, grid}, kernel);
+  at_once([&](unsigned own, unsigned runners) {
+    for (unsigned i = 0; i < all; ++i) {
+      const unsigned at = backwards ? all - 1 - i : i, x = at % grid.x, y = at / grid.x;
+      if ((x + y) % runners == own) block().run(threads, {{}, {x, y, 0}, grid}, kernel);  // neighbours apart
     }
   });
 }

@@ -60,7 +60,7 @@ inline bool __any_sync(unsigned, bool value) {
   return value;
 }
 template <class T>
-void atomicMax(T* at, T value) {
+void atomicMax_system(T* at, T value) {
   T seen = __atomic_load_n(at, __ATOMIC_RELAXED);
   while (seen < value &&
          !__atomic_compare_exchange_n(at, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {

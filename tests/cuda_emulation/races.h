@@ -39,7 +39,7 @@ struct Order {
 // what gives and takes is ordered by them, and one kernel behind another.
 class Runners {
  public:
-  using Call = std::function<void(unsigned first, unsigned step)>;
+  using Call = std::function<void(unsigned own, unsigned runners)>;
   static constexpr unsigned kThreads = 4;
 
   void run(const Call& call) {
@@ -68,7 +68,7 @@ class Runners {
       std::thread(&Runners::serve, this, 2), std::thread(&Runners::serve, this, 3)};
 };
 
-// call(first, step) for every first below step.
+// call(own, runners) for every own below runners.
 template <class Call>
 void at_once(const Call& call) {
   static auto* const runners = new Runners;  // they end with the process

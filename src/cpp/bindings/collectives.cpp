@@ -260,8 +260,9 @@ void PyCommunicator::close() {
 }
 
 void PyCommunicator::end() {
+  if (forked()) return;
   std::optional<Error> wrong;
-  if (!forked()) {
+  {
     py::gil_scoped_release released;
     try {
       core_->check_ended_calls();

@@ -102,7 +102,10 @@ DeviceWay PyCommunicator::message_way() {
 void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
   if (!failed.empty()) fail(ErrorKind::unavailable, device.name(), " failed in earlier work: ", failed);
-  core_->check_coding();
+  {
+    const py::gil_scoped_release released;  // another rank may be enqueuing
+    core_->check_coding();
+  }
   if (!shape.codec) return;
   if (shape.codec->traits().needs_maximum) return;  // what is agreed on is asked for
   const std::string refusal = device.refuses(*shape.codec, shape.dtype);

@@ -19,7 +19,9 @@ class BlockExec {
     __syncthreads();
   }
 
-  __device__ void report(Status* status, Status fault) const { atomicMax(status, fault); }
+  __device__ void report(Status* status, Status fault) const {
+    atomicMax_system(status, fault);  // other GPUs may have the word too
+  }
 };
 
 }  // namespace gpucomm::cuda

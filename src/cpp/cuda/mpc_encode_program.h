@@ -55,7 +55,7 @@ struct EncodeMpc {
     });
   }
 
-  // Once these are summed up. One round needs no table, and was not measured.
+  // Once these are summed up. One round needs no table, and may not have been measured.
   GPUCOMM_PROGRAM void write(size_t i) const {
     const size_t plain = piece.count * sizeof(Word);
     const bool one = rounds_of<Word>(piece) == 1;

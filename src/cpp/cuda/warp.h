@@ -55,7 +55,9 @@ class WarpExec {
   }
 
   __device__ void or_into(uint32_t& word, uint32_t bits) const { atomicOr(&word, bits); }
-  __device__ void report(Status* status, Status fault) const { atomicMax(status, fault); }
+  __device__ void report(Status* status, Status fault) const {
+    atomicMax_system(status, fault);  // other GPUs may have the word too
+  }
 };
 
 }  // namespace gpucomm::cuda

@@ -33,8 +33,8 @@ struct Fold {
   size_t count = 0;
 };
 
-// What goes wrong in coding that has run: an element that a codec cannot carry, damaged bytes. The first
-// stays. Threads may share it.
+// What goes wrong in coding that has run: an element that a codec cannot carry, damaged bytes. It
+// stays, but what is worse takes its place. Threads may share it.
 class CodingFaults {
  public:
   virtual ~CodingFaults() = default;

@@ -29,7 +29,7 @@ void Communicator::check_coding() {
   std::lock_guard lock(mutex_);
   const std::optional<Error> error = coding_error();
   if (!error) return;
-  if (fate_.failed()) throw fate_.closed_error();
+  if (fate_.closed()) throw fate_.closed_error();
   throw fault(*error);
 }
 

@@ -149,8 +149,7 @@ void Communicator::check_ended_calls() {
     for (uint64_t sequence = first + 1; queue_.empty() && sequence <= sequence_; ++sequence)
       check_all_alike(transport_->call(rank_, sequence));
   } catch (const Error& error) {
-    fault(error);
-    throw;
+    throw fault(error);
   }
 }
 

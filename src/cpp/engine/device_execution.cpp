@@ -80,6 +80,7 @@ void DeviceExecution::prepare() {
          device->name(), ", its earlier calls were on ", share_->held.device->name(),
          ": between processes all calls of a communicator are on one device");
   share_->held.grow_streams(program().lanes);
+  if (program().shape.codec) share_->held.expect_faults();
   std::byte* const scratch = share_->held.grow_scratch(scratch_of(program(), call_.arrays));
   spaces_ = staged_spaces(program(), call_.arrays, scratch);
 }
@@ -171,8 +172,8 @@ bool DeviceExecution::run(int step, Lane& lane, Stream stream) {
   const Instruction& in = at(step);
   const Held& held = share_->held;
   const Lost lost = lost_of(program(), call_.arrays, held.scratch.get());
-  const DeviceCall call{
-      program(), spaces_, *held.device, stream, call_.arrays.error, lost, held.faults_of(program())};
+  const DeviceCall call{program(),          spaces_, *held.device,     stream,
+                        call_.arrays.error, lost,    held.faults.get()};
   if (in.kind == StepKind::send) return send(in, lane, call);
   if (receives(in.kind)) return receive(in, lane, call);
   run_local(step, call);

@@ -7,27 +7,25 @@
 #include <vector>
 
 #include "devices/handles.h"
-#include "engine/program.h"
 
 namespace gpucomm {
 
 struct Held {
   std::shared_ptr<Device> device;
-  mutable std::unique_ptr<CodingFaults> faults;  // of what is enqueued; null: nothing was coded
+  std::unique_ptr<CodingFaults> faults;  // of what is enqueued; null: nothing was coded
   std::vector<OwnStream> streams;
   std::vector<OwnEvent> events;  // one for each stream
   OwnMemory scratch;
   std::vector<OwnMemory> outgrown;  // what is under way may still use it
 
-  // Null where nothing is coded.
-  CodingFaults* faults_of(const Program& program) const {
-    if (program.shape.codec && !faults) faults = device->make_faults();
-    return faults.get();
+  void expect_faults() {
+    if (!faults) faults = device->make_faults();
   }
-  std::string fault() const {
+  std::string fault(const std::string& where) const {
     const std::string text = faults ? faults->text() : "";
-    return text.empty() ? "" : concat(device->name(), ": ", text);
+    return text.empty() ? "" : concat(where, ": ", text);
   }
+  std::string fault() const { return fault(device ? device->name() : ""); }
   // Has that many streams at least.
   void grow_streams(size_t count) {
     while (streams.size() < count) {

@@ -104,6 +104,7 @@ void NcclCalls::prepare() {
     fail(ErrorKind::unavailable, "rank ", rank_, " of ", nodes_.size(), " calls ", describe(call_.record),
          " on ", device->name(), ", its earlier calls were on ", share_->held.device->name(),
          ": over NCCL all calls of a communicator are on one device");
+  if (program().shape.codec) share_->held.expect_faults();
 }
 
 const Grouped& NcclCalls::grouped() {
@@ -124,7 +125,7 @@ void NcclCalls::start_running() {
   const Spaces spaces = staged_spaces(program, arrays, scratch);
   if (!native()) {
     const Lost lost = lost_of(program, arrays, scratch);
-    CodingFaults* const faults = share_->held.faults_of(program);
+    CodingFaults* const faults = share_->held.faults.get();
     running_.emplace(grouped(), DeviceCall{program, spaces, device, hub, arrays.error, lost, faults},
                      scratch);
   }

@@ -25,8 +25,8 @@ class NcclCalls : public DeviceCalls {
   bool done() const override { return phase_ == Phase::done; }
   std::shared_ptr<OwnEvent> finished() const override { return share_->finished; }
   bool silent() override { return phase_ == Phase::running; }
-  // Ends a call that is under way; else settle() does it.
   std::string coding_fault() const override { return share_ ? share_->held.fault() : ""; }
+  // Ends a call that is under way; else settle() does it.
   void leave() override;
   void fault() override;
   void settle() override;

@@ -21,6 +21,8 @@ class Pairing {
 
  private:
   bool recodes(int fold, int encode) const {
+    // What varies in size no host codes in one pass.
+    if (!program_.shape.codec->traits().fixed_size && !program_.shape.on_device) return false;
     const Instruction &a = steps_[fold], &b = steps_[encode];
     return a.kind == StepKind::decode_reduce && b.kind == StepKind::encode && !a.final && a.bytes &&
            a.row == InRow::no && encode == fold + 1 && same(a.target, b.source) &&

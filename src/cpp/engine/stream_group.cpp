@@ -111,16 +111,16 @@ DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
   const Program& program = *parts_[rank]->program;
   const Arrays& arrays = parts_[rank]->arrays;
   const Lost lost = lost_of(program, arrays, ranks_[rank].scratch.get());
-  CodingFaults* const faults = ranks_[0].faults_of(program);  // the first in time, of all ranks
+  CodingFaults* const faults = ranks_[0].faults.get();  // of all ranks, so that the cause is told
   return {program, spaces_[rank], device(rank), stream, arrays.error, lost, faults};
 }
 
 std::string StreamGroup::coding_fault() const {
   std::lock_guard lock(mutex_);
-  for (const auto* all : {&ranks_, &left_behind_})
-    for (const Held& held : *all)
-      if (const std::string fault = held.fault(); !fault.empty()) return fault;
-  return "";
+  for (const Held& held : left_behind_)
+    if (const std::string fault = held.fault(); !fault.empty()) return fault;
+  if (!ranks_[0].faults) return "";
+  return ranks_[0].fault(on_one_device() ? ranks_[0].device->name() : "a device of its ranks");
 }
 
 Fold StreamGroup::fold_of(const Launch::Step& step, const DeviceCall& call) const {

@@ -25,6 +25,7 @@ void StreamGroup::prepare() {
     spaces_[rank] = staged_spaces(*part.program, part.arrays, scratch);
   }
   for (size_t rank = 0; rank < parts_.size(); ++rank) lend(rank, moved);
+  if (parts_[0]->program->shape.codec) ranks_[0].expect_faults();
 }
 
 // What comes on the new one comes after all that the former one held.

@@ -1,0 +1,50 @@
+"""Built with the thread sanitizer the emulation finds races, and none where there is none."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from compiled import compiler
+from on_emulated import EMULATION, PLAIN, cuda_headers, flags_of
+
+KERNELS = Path(__file__).parents[1] / "racing_kernels.cpp"
+RACE = 66  # how the sanitizer ends a process
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("races")
+    flags = [*flags_of(cuda_headers(), folder), "-DEMULATED_RACES"]
+    subprocess.run(
+        [compiler(), *flags, "-c", EMULATION / "blocks.cpp", "-o", folder / "blocks.o"], check=True, env=PLAIN
+    )
+    command = [
+        compiler(),
+        *flags,
+        "-fsanitize=thread",
+        KERNELS,
+        folder / "blocks.o",
+        "-o",
+        folder / "kernels",
+    ]
+    if subprocess.run(command, env=PLAIN).returncode:
+        pytest.skip("no thread sanitizer here")
+    return folder / "kernels"
+
+
+@pytest.mark.parametrize(
+    ("name", "races"),
+    [
+        ("a barrier", False),
+        ("a barrier of the warp", False),
+        ("a shuffle", True),
+        ("nothing", True),
+        ("rows apart", False),
+        ("rows that meet", True),
+        ("atomic", False),
+    ],
+)
+def test_races_are_found(kernels, name, races):
+    done = subprocess.run([kernels, name], capture_output=True, text=True, env=PLAIN)
+    assert done.returncode == (RACE if races else 0), done.stderr
+    assert ("data race" in done.stderr) == races
