@@ -4,7 +4,7 @@
 # for races of their threads too, within a thread block and between two.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tests=(tests/test_{arguments,coalesce,collectives,device_any_call,device_bounded,device_graphs,device_order,device_refused,devices,heap,links,mixed_calls,point_to_point,shrink,uneven}.py)
+tests=(tests/test_{arguments,coalesce,device_any_call,device_bounded,device_graphs,device_order,device_refused,devices,heap,links,mixed_calls,point_to_point,shrink,uneven}.py)
 # Of the coded calls what differs by threads: in full they take minutes.
 tests+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})
 # Of the calls in worlds of every size, those of up to four ranks: more are slow and tell no more of threads.
@@ -35,7 +35,7 @@ for kind in "$@"; do
       TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
       timeout 900 "$python" -m pytest -p no:faulthandler -s -x -k "$selected" -m "not processes and not timing" -W ignore "$@"
   }
-  run "${emulated[@]}" &
+  (run "${emulated[@]}" && run tests/test_collectives.py) &
   other=$! failed=0
   run "${tests[@]}" "${more[@]}" || failed=1
   wait $other || failed=1
