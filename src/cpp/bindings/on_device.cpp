@@ -102,7 +102,7 @@ DeviceWay PyCommunicator::message_way() {
 void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
   if (!failed.empty()) fail(ErrorKind::unavailable, device.name(), " failed in earlier work: ", failed);
-  {
+  if (core_->coded_on_device()) {
     const py::gil_scoped_release released;  // another rank may be enqueuing
     core_->check_coding();
   }

@@ -18,14 +18,7 @@ struct PackMpc {
   Round& round;
   const MpcPiece& piece;
 
-  GPUCOMM_PROGRAM void fetch(size_t i) const {
-    const unsigned some = elements_of<Word>(piece, i);
-    const std::byte* const from = piece.dense + i * Round::kElements * sizeof(Word);
-    ex.each([&](unsigned lane) {
-      for (unsigned k = lane; k < some; k += kThreads)
-        round.words[Round::at(k)] = load<Word>(from + k * sizeof(Word));
-    });
-  }
+  GPUCOMM_PROGRAM void fetch(size_t i) const { load_round<Word>(ex, round, piece, piece.dense, i); }
 };
 
 // Source: what puts the elements of a round into round.words, a PackMpc or an AddMpc.

@@ -51,6 +51,18 @@ GPUCOMM_PROGRAM unsigned elements_of(const MpcPiece& piece, size_t round) {
   return left < kElements ? static_cast<unsigned>(left) : kElements;
 }
 
+// Puts elements as they are into round.words: those of a round of `from`.
+template <class Word, class Exec>
+GPUCOMM_PROGRAM void load_round(const Exec& ex, MpcRound<Word>& round, const MpcPiece& piece,
+                                const std::byte* from, size_t i) {
+  const unsigned some = elements_of<Word>(piece, i);
+  from += i * MpcRound<Word>::kElements * sizeof(Word);
+  ex.each([&](unsigned lane) {
+    for (unsigned k = lane; k < some; k += kThreads)
+      round.words[MpcRound<Word>::at(k)] = load<Word>(from + k * sizeof(Word));
+  });
+}
+
 // Where the parts of a message lie in its slot. Byte: std::byte, const where it is only read.
 template <class Word, class Byte>
 struct MpcSlot {

@@ -26,7 +26,7 @@ struct UnpackMpc {
     const auto bytes = load<uint64_t>(piece.from);
     const size_t plain = piece.count * sizeof(Word), table = MpcLayout<Word>::table(piece.count);
     if (bytes > plain) return damaged(size_fault(bytes));
-    if (bytes == plain) return copy(i);
+    if (bytes == plain) return load_round<Word>(ex, round, piece, piece.from + kHeader, i), true;
     if (bytes < table || (bytes - table) % sizeof(Word)) return damaged(place_fault(0));
     const MpcSlot<Word, const std::byte> in{piece.from, piece.count};
     const size_t words = (bytes - table) / sizeof(Word);
@@ -39,17 +39,6 @@ struct UnpackMpc {
       if (lane == 0) ex.report(piece.status, fault);
     });
     return false;
-  }
-
-  // Elements as they are.
-  GPUCOMM_PROGRAM bool copy(size_t i) const {
-    const unsigned some = elements_of<Word>(piece, i);
-    const std::byte* const from = piece.from + kHeader + i * Round::kElements * sizeof(Word);
-    ex.each([&](unsigned lane) {
-      for (unsigned k = lane; k < some; k += kThreads)
-        round.words[Round::at(k)] = load<Word>(from + k * sizeof(Word));
-    });
-    return true;
   }
 
   // Coded words, which are those from `first` to `end` of `all`.

@@ -45,7 +45,7 @@ class HostFaults : public CodingFaults {
 
 // What goes wrong with a piece is told where it says; else it is the job's error.
 template <class Call>
-void guarded(const CodedPiece& piece, const Call& call) try {
+void tell_faults(const CodedPiece& piece, const Call& call) try {
   call(coding_of(piece));
 } catch (const Error& error) {
   if (!piece.faults) throw;
@@ -103,7 +103,7 @@ void HostDevice::encode_all(const std::vector<Encoding>& all, Stream stream) {
   check_apart(all);
   enqueue("encode", stream, [=] {
     for (const Encoding& one : all)
-      guarded(one.piece, [&](const PieceCoding& coding) { coding.encode(one.dense, one.slot); });
+      tell_faults(one.piece, [&](const PieceCoding& coding) { coding.encode(one.dense, one.slot); });
   });
 }
 
@@ -111,7 +111,7 @@ void HostDevice::decode_all(const std::vector<Decoding>& all, bool adds, int div
   check_apart(all);
   enqueue("decode", stream, [=] {
     for (const Decoding& one : all)
-      guarded(one.piece, [&](const PieceCoding& coding) {
+      tell_faults(one.piece, [&](const PieceCoding& coding) {
         coding.decode(one.slot, one.dense, adds);
         divide(one.piece, one.dense, divisor);
       });
@@ -122,7 +122,7 @@ void HostDevice::recode_all(const std::vector<Recoding>& all, Stream stream) {
   check_apart(all);
   enqueue("recode", stream, [=] {
     for (const Recoding& one : all)
-      guarded(one.piece, [&](const PieceCoding& coding) {
+      tell_faults(one.piece, [&](const PieceCoding& coding) {
         if (coding.recode(one.from, one.own, one.to)) return;
         std::vector<std::byte> sum(one.own, one.own + coding.count * size_of(coding.dtype));
         coding.decode(one.from, sum.data(), true);
@@ -152,7 +152,7 @@ void HostDevice::add_squares(const Squared& of, std::byte* parts, Stream stream)
 
 void HostDevice::add_coded(const CodedPiece& piece, const std::byte* from, std::byte* into, Stream stream) {
   enqueue("add_coded", stream,
-          [=] { guarded(piece, [&](const PieceCoding& coding) { coding.add(from, into); }); });
+          [=] { tell_faults(piece, [&](const PieceCoding& coding) { coding.add(from, into); }); });
 }
 
 }  // namespace gpucomm

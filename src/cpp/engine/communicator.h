@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/aligned.h"
 #include "engine/device_calls.h"
@@ -106,6 +107,7 @@ class Communicator : public Drivable {
   void check_enqueued(bool done, std::optional<Seconds> expired);
   // Throws what went wrong in coding on devices that has run: it ends the communicator, on all ranks.
   void check_coding();
+  bool coded_on_device() const { return coded_on_device_.load(std::memory_order_relaxed); }
   // Such a thing, once it is closed, that no call has told; once.
   std::optional<Error> untold() {
     const std::lock_guard lock(mutex_);
@@ -236,7 +238,7 @@ class Communicator : public Drivable {
   uint64_t sequence_ = 0, encodes_ = 0, decodes_ = 0, device_calls_ = 0;
   Transport::Counters device_traffic_;
   std::optional<Error> untold_;
-  std::atomic<bool> links_known_{false}, left_{false};
+  std::atomic<bool> links_known_{false}, left_{false}, coded_on_device_{false};
 };
 
 }  // namespace gpucomm
