@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from device_goals import reached
 from device_kernels import kernels
 from device_places import Cuda, Host
 from device_processes import processes
@@ -103,6 +104,13 @@ def measure_processes(results: Results, place: Any, kind: str, repeats: int) -> 
         add_sections(results, size, processes(kind, size["mib"] << 18, repeats, ceiling))
 
 
+def print_goals(results: Results) -> None:
+    """Prints how near each goal came, by the row that is furthest from it."""
+    for one in reached(results.told):
+        asked = f"{one.goal.relation} {one.goal.goal:.2f}"
+        print(f"{one.goal.what:<52} {asked:>8} {one.ours:8.2f} {'yes' if one.holds else 'NO':<4} {one.row}")
+
+
 def file_of(path: Path | None, gpu: str) -> Path | None:
     """In a folder h200.json for an NVIDIA H200."""
     if not path or not path.is_dir():
@@ -136,6 +144,7 @@ def main() -> None:
     with results.section("processes"):
         measure_processes(results, place, args.device, args.repeats)
     results.write()
+    print_goals(results)
     if failed := [error["section"] for error in results.told["errors"]]:
         raise SystemExit("failed: " + "; ".join(failed))
 

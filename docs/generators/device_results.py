@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from device_goals import reached
+
 from generators.markdown import table
 from generators.results import RESULTS
 
@@ -16,9 +18,11 @@ def device_results(name: str) -> str:
     """Returns a table.
 
     Args:
-        name: "kernels", "collectives", "processes", or "host" for what calls take of it.
+        name: "kernels", "collectives", "processes", "host" for what calls take of it, or "goals".
     """
     told = json.loads((RESULTS / "h200.json").read_text())
+    if name == "goals":
+        return _goals(told)
     return _host(told["host"]) if name == "host" else _rows(told["sizes"], name)
 
 
@@ -57,3 +61,17 @@ def _host(rows: list[dict[str, Any]]) -> str:
         for row in rows
     ]
     return table(["", "a call>", "to enqueue>", "kernels and copies>", "each>"], lines)
+
+
+def _goals(told: dict[str, Any]) -> str:
+    lines = [
+        [
+            one.goal.what,
+            f"{one.goal.relation} {one.goal.goal:.2f}",
+            f"{one.ours:.2f}",
+            one.row,
+            "yes" if one.holds else "no",
+        ]
+        for one in reached(told)
+    ]
+    return table(["", "goal>", "measured>", "furthest from it", "reached"], lines)
