@@ -38,7 +38,7 @@ struct UniqueId {
 struct Config {
   size_t size;
   unsigned magic, version;
-  int blocking;
+  int blocking, cga, least_blocks, most_blocks;
 };
 using Stream = void*;
 using Job = std::function<void()>;
@@ -288,6 +288,7 @@ API ncclGetUniqueId(UniqueId* id) {
 API ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, Config* config) {
   std::lock_guard lock(mutex);
   if (config->magic != 0xcafebeef || config->blocking != 0) return kInvalidUsage;
+  calls += "maxCTAs=" + std::to_string(config->most_blocks) + " ";
   const char* const begin = std::find_if(id.internal, id.internal + 127, [](char c) { return c != 0; });
   meet(*comm = new Comm{begin, rank, size}, "came.");
   return kInProgress;

@@ -66,6 +66,16 @@ def both_ways_at_once(comm: Any) -> list[bool]:
     return right
 
 
+def first_ones(comm: Any) -> list[str]:
+    """What is called of NCCL for a rank's first send and its first receive."""
+    group = comm.split(0)
+    nccl_library.own().fake_reset()
+    around(group, 10)[0].synchronize()
+    found = calls()
+    group.close()
+    return found
+
+
 def behind_a_large_one(comm: Any) -> float:
     """What the receiver answers is behind none of its own messages that nobody has received yet."""
     gpu, large = own(50), np.full(1 << 20, comm.rank + 1.0)

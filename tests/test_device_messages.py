@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
 import pytest
-from on_device import Racing, stream_of
+from on_device import HostKit, Racing, finish, sleep, stream_of
 from ranks import outcomes_of, run_ranks
 
 import gpucomm
@@ -61,6 +62,35 @@ def test_a_quick_sender_waits_for_a_slow_receiver(make_kit):
             return [np.array_equal(racing.found(reading), x) for reading in right]
 
     assert run_ranks(2, body) == [[True] * 3] * 2
+
+
+def test_what_a_sendrecv_sends_does_not_wait_for_what_it_receives():
+    """Rank 0's stream is late, so what rank 1 receives is, but not what rank 1 sends."""
+    kit, issued, arrived = HostKit(), threading.Event(), threading.Event()
+
+    def body(comm):
+        to, source = (comm.rank + 1) % 3, (comm.rank - 1) % 3
+        x, out = (kit.array(values) for values in (pattern(comm.rank, 100), np.zeros(100, np.float32)))
+        with stream_of(kit) as stream:
+            if comm.rank == 0:
+                sleep(kit.device, stream, 3)
+                slept = kit.device.make_event()
+                kit.device.record(slept, stream)
+                work = comm.sendrecv(x, to, out, source, stream=stream, async_op=True)
+                issued.set()
+                assert arrived.wait(20)
+                late = not kit.device.done(slept)
+                work.synchronize()
+                return late
+            assert issued.wait(20)
+            comm.sendrecv(x, to, out, source, stream=stream)
+            while comm.rank == 2 and not np.array_equal(out.values, pattern(source, 100)):
+                time.sleep(1e-3)
+            arrived.set() if comm.rank == 2 else arrived.wait(20)
+            finish(kit.device, stream)
+            return np.array_equal(out.values, pattern(source, 100))
+
+    assert run_ranks(3, body) == [True] * 3
 
 
 @pytest.mark.parametrize("world", [2, 3])

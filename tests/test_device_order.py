@@ -244,24 +244,48 @@ def test_calls_stay_in_order_where_the_first_rank_changes_its_device():
 
 
 class Told:
-    """An array of a library that tells its stream as CuPy does."""
+    """An array of a library that tells its stream as CuPy does; `asked`: by what it was asked for."""
 
-    def __init__(self, array, stream):
-        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+    def __init__(self, array, stream, old=False):
+        self.array, self.old, self.asked = array, old, []
         self.__cuda_array_interface__ = {"version": 3, "stream": stream}
 
+    def __dlpack__(self, **options):
+        if self.old and "max_version" in options:
+            raise TypeError("of a time before DLPack 1.0")
+        self.asked.append(options)
+        return self.array.__dlpack__()
 
-def test_the_stream_is_that_of_the_array_interface():
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_the_stream_is_that_of_the_array_interface(old):
+    """The library is not asked to have CUDA's default stream wait too, as it would else."""
     kit = HostKit(3000)
 
     def body(comm):
         with stream_of(kit) as stream:
             racing = Racing(kit, stream)
             x = racing.array(np.full(5, comm.rank + 1.0))
-            comm.all_reduce(Told(x, stream))
+            told = Told(x, stream, old)
+            comm.all_reduce(told)
+            assert told.asked and all(how["stream"] == -1 for how in told.asked)
             return racing.found(racing.read(x)).tolist()
 
     assert run_ranks(2, body) == [[3.0] * 5] * 2
+
+
+def test_a_library_that_tells_no_stream_is_asked_for_the_usual_order():
+    kit = HostKit()
+
+    def body(comm):
+        told = Told(kit.array(np.full(5, comm.rank + 1.0)), None)
+        comm.all_reduce(told, async_op=True).synchronize()
+        return {how.get("stream") for how in told.asked}
+
+    assert run_ranks(2, body) == [{None}] * 2
 
 
 def test_groups_have_streams_of_their_own(make_kit):

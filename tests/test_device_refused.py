@@ -113,6 +113,22 @@ def test_a_stream_of_another_device_is_refused_before_other_ranks_hear_of_the_ca
     assert run_ranks(2, body) == [[2.0] * 3] * 2
 
 
+def test_an_array_at_an_odd_address_is_refused():
+    """On the host it is taken; a GPU would be lost to the process."""
+    memory = np.arange(13, dtype=np.uint8)
+    odd = memory[1:].view(np.float32)
+
+    def body(comm):
+        x = HostKit().array(odd)
+        with pytest.raises(
+            UnsupportedTypeError, match="x begins at an address that is no multiple of 4 bytes"
+        ):
+            comm.all_reduce(x)
+        return comm.all_gather(odd).tobytes() == memory[1:].tobytes()
+
+    assert run_ranks(1, body) == [True]
+
+
 def test_mixed_arguments_and_ranks(make_kit):
     kit, other = make_kit(), HostKit()
 

@@ -83,6 +83,12 @@ def test_nccl_gets_each_end_once(world):
         assert sorted(calls) == ["ncclGroupEnd", "ncclGroupEnd", "ncclRecv", "ncclSend"]
 
 
+def test_messages_with_all_others_at_once_leave_room_on_the_device(world):
+    """Each of them has 32 thread blocks, or as many of 32 as there are others, as a power of two."""
+    for calls in world.run(ranks_do.first_ones):
+        assert calls.count(f"maxCTAs={[32, 16][world.ranks - 2]}") == 2
+
+
 def test_what_is_through_is_finalized(world):
     for calls in world.run(ranks_do.closed):
         assert calls == ["ncclCommFinalize"] * 2 * (world.ranks - 1)

@@ -27,7 +27,7 @@ static CUresult context_of(CUstream stream, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 static CUresult attribute(void* value, CUpointer_attribute, CUdeviceptr) {
-  return *static_cast<bool*>(value) = !fault("cuPointerGetAttribute"), CUDA_SUCCESS;
+  return *static_cast<int*>(value) = !fault("cuPointerGetAttribute"), CUDA_SUCCESS;
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,

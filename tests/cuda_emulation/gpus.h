@@ -1,6 +1,12 @@
 // The two GPUs of the emulation. Their streams, events and captures are those of the host device.
 #pragma once
 #include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "devices/host_stream.h"
@@ -10,9 +16,39 @@ namespace emulated {
 
 inline constexpr int kGpus = 2;
 
+// What a GPU was given and has not done yet, by number.
+class UnderWay {
+ public:
+  std::function<void()> add(std::function<void()> job) {
+    std::lock_guard lock(mutex_);
+    all_.insert(++last_);
+    return [this, number = last_, job = std::move(job)] {
+      job();
+      std::lock_guard held(mutex_);
+      all_.erase(number);
+      done_.notify_all();
+    };
+  }
+  // For all that there is now.
+  void wait() {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this, last = last_] { return all_.empty() || *all_.begin() > last; });
+  }
+
+ private:
+  std::mutex mutex_;  // guards all below
+  std::condition_variable done_;
+  std::set<uint64_t> all_;
+  uint64_t last_ = 0;
+};
+
 struct Gpu {
   int index;
   gpucomm::HostStream standard{this, std::chrono::microseconds(0)};
+  UnderWay under_way{};
+  void give(gpucomm::HostStream& stream, std::function<void()> job) {
+    stream.add(under_way.add(std::move(job)));
+  }
 };
 inline Gpu& gpu(int index) {
   static Gpu* const all[kGpus] = {new Gpu{0}, new Gpu{1}};  // their threads end with the process

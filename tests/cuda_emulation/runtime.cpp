@@ -67,8 +67,10 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
   return bytes > most_bytes ? result(cudaErrorMemoryAllocation) : keep(SharedMemory(bytes), memory);
 }
+// As CUDA does, it waits for all that the GPU was given.
 cudaError_t cudaFree(void* memory) {
   if (disturbs_capture()) return result(cudaErrorStreamCaptureUnsupported);
+  here().under_way.wait();
   std::lock_guard lock(memory_known().mutex);
   memory_known().blocks.erase(memory);
   return cudaSuccess;
@@ -81,7 +83,10 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
 cudaError_t cudaHostGetDevicePointer(void** seen, void* memory, unsigned) {
   return *seen = memory, cudaSuccess;
 }
-cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
+cudaError_t cudaFreeHost(void* memory) {
+  here().under_way.wait();
+  return std::free(memory), cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return *free = most_bytes, *total = 1 << 30, cudaSuccess;
 }

@@ -31,6 +31,11 @@ struct OwnedEvent {
 };
 OwnedEvent& owned(cudaEvent_t event) { return *reinterpret_cast<OwnedEvent*>(event); }
 
+void give(cudaStream_t stream, std::function<void()> job) {
+  HostStream& own = stream_of(stream);
+  static_cast<Gpu*>(const_cast<void*>(own.owner))->give(own, std::move(job));
+}
+
 // What a capture refuses.
 template <class Call>
 cudaError_t guarded(const Call& call) {
@@ -45,7 +50,7 @@ cudaError_t guarded(const Call& call) {
 }  // namespace
 
 void emulated::enqueue(cudaStream_t stream, std::function<void()> job) {
-  if (!captures().add(stream, job)) stream_of(stream).add(std::move(job));
+  if (!captures().add(stream, job)) give(stream, std::move(job));
 }
 
 void emulated::launch_on(cudaStream_t stream, std::function<void()> job) {
@@ -89,7 +94,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return guarded([&] {
     if (captures().wait(stream, event)) return;
-    stream_of(stream).add([mark = owned(event).event->latest()] { mark.wait(); });
+    give(stream, [mark = owned(event).event->latest()] { mark.wait(); });
   });
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
@@ -115,7 +120,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (owned(event).owner != stream_of(stream).owner) return result(cudaErrorInvalidResourceHandle);
   return guarded([&] {
     if (captures().record(event, stream)) return;
-    stream_of(stream).add([mark = owned(event).event->record()] { mark.reach(); });
+    give(stream, [mark = owned(event).event->record()] { mark.reach(); });
   });
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

@@ -2,6 +2,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <unordered_map>
@@ -193,8 +194,8 @@ Array::Array(py::handle object, const char* what, bool anywhere) : Array(anywher
     return;
   }
   if (!facts.api) {
+    told_stream_ = stream_told(object);
     from_protocol(object, what);
-    if (!on_host()) told_stream_ = stream_told(object);
   } else if (facts.api->tensor_from_object(object.ptr(), &tensor)) {
     cannot_read(object, what);
   } else {
@@ -208,23 +209,33 @@ Array::~Array() {
   if (managed_ && managed_->deleter) managed_->deleter(managed_);
 }
 
+// ordered: which stream it is used on is known, so its library, which else has CUDA's default stream wait for
+// it, and all that waits for that, is asked for no order. Null, with Python's exception set, where it
+// refuses.
+static PyObject* dlpack_capsule(py::handle object, PyObject* name, bool ordered) {
+  static PyObject* const keywords = py::make_tuple("max_version", "stream").release().ptr();
+  static PyObject* const version_only = py::make_tuple("max_version").release().ptr();
+  static PyObject* const stream_only = py::make_tuple("stream").release().ptr();
+  static PyObject* const version = py::make_tuple(1, 1).release().ptr();
+  static PyObject* const no_order = PyLong_FromLong(-1);
+  PyObject* arguments[] = {object.ptr(), version, no_order};
+  PyObject* capsule = PyObject_VectorcallMethod(name, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                                ordered ? keywords : version_only);
+  if (capsule || !PyErr_ExceptionMatches(PyExc_TypeError)) return capsule;
+  PyErr_Clear();  // a producer older than DLPack 1.0
+  arguments[1] = no_order;
+  return PyObject_VectorcallMethod(name, arguments, 1, ordered ? stream_only : nullptr);
+}
+
 void Array::from_protocol(py::handle object, const char* what) {
   static PyObject* const name = PyUnicode_InternFromString("__dlpack__");
-  static PyObject* const keywords = py::make_tuple("max_version").release().ptr();
-  static PyObject* const version = py::make_tuple(1, 1).release().ptr();
   if (!PyObject_HasAttr(object.ptr(), name))
     fail(ErrorKind::unsupported_type, what,
          " must be an array that speaks DLPack (NumPy, PyTorch, CuPy, JAX, ...), got ", type_name(object),
          PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())
              ? ": all_reduce, reduce, broadcast and all_gather take lists of arrays"
              : "");
-  PyObject* arguments[] = {object.ptr(), version};
-  PyObject* capsule =
-      PyObject_VectorcallMethod(name, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
-  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {  // a producer older than DLPack 1.0
-    PyErr_Clear();
-    capsule = PyObject_VectorcallMethod(name, arguments, 1, nullptr);
-  }
+  PyObject* const capsule = dlpack_capsule(object, name, told_stream_ != nullptr);
   if (!capsule) cannot_read(object, what);
   py::object owner = py::reinterpret_steal<py::object>(capsule);
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
@@ -269,6 +280,10 @@ void Array::read(const dlpack::Tensor& tensor, const char* what) {
   data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   if (count_ && !tensor.data)
     fail(ErrorKind::unsupported_type, what, " has no memory behind it (a fake or meta tensor)");
+  const size_t alignment = std::min(size_of(dtype_), sizeof(uint64_t));
+  if (!on_host() && reinterpret_cast<uintptr_t>(data_) % alignment)
+    fail(ErrorKind::unsupported_type, what, " begins at an address that is no multiple of ", alignment,
+         " bytes, where a device reads no ", name_of(dtype_), ": pass an aligned copy of it");
 }
 
 }  // namespace gpucomm

@@ -100,8 +100,7 @@ std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array,
   const Seconds limit = timeout(options.timeout_s);
   Residence residence;
   if (!array.on_host()) {
-    residence = {device_of(array, sending ? "x" : "out"), stream_of(options, array), !options.async_op,
-                 message_way()};
+    residence = {device_of(array, sending ? "x" : "out"), stream_of(options, array), message_way()};
     residence.nccl = core_->nccl();
     check_on_device({}, *residence.device);
     refuse_capture(residence.device->capture_of(residence.stream), "messages cannot be, only collectives");
@@ -118,6 +117,7 @@ py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, p
     blocking(*core_, [&] {
       for (const auto& call : calls) messages.wait(*call, {});
     });
+    for (const auto& call : calls) stream_waits(*call);
     return result;
   }
   for (const auto& call : calls) {

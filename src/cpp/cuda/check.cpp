@@ -19,6 +19,10 @@ bool sticky(cudaError_t error) {
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
     case cudaErrorExternalDevice:
+#if CUDART_VERSION >= 13000
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+#endif
       return true;
     default:
       return false;

@@ -62,11 +62,11 @@ bool Context::owns(cudaStream_t stream) const {
 }
 
 bool of_malloc(const void* array) {
-  bool is = false;
+  int is = 0;  // a whole one is written, though it says yes or no
   check_driver(driver().attribute.call(&is, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                                        reinterpret_cast<CUdeviceptr>(array)),
                "cuPointerGetAttribute");
-  return is;
+  return is != 0;
 }
 
 Context::Scope::Scope(const Context& context) {

@@ -10,7 +10,7 @@ CudaDevice::CudaDevice(int index) : index_(index), context_(index) {
   const Context::Scope scope(context_);
   const OutsideCapture outside;
   load_kernels();
-  faults_.emplace(context_);
+  faults_.emplace(context_, releases_);
   pulse_ = new_event();
   GPUCOMM_CUDA(cudaStreamCreateWithFlags(&pulse_stream_, cudaStreamNonBlocking));
 }
@@ -64,7 +64,7 @@ std::byte* CudaDevice::allocate(size_t bytes) {
 }
 
 void CudaDevice::release(std::byte* memory) noexcept {
-  quietly(context_, [&] { return cudaFree(memory); });
+  releases_.run([=, this] { quietly(context_, [&] { return cudaFree(memory); }); });
 }
 
 std::byte* CudaDevice::allocate_pinned(size_t bytes) {
@@ -81,7 +81,7 @@ std::byte* CudaDevice::allocate_pinned(size_t bytes) {
 }
 
 void CudaDevice::release_pinned(std::byte* memory) noexcept {
-  quietly(context_, [&] { return cudaFreeHost(memory); });
+  releases_.run([=, this] { quietly(context_, [&] { return cudaFreeHost(memory); }); });
 }
 
 Stream CudaDevice::make_stream() {
@@ -145,7 +145,9 @@ uint64_t CudaDevice::capture_of(Stream stream) {
   return status == cudaStreamCaptureStatusNone ? 0 : id;
 }
 
-std::unique_ptr<CodingFaults> CudaDevice::make_faults() { return std::make_unique<CudaFaults>(context_); }
+std::unique_ptr<CodingFaults> CudaDevice::make_faults() {
+  return std::make_unique<CudaFaults>(context_, releases_);
+}
 
 std::string CudaDevice::failure() {
   if (std::string text = faults_->text(); !text.empty()) return text;

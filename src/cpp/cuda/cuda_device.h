@@ -14,6 +14,7 @@
 #include "cuda/context.h"
 #include "cuda/faults.h"
 #include "devices/device.h"
+#include "devices/releases.h"
 
 namespace gpucomm::cuda {
 
@@ -31,6 +32,7 @@ class CudaDevice final : public Device {
   void with_current(const std::function<void()>& call) override;
   std::byte* allocate(size_t bytes) override;
   void release(std::byte* memory) noexcept override;
+  void put_releases_off(std::function<bool()> ended) override { releases_.put_off(std::move(ended)); }
   // With unified addressing a kernel reads it where it is.
   std::byte* allocate_pinned(size_t bytes) override;
   void release_pinned(std::byte* memory) noexcept override;
@@ -83,6 +85,7 @@ class CudaDevice final : public Device {
 
   int index_;
   Context context_;
+  Releases releases_;
   std::optional<CudaFaults> faults_;  // of coding that tells nobody else
   cudaEvent_t pulse_ = nullptr;
   cudaStream_t pulse_stream_ = nullptr;

@@ -57,7 +57,7 @@ std::byte* CudaDevice::open_memory(const std::string& handle) {
 }
 
 void CudaDevice::close_memory(std::byte* memory) noexcept {
-  quietly(context_, [&] { return cudaIpcCloseMemHandle(memory); });
+  releases_.run([=, this] { quietly(context_, [&] { return cudaIpcCloseMemHandle(memory); }); });
 }
 
 Event CudaDevice::make_shared_event() {

@@ -10,13 +10,14 @@
 #include "cuda/context.h"
 #include "cuda/status.h"
 #include "devices/device.h"
+#include "devices/releases.h"
 
 namespace gpucomm::cuda {
 
 class CudaFaults final : public CodingFaults {
  public:
-  // The context stays longer.
-  explicit CudaFaults(const Context& context) : context_(context) {
+  // These stay longer.
+  CudaFaults(const Context& context, Releases& releases) : context_(context), releases_(releases) {
     const Context::Scope scope(context);
     const OutsideCapture outside;
     void *memory = nullptr, *seen = nullptr;
@@ -29,7 +30,8 @@ class CudaFaults final : public CodingFaults {
     device_ = static_cast<Status*>(seen);
   }
   ~CudaFaults() override {
-    quietly(context_, [&] { return cudaFreeHost(host_); });
+    releases_.run(
+        [&context = context_, host = host_] { quietly(context, [&] { return cudaFreeHost(host); }); });
   }
   CudaFaults(const CudaFaults&) = delete;
   CudaFaults& operator=(const CudaFaults&) = delete;
@@ -41,6 +43,7 @@ class CudaFaults final : public CodingFaults {
 
  private:
   const Context& context_;
+  Releases& releases_;
   Status *host_ = nullptr, *device_ = nullptr;
 };
 

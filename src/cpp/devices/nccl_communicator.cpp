@@ -33,7 +33,7 @@ bool lost(int result) { return result == nccl::kRemoteError || result == nccl::k
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device,
                                    const nccl::UniqueId& id, int rank, int world, const Deadline& deadline,
-                                   std::string who)
+                                   std::string who, int most_blocks)
     : library_(std::move(library)),
       device_(std::move(device)),
       calls_(library_->calls()),
@@ -43,7 +43,7 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, s
   if (world < 1 || rank < 0 || rank >= world)
     fail(ErrorKind::invalid_argument, "rank must be in [0, world), got ", rank, " of ", world);
   nccl::Config config;
-  config.blocking = 0;
+  config.blocking = 0, config.maxCTAs = most_blocks;
   Lock lock(mutex_);
   const int result = current([&] { return calls_.CommInitRankConfig(&comm_, world, id, rank, &config); });
   if (!comm_) broken("ncclCommInitRankConfig", result);
@@ -228,10 +228,15 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::split(int color, int key, co
   if (!calls_.CommSplit)
     fail(ErrorKind::unavailable, "NCCL ", library_->version_text(), " in ", library_->file(),
          " cannot split a communicator; 2.18 and newer can");
-  // Written when it is done, so its place outlives a call that fails.
-  const auto made = std::make_shared<nccl::Comm>(nullptr);
-  call("ncclCommSplit", deadline,
-       [&] { return calls_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, made.get(), nullptr); });
+  auto made = std::make_unique<nccl::Comm>(nullptr);
+  try {
+    call("ncclCommSplit", deadline, [&] {
+      return calls_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, made.get(), nullptr);
+    });
+  } catch (const Error&) {
+    static_cast<void>(made.release());  // NCCL may still write to it
+    throw;
+  }
   if (color < 0) return nullptr;
   return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(*this, *made));
 }

@@ -49,10 +49,11 @@ class NcclCommunicator {
 
  public:
   // All ranks, each on a device, with the id that one of them made, or timeout. `who`: this rank in
-  // sentences, where it has another name than its number here.
+  // sentences, where it has another name than its number here. `most_blocks`: of threads, that a call's
+  // kernel may have, which keep their place on the device until its peers' come.
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device,
                    const nccl::UniqueId& id, int rank, int world, const Deadline& deadline,
-                   std::string who = "");
+                   std::string who = "", int most_blocks = nccl::kUndefined);
   ~NcclCommunicator();  // aborts, unless closed
   NcclCommunicator(const NcclCommunicator&) = delete;
 

@@ -2,6 +2,7 @@
 // ABI, the same since 2.18; devices/guard/nccl_values.cpp compares them with a header where there is one.
 #pragma once
 #include <cstddef>
+#include <limits>
 
 namespace gpucomm::nccl {
 
@@ -39,12 +40,19 @@ struct UniqueId {
 using Comm = struct CommHandle*;  // opaque
 using CudaStream = void*;         // cudaStream_t
 
-// ncclConfig_t as it was in 2.14, the first to have one, which later releases take by its size and version.
+inline constexpr int kUndefined = std::numeric_limits<int>::min();  // NCCL_CONFIG_UNDEF_INT
+
+// ncclConfig_t as it was in 2.18, which later releases take by its size and version.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
-  unsigned version = 21400;
-  int blocking = 1;
+  unsigned version = 21800;
+  int blocking = kUndefined;
+  int cgaClusterSize = kUndefined;
+  int minCTAs = kUndefined;
+  int maxCTAs = kUndefined;
+  const char* netName = nullptr;
+  int splitShare = kUndefined;
 };
 
 inline constexpr int kNoColor = -1;  // NCCL_SPLIT_NOCOLOR

@@ -91,9 +91,9 @@ void DeviceExecution::start_lanes() {
   device.record(share_->came.get(), call_.arrays.stream);
   device.wait(share_->hub.get(), share_->came.get());
   if (staged(call_.arrays)) stage_in(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
-  device.record(share_->hub_event.get(), share_->hub.get());
+  device.record(share_->hub_event->get(), share_->hub.get());
   for (int l = 0; l < program().lanes; ++l)
-    device.wait(share_->held.streams[l].get(), share_->hub_event.get());
+    device.wait(share_->held.streams[l].get(), share_->hub_event->get());
   const size_t steps = program().instructions.size();
   lanes_.assign(program().lanes, {});
   done_.assign(steps, 0), awaited_.assign(steps, 0);

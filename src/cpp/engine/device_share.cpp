@@ -43,7 +43,8 @@ class Attic {
 
 DeviceShare::DeviceShare(std::shared_ptr<Device> device) {
   held.device = device;
-  hub = make_stream(device), came = make_event(device), hub_event = make_event(device);
+  hub = make_stream(device), came = make_event(device);
+  hub_event = std::make_shared<OwnEvent>(make_event(device));
 }
 
 void DeviceShare::finish(const Arrays& arrays) {
@@ -58,12 +59,25 @@ void DeviceShare::mark_end() {
     held.device->record(held.events[i].get(), held.streams[i].get());
     held.device->wait(hub.get(), held.events[i].get());
   }
-  held.device->record(hub_event.get(), hub.get());
+  held.device->record(hub_event->get(), hub.get());
+}
+
+void DeviceShare::put_releases_off() const {
+  held.device->put_releases_off([event = std::weak_ptr(hub_event)] {
+    try {
+      const auto last = event.lock();
+      return !last || last->device()->done(last->get());
+    } catch (const Error&) {  // a device that has failed waits for nothing
+      return true;
+    }
+  });
 }
 
 bool DeviceShare::ends(std::chrono::milliseconds patience) noexcept try {
   mark_end();
-  return soon(patience, [this] { return ended(); });
+  if (soon(patience, [this] { return ended(); })) return true;
+  put_releases_off();
+  return false;
 } catch (const Error&) {  // the device has failed
   return false;
 }
@@ -80,6 +94,7 @@ void outlive(std::unique_ptr<DeviceShare> share) {
   static auto* const attic = new Attic;
   try {
     share->mark_end();
+    if (!share->ended()) share->put_releases_off();
     attic->keep(std::move(share));
   } catch (const Error&) {
     static_cast<void>(share.release());  // a device that has failed may still use it

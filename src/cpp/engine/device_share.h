@@ -18,7 +18,9 @@ struct DeviceShare {
   void finish(const Arrays& arrays);
   // hub_event is done when all is that the streams hold now.
   void mark_end();
-  bool ended() const { return held.device->done(hub_event.get()); }
+  bool ended() const { return held.device->done(hub_event->get()); }
+  // Behind mark_end(): until that holds, or this is no more, no memory of the device is given back.
+  void put_releases_off() const;
   // Whether what is enqueued ends in that time: who is gone may have left it undone for ever, or the device
   // has failed.
   bool ends(std::chrono::milliseconds patience) noexcept;
@@ -27,7 +29,8 @@ struct DeviceShare {
 
   Held held;
   OwnStream hub;  // between the caller's streams and those of the lanes, so that calls follow one another
-  OwnEvent came, hub_event;
+  OwnEvent came;
+  std::shared_ptr<OwnEvent> hub_event;
   std::shared_ptr<OwnEvent> finished;  // of the last call; others may hold it
   Events events;                       // of which that is one
   std::unique_ptr<SharedArena> arena;  // null: there are no others, or messages pass through ...

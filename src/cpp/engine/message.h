@@ -21,9 +21,9 @@ struct Message : Pending {
   uint64_t call = 0;          // of this rank's sends and receives
   SendProgress progress;
   // On a device only a header travels as in host memory; `finished` is first recorded behind what the
-  // caller's stream holds, then behind the message.
+  // caller's stream holds, then behind the message. The caller has the stream wait: not before both halves of
+  // a sendrecv are enqueued, or one would wait for the other.
   std::shared_ptr<Device> device;  // null: host memory
-  bool stream_waits = true;        // else the caller lets it wait later
   bool over_nccl = false;          // ... it travels over NCCL
   bool headed = false;             // the header is through
   std::string note;                // goes with the header

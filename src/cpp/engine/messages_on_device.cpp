@@ -8,7 +8,7 @@ namespace gpucomm {
 void PointToPoint::reside(Message& m, const Residence& residence) {
   if (!on_device_) on_device_ = open_device_messages(residence.way, transport_, residence.nccl, fate_);
   m.over_nccl = residence.way == DeviceWay::nccl;
-  m.device = residence.device, m.stream = residence.stream, m.stream_waits = residence.stream_waits;
+  m.device = residence.device, m.stream = residence.stream;
   on_device_->stream_for(m);
   m.finished = std::make_shared<OwnEvent>(make_event(m.device));
   m.device->record(m.finished->get(), m.stream);
@@ -30,7 +30,6 @@ bool PointToPoint::move_on_device(Message& m) {
     return false;
   }
   m.device->record(m.finished->get(), stream);
-  if (m.stream_waits) m.device->wait(m.stream, m.finished->get());
   if (!on_device_->counted()) device_bytes_[m.sending] += m.bytes();
   return true;
 }

@@ -1,5 +1,7 @@
 #include "engine/nccl_messages.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace gpucomm {
@@ -7,6 +9,14 @@ namespace {
 
 // With the half second of the collectives' communicator abort() returns within one.
 constexpr std::chrono::milliseconds kMessagesAfterFault{200};
+
+// A message's kernel keeps its thread blocks, about one for each multiprocessor, until the other end's runs:
+// on devices full of such that wait none would begin. So messages with all others at once take half a large
+// one. A power of two, which NCCL rounds up to.
+int most_blocks(int world) {
+  constexpr unsigned kEachWay = 32;
+  return static_cast<int>(std::bit_floor(std::max(1U, kEachWay / static_cast<unsigned>(world - 1))));
+}
 
 }  // namespace
 
@@ -69,7 +79,8 @@ void NcclMessages::open(Pair& pair, const Message& m) {
   pair.communicator = std::make_unique<NcclCommunicator>(
       source_.library, m.device, pair.id, m.sending ? 0 : 1, 2, Deadline::none(),
       concat("rank ", rank_, " of ", world_, m.sending ? ", sending to rank " : ", receiving from rank ",
-             m.peer));
+             m.peer),
+      most_blocks(world_));
 }
 
 bool NcclMessages::silent(const Message& m) { return pairs_.at({m.peer, m.sending}).communicator != nullptr; }

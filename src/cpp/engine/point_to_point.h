@@ -15,8 +15,7 @@ namespace gpucomm {
 // Where a message's array is, if a device holds it.
 struct Residence {
   std::shared_ptr<Device> device;
-  Stream stream = nullptr;   // that it is used on
-  bool stream_waits = true;  // else the caller lets it wait later
+  Stream stream = nullptr;  // that it is used on
   DeviceWay way = DeviceWay::threads;
   NcclSource nccl{};  // where that is the way
 };

@@ -38,8 +38,15 @@ static_assert(static_cast<int>(ncclSum) == ours::kSum && static_cast<int>(ncclPr
 static_assert(offsetof(ncclConfig_t, size) == offsetof(ours::Config, size) &&
               offsetof(ncclConfig_t, magic) == offsetof(ours::Config, magic) &&
               offsetof(ncclConfig_t, version) == offsetof(ours::Config, version) &&
-              offsetof(ncclConfig_t, blocking) == offsetof(ours::Config, blocking));
+              offsetof(ncclConfig_t, blocking) == offsetof(ours::Config, blocking) &&
+              offsetof(ncclConfig_t, cgaClusterSize) == offsetof(ours::Config, cgaClusterSize) &&
+              offsetof(ncclConfig_t, minCTAs) == offsetof(ours::Config, minCTAs) &&
+              offsetof(ncclConfig_t, maxCTAs) == offsetof(ours::Config, maxCTAs) &&
+              offsetof(ncclConfig_t, netName) == offsetof(ours::Config, netName) &&
+              offsetof(ncclConfig_t, splitShare) == offsetof(ours::Config, splitShare) &&
+              sizeof(ncclConfig_t) >= sizeof(ours::Config));
 static_assert(ours::Config{}.magic == ncclConfig_t(NCCL_CONFIG_INITIALIZER).magic);
+static_assert(ours::Config{}.version == NCCL_VERSION(2, 18, 0) && ours::kUndefined == NCCL_CONFIG_UNDEF_INT);
 static_assert(NCCL_VERSION(2, 18, 0) == ours::kOldestVersion);
 #ifdef NCCL_SPLIT_NOCOLOR
 static_assert(NCCL_SPLIT_NOCOLOR == ours::kNoColor);
