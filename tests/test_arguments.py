@@ -119,6 +119,16 @@ BAD = [
     ),
     (lambda c: c.reduce_scatter(X, "premul_sum"), ValueError, "op 'premul_sum' needs scale"),
     (
+        lambda c: c.all_reduce(X, "premul_sum", scale=1e39),
+        ValueError,
+        r"scale is rounded to float32 .*, got 1e\+39",
+    ),
+    (
+        lambda c: c.all_reduce(X, "premul_sum", scale=1e-46),
+        ValueError,
+        "scale is rounded to float32 .*, got 1e-46",
+    ),
+    (
         lambda c: c.all_reduce(X.copy(), scale=2.0),
         ValueError,
         "scale is only for op 'premul_sum', got op 'sum'",

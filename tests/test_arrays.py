@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
+import time
 import types
 
 import numpy as np
 import pytest
 from conftest import ROOTED, pairs
-from ranks import run_ranks
+from ranks import PROMPT_S, run_ranks
 
 from gpucomm.arrays import empty_like
-from gpucomm.errors import UnsupportedTypeError
+from gpucomm.errors import MismatchError, UnsupportedTypeError
 
 
 class FakeCupy:
@@ -276,6 +278,97 @@ def test_new_arrays_are_made_by_the_module_of_a_type_without_a_namespace(monkeyp
     x = type("ndarray", (), {"__module__": "like_cupy._core", "dtype": np.float32})()
     made = empty_like(x, (2, 3))
     assert made.shape == (2, 3) and made.dtype == np.float32
+
+
+class OnlyDlpack:
+    """All that DLPack asks of an array: no dtype, no shape, no reshape."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Shaped(OnlyDlpack):
+    """With a dtype, but of no namespace that makes arrays."""
+
+    shape, dtype = (4,), "float99"
+
+
+def one(call):
+    return lambda comm, make: call(comm, make(np.ones(4)))
+
+
+def two(call):
+    return lambda comm, make: call(comm, [make(np.ones(4)), make(np.ones(4))])
+
+
+def two_into(call):
+    return lambda comm, make: call(comm, [np.ones(4)] * 2, [make(np.ones(8)), make(np.ones(8))])
+
+
+NEW = "no new array can be made like a OnlyDlpack .*no attribute 'dtype'.*: pass out="
+LISTED = r"x\[0\], a OnlyDlpack, has no dtype, which .* a list needs: pass it by itself, .* \(rank 0 of 2\)"
+# What cannot be made like an array that is no more than DLPack asks for.
+UNLIKE = {
+    "all_gather": (OnlyDlpack, one(lambda c, x: c.all_gather(x)), NEW),
+    "all_gather, auto": (OnlyDlpack, one(lambda c, x: c.all_gather(x, algorithm="auto")), NEW),
+    "gather": (OnlyDlpack, one(lambda c, x: c.gather(x, 0)), NEW),
+    "reduce_scatter": (OnlyDlpack, one(lambda c, x: c.reduce_scatter(x)), NEW),
+    "scatter": (OnlyDlpack, one(lambda c, x: c.scatter(x, 0)), NEW),
+    "all_to_all": (OnlyDlpack, one(lambda c, x: c.all_to_all(x)), NEW),
+    "another dtype": (Shaped, one(lambda c, x: c.all_gather(x)), "like a Shaped .*float99.*: pass out="),
+    "all_reduce of a list": (OnlyDlpack, two(lambda c, x: c.all_reduce(x)), LISTED),
+    "broadcast of a list": (OnlyDlpack, two(lambda c, x: c.broadcast(x, 0)), LISTED),
+    "all_gather of a list": (OnlyDlpack, two(lambda c, x: c.all_gather(x)), LISTED),
+    "all_gather of one in a list": (OnlyDlpack, one(lambda c, x: c.all_gather([x])), LISTED),
+    "another dtype in a list": (Shaped, two(lambda c, x: c.all_reduce(x)), "like a Shaped .*float99.*: pass"),
+    "out of a list": (
+        OnlyDlpack,
+        two_into(lambda c, x, out: c.all_gather(x, out=out)),
+        r"out\[0\], a OnlyDlpack, has no reshape, .*: pass it by itself",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_an_array_of_which_no_other_can_be_made_is_a_sentence_and_told(name):
+    make, call, said = UNLIKE[name]
+    refused = threading.Event()
+
+    def body(comm):
+        if comm.rank == 0:
+            with pytest.raises(UnsupportedTypeError, match=said):
+                call(comm, make)
+            assert comm.stats()["bytes_sent"] == 0
+            refused.wait(10)  # the other one does not see it from our end
+            return
+        try:
+            with pytest.raises(MismatchError, match=r"rank 0's \w+ #1 was refused: .* a (OnlyDlpack|Shaped)"):
+                call(comm, np.array)
+                comm.barrier()  # a gather waits for nobody
+        finally:
+            refused.set()
+
+    began = time.monotonic()
+    run_ranks(2, body)
+    assert time.monotonic() - began < PROMPT_S
+
+
+def test_what_has_no_dtype_is_taken_where_no_other_array_is_made():
+    def body(comm):
+        x, out = np.ones(4), np.zeros(4 * comm.world)
+        comm.all_reduce(OnlyDlpack(x))
+        comm.all_gather(OnlyDlpack(x), out=OnlyDlpack(out))
+        comm.all_reduce([OnlyDlpack(x)])
+        comm.all_reduce([np.ones(3), OnlyDlpack(x)])
+        return x.tolist(), out.tolist()
+
+    assert run_ranks(2, body) == [([8.0] * 4, [2.0] * 8)] * 2
 
 
 def test_no_new_array_is_made_for_jax_on_a_gpu():

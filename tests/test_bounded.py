@@ -140,6 +140,22 @@ def test_products_round_within_the_bound(world: int) -> None:
     assert 0 < error <= found.error <= found.bound < 1e-6
 
 
+def test_what_a_factor_is_rounded_by_counts() -> None:
+    """It is multiplied by in float32."""
+
+    def body(comm: Communicator) -> list[bool]:
+        held = []
+        for seed in range(50):
+            factor, value = np.random.default_rng(seed).uniform(1, 2, 2)
+            x = np.full(100, value, np.float32)
+            found = comm.all_reduce(x.copy(), "premul_sum", scale=float(factor), max_rel_err=0.5)
+            exact = x.astype(np.float64) * factor
+            held.append(np.linalg.norm(found.result - exact) <= found.error * np.linalg.norm(exact))
+        return held
+
+    assert all(run_ranks(1, body)[0])
+
+
 def test_calls_alike_have_few_specs() -> None:
     def body(comm: Communicator) -> int:
         comm.set_links(links_of(SLOW))
@@ -197,11 +213,21 @@ def test_one_codec_only_out_and_scale() -> None:
     assert np.linalg.norm(found[0].result - sum(given)) <= found[0].error * norms + 1e-3
 
 
-@pytest.mark.parametrize("odd", [{"max_rel_err": 0.101}, {"max_rel_err": 0.1, "codec": "int8"}])
-def test_ranks_that_say_something_else_are_told(odd: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("codec", "odd"),
+    [
+        (None, {"max_rel_err": 0.101}),
+        ("int4", {"max_rel_err": 0.1, "codec": "int8"}),
+        (None, {"max_rel_err": 0.1, "codec": "int8"}),
+        ("bf16", {"max_rel_err": 0.1, "codec": "mpc"}),
+    ],
+)
+def test_ranks_that_say_something_else_are_told(codec: str | None, odd: dict[str, Any]) -> None:
+    """Codecs of blocks of other sizes, too."""
+
     def body(comm: Communicator) -> bool:
         x = contribution(comm.rank, 5000, "normal")
-        how = odd if comm.rank == 1 else {"max_rel_err": 0.1, "codec": "int4" if "codec" in odd else None}
+        how = odd if comm.rank == 1 else {"max_rel_err": 0.1, "codec": codec}
         with pytest.raises(MismatchError, match=rf"rank {comm.rank} of 3 has max_rel_err=0\.1"):
             comm.all_reduce(x, **how)
         untouched = bool((x == contribution(comm.rank, 5000, "normal")).all())

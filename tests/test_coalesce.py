@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -238,6 +240,57 @@ def test_a_wait_takes_seconds(timeout):
         with pytest.raises(InvalidArgumentError, match=r"must be a positive, finite .*\(rank 0 of 1\)"):
             wait(timeout)
     same(work.wait(1e30), [np.ones(3)])
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_every_thread_that_waits_for_a_list_finds_its_results(collective, monkeypatch):
+    comm = Communicator("local", 0, 1, region=_core.Region(1))
+    work = getattr(comm, collective)([np.ones(3), np.ones(4)], async_op=True)
+    copy, unpacks, go_on, found = _core.copy_pack, threading.Event(), threading.Event(), []
+
+    def copy_later(arrays, pack, into):
+        for x in arrays:
+            x[...] = 0  # what is not there yet
+        unpacks.set()
+        assert go_on.wait(10)
+        copy(arrays, pack, into)
+
+    def wait():
+        found.append([None if x is None else x.tolist() for x in work.wait(timeout=20)])
+
+    monkeypatch.setattr(_core, "copy_pack", copy_later)
+    threads = [threading.Thread(target=wait, daemon=True) for _ in range(3)]
+    threads[0].start()
+    assert unpacks.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+        thread.join(0.1)  # which it must not do
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert found == [[[1.0] * 3, [1.0] * 4]] * 3
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_results_that_could_not_be_put_in_place_come_with_the_next_wait(collective, monkeypatch):
+    comm = Communicator("local", 0, 1, region=_core.Region(1))
+    xs = [np.ones(3), np.ones(4)]
+    outs = [np.zeros(3), np.zeros(4)]
+    work = getattr(comm, collective)(xs, out=outs, async_op=True)
+
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_core, "copy_pack", fail)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                work.wait()
+    if collective == "all_reduce":
+        with pytest.raises(InvalidArgumentError, match="still under way"):
+            comm.all_reduce(outs[0])
+    same(work.wait(), xs)
+    comm.all_reduce(outs[0])
 
 
 def test_a_root_may_broadcast_what_is_read_only():

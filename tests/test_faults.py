@@ -175,6 +175,33 @@ def test_a_thread_that_waits_for_ever_does_not_spoil_the_end(ranks):
     assert (ranks[0].returncode, stderr) == (0, "")
 
 
+def test_threads_that_make_calls_do_not_spoil_the_end(ranks):
+    """One of them asks for the interpreter's lock just when that ends; so may what ends with it itself."""
+    script = """
+    import threading, time
+    import numpy as np
+    import gpucomm
+    from gpucomm import _core
+
+    def calls(drops):
+        while True:
+            comm = gpucomm.Communicator("local", 0, 1, region=_core.Region(1), timeout=5)
+            for _ in range(10):
+                comm.barrier()
+                comm.all_reduce(np.ones(3), async_op=True).wait()
+            drops or keep.append(comm)
+
+    keep = []
+    for number in range(4):
+        threading.Thread(target=calls, args=(number % 2,), daemon=True).start()
+    time.sleep(0.3)
+    """
+    ranks += rank_processes.start(textwrap.dedent(script), [{}] * 3)
+    for process in ranks:
+        _, stderr = process.communicate(timeout=30)
+        assert (process.returncode, stderr) == (0, "")
+
+
 def test_nothing_is_left_behind(ranks):
     before = rank_processes.litter()
     ranks += start(2)

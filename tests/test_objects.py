@@ -161,8 +161,16 @@ def test_cycles_and_depth_are_a_sentence():
     wide: list = []
     wide += [wide, wide]
     assert decode(encode(wide, pickle=True), pickle=True)[0][1][0][0] is not None, "and soon"
-    deep = eval("[" * 100 + "]" * 100)
-    assert decode(encode(deep)) == deep
+    deepest = 100
+    for inner in ("", "1", "(),", "{}", "{1: [2]}"):
+        most = deepest - sum(inner.count(c) for c in "({[")
+        deep = eval("[" * most + inner + "]" * most)
+        assert decode(encode(deep)) == deep
+        with pytest.raises(UnsupportedTypeError, match="nested more than 100 deep"):
+            encode([deep])
+        data = encode(deep)
+        with pytest.raises(InvalidArgumentError, match="nested too deep"):
+            decode(b"l" + struct.pack("<Q", 1) + data)
 
 
 SAMPLE = encode({"a": [1, (2.5, 3j)], 4: np.arange(5), "text": ["é", b"b", None, np.float32(1)]})

@@ -38,12 +38,12 @@ def scattered(monkeypatch):
         take(bucket, slot)
         vars(bucket).setdefault("written", []).append(work())
 
-    def elsewhere(reducer, bucket, slot):
+    def elsewhere(reducer, bucket, slot, *, last):
         pair = vars(reducer).setdefault("pair", (Stream(), Stream()))
         inner = pair[(bucket + slot) % 2]
         inner.wait_stream(current_stream())
         with stream(inner):
-            on_gradient(reducer, bucket, slot)
+            on_gradient(reducer, bucket, slot, last=last)
 
     monkeypatch.setattr(Bucket, "take", recording_take)
     monkeypatch.setattr(Reducer, "on_gradient", elsewhere)

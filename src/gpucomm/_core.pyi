@@ -21,6 +21,7 @@ __all__: list[str] = [
     "HostDevice",
     "HostDeviceArray",
     "HostGraph",
+    "Label",
     "Limit",
     "LimitCall",
     "Line",
@@ -834,6 +835,25 @@ class Work:
         The result of a call that is done; raises its error.
         """
 
+class Label:
+    """
+    What the calls are for that this thread makes within `with`: all ranks' must be alike.
+    """
+    def __enter__(self) -> None:
+        """
+        Begins to say so.
+        """
+    def __exit__(self, kind: typing.Any, error: typing.Any, where: typing.Any) -> None:
+        """
+        Says so no more.
+        """
+    def __init__(
+        self,
+        optimizer: typing.SupportsInt | typing.SupportsIndex,
+        round: typing.SupportsInt | typing.SupportsIndex,
+        bucket: typing.SupportsInt | typing.SupportsIndex,
+    ) -> None: ...
+
 class Meter:
     """
     Counts what the calls send that this thread makes within `with`.
@@ -1075,10 +1095,13 @@ class Communicator:
             op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
                 of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a
                 sum of every rank's x times its own `scale`. float16 and bfloat16 are folded in float32. A sum of
-                integers wraps, and so does their mean, before it divides: int8 100 and 100 give -28.
+                integers wraps, and so does their mean, before it divides: int8 100 and 100 give -28. A mean of float16
+                divides last too, so partial sums on their way may be infinite; "premul_sum" with `scale` 1 / world
+                divides first.
             out: where the result goes instead of x; same dtype and count, apart from x. Of a list a list.
-            scale: the factor of this rank's x, for op "premul_sum" and no other. The products are rounded to x's
-                dtype before anything is sent, in a pass of their own over x (or out, where it is given).
+            scale: the factor of this rank's x, for op "premul_sum" and no other; of all but float64 arrays it is
+                rounded to float32. The products are rounded to x's dtype before anything is sent, in a pass of their
+                own over x (or out, where it is given).
             algorithm: a name of gpucomm.algorithms(), or "auto": the cheapest on the measured links.
             segments: how finely the message is cut for pipelining; None or "auto": the cheapest.
             timeout: seconds until the call fails on every rank; None: the communicator's.

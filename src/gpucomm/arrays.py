@@ -28,12 +28,18 @@ def empty_like(x: Any, shape: tuple[int, ...], stream: int | None = None) -> Any
         An uninitialised array; a NumPy one where x's library has mutable arrays of no kind (JAX).
 
     Raises:
-        UnsupportedTypeError: x is such an array on a GPU.
+        UnsupportedTypeError: x is such an array on a GPU, or has no dtype that its library makes arrays of.
     """
     if hasattr(x, "new_empty"):  # torch
         with _on(stream, x):
             return x.new_empty(shape)
-    return _namespace(x).empty(shape, dtype=x.dtype)
+    library = _namespace(x)
+    try:
+        return library.empty(shape, dtype=x.dtype)
+    except (AttributeError, TypeError) as error:  # all that DLPack asks for is there, and no more need be
+        raise UnsupportedTypeError(
+            f"no new array can be made like a {type(x).__name__} ({error}): pass out= for the result"
+        ) from None
 
 
 def _namespace(x: Any) -> Any:

@@ -74,6 +74,7 @@ class _Sizes:
     largest: float
     blocks: dict[int, float]  # as of Communicator._norms, by block size
     rounding: float  # of a quotient of two of these sums
+    factor: float  # what a factor of x is rounded by at most
     folds: int  # how often what becomes a result is rounded at most
 
 
@@ -125,7 +126,7 @@ def all_reduce(
     specs = _registered() if codec is None else (_core.Codec(codec).spec,)
     how: dict[str, Any] = {"timeout": timeout, "stream": stream}
     with _core.Meter() as meter:
-        sizes = _agree(comm, x, abs(scale) if scale is not None else 1.0, specs, max_rel_err, how)
+        sizes = _agree(comm, x, scale, specs, max_rel_err, how)
         codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
         choice = _cheapest(comm, x, max_rel_err, codecs, sizes, timeout)
         lost = choice.bound
@@ -146,6 +147,13 @@ def _registered() -> tuple[str, ...]:
     return tuple(spec for about in _core.codecs().values() for spec in about["bounded"])
 
 
+@lru_cache
+def _blocks() -> list[int]:
+    """Of all codecs, whichever is asked for: what the ranks agree on is as long on all of them."""
+    examples = (spec for about in _core.codecs().values() for spec in about["examples"])
+    return sorted({1, *(int(_core.Codec(spec).traits["block"]) for spec in examples)})
+
+
 def _check(comm: Communicator, max_rel_err: float, op: str, others: dict[str, Any]) -> None:
     where = f"(rank {comm.rank} of {comm.world})"
     if not 0 < max_rel_err < math.inf:
@@ -163,21 +171,29 @@ def _summed(comm: Communicator, values: Any, timeout: float | None) -> Any:
 
 
 def _agree(
-    comm: Communicator, x: Any, scale: float, specs: tuple[str, ...], most: float, how: dict[str, Any]
+    comm: Communicator,
+    x: Any,
+    scale: float | None,
+    specs: tuple[str, ...],
+    most: float,
+    how: dict[str, Any],
 ) -> _Sizes:
-    blocks = sorted({1, *(int(_core.Codec(spec).traits["block"]) for spec in specs)})
+    blocks = _blocks()
+    by = abs(scale) if scale is not None else 1.0
     dtype, count, *found = comm._norms(x, blocks, **how)
     said = f"max_rel_err={most!r} and codec {' or '.join(specs)}"
     mine = _digest(said)
     with comm._parts_of("max_rel_err"):
-        summed = _summed(comm, np.concatenate([np.array(found) * scale, mine]), how["timeout"])
+        summed = _summed(comm, np.concatenate([np.array(found) * by, mine]), how["timeout"])
     if (summed[-len(mine) :] != comm.world * mine).any():
         raise MismatchError(f"the ranks do not say the same: rank {comm.rank} of {comm.world} has {said}")
     norm, largest, *of_blocks = summed[: -len(mine)].tolist()
     # A sum of n positive terms is off by at most n 2^-53 of it, in whatever order; its root by half of that.
     rounding = (count + 2 * comm.world + 16) * 2.0**-52
-    folds = comm.world if comm.world > 1 else int(scale != 1)
-    return _Sizes(count, dtype, norm, largest, dict(zip(blocks, of_blocks, strict=True)), rounding, folds)
+    factor = 2.0**-24 if scale is not None else 0.0
+    folds = comm.world if comm.world > 1 else int(by != 1)
+    norms = dict(zip(blocks, of_blocks, strict=True))
+    return _Sizes(count, dtype, norm, largest, norms, rounding, factor, folds)
 
 
 def _digest(text: str) -> Any:
@@ -259,6 +275,7 @@ def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> flo
         more = 0 if additive else max(1, world + 1 - found)
         growth = math.expm1(found * math.log1p(share) + more * math.log1p(unit))  # (1 + share)^found ... - 1
         blocks = sizes.blocks[codec.traits["block"]]
+    growth += sizes.factor * (1 + growth)
     if not math.isfinite(codec.bound(sizes.largest * (1 + growth) + least * sizes.norm, sizes.dtype)):
         return math.inf
     return up * growth * blocks / sizes.norm + least
@@ -269,10 +286,11 @@ def _folding(sizes: _Sizes) -> float:
     if not sizes.folds or not sizes.norm:
         return 0.0
     least = sizes.folds * _LEAST[sizes.dtype] * math.sqrt(sizes.count) / sizes.norm
-    largest = sizes.largest * (1 + sizes.rounding) * (1 + ROUNDING[sizes.dtype]) ** sizes.folds
+    largest = sizes.largest * (1 + sizes.rounding) * (1 + sizes.factor)
+    largest *= (1 + ROUNDING[sizes.dtype]) ** sizes.folds
     if largest > _LARGEST[sizes.dtype]:
         return math.inf  # a sum, of a mean too, may leave the dtype: then nothing is promised
-    return math.expm1(sizes.folds * math.log1p(ROUNDING[sizes.dtype])) + least
+    return math.expm1(sizes.folds * math.log1p(ROUNDING[sizes.dtype]) + math.log1p(sizes.factor)) + least
 
 
 @lru_cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpucomm import _core
 from gpucomm.arrays import empty_like
 from gpucomm.comm import seconds_to_wait
-from gpucomm.errors import Error, InvalidArgumentError
+from gpucomm.errors import Error, InvalidArgumentError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -88,6 +89,7 @@ class _Message:
         self._result: Any = None
         self._work: _core.Work | None = None
         self._open = True
+        self._lock = threading.RLock()  # of threads that wait; again: a signal's handler may wait too
 
     def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
         """Issues the call; a blocking one ends here."""
@@ -116,12 +118,18 @@ class _Message:
             self._close()
 
     def _close(self) -> None:
-        if self._open:
-            self._open = False
-            self._unpack()
+        """Unpacks, the first time that it succeeds; who comes meanwhile waits until the results are there."""
+        with self._lock:
+            if self._open:
+                self._unpack()
+                self._open = False
+                self._give_back()
 
     def _unpack(self) -> None:
         self._put(self._result)
+
+    def _give_back(self) -> None:
+        """What was held until the results are in place."""
 
     def _let_go(self) -> None:
         """Nothing will be written into the arrays any more."""
@@ -164,8 +172,6 @@ class _Pack(_Message):
     def _unpack(self) -> None:
         if self._writes:
             _core.copy_pack(self._targets, self._pack, False)
-        self._give_back()
-        self._let_go()
 
     def _let_go(self) -> None:
         if self._work is not None:
@@ -183,6 +189,7 @@ class _Pack(_Message):
     def _give_back(self) -> None:
         _buffers(self.comm)[self._key] = self._buffer
         self._pack = self._buffer = None
+        self._let_go()
 
 
 class _Gathering(_Pack):
@@ -199,8 +206,6 @@ class _Gathering(_Pack):
             parts = [v[rank * len(v) // world : (rank + 1) * len(v) // world] for v in views]
             _core.copy_pack(parts, self._result[rank * count : (rank + 1) * count], False)
         self._put(outs)
-        self._give_back()
-        self._let_go()
 
 
 def _buffers(comm: Communicator) -> dict[Any, Any]:
@@ -255,6 +260,7 @@ def run(
     messages: list[_Message] = []
     parts = comm.world if gathers else 1
     packs = comm._plan_packs(list(xs), outs, parts, reads, writes, how.get("op"), how.get("scale"))
+    _check_likes(comm, xs, outs, gathers, packs)
     for places, count, digest, device in packs:
         kind: type[_Message] = _Gathering if gathers else _Pack
         if device or len(places) == 1:
@@ -276,6 +282,30 @@ def _listed(comm: Communicator, out: Any) -> list[Any] | None:
     raise InvalidArgumentError(
         f"out must be a list of arrays, as x is, got {type(out).__name__} (rank {comm.rank} of {comm.world})"
     )
+
+
+def _check_likes(
+    comm: Communicator, xs: Sequence[Any], outs: list[Any] | None, gathers: bool, packs: Sequence[Any]
+) -> None:
+    """Packs and results are made like the arrays: what none can be made like is refused, ere others begin."""
+    makes = gathers and outs is None
+    for places, _, _, device in packs:
+        packed = len(places) > 1 and not device
+        for i in places:
+            if (makes and not hasattr(xs[i], "new_empty")) or (packed and i == places[0]):
+                _check_has(comm, xs[i], f"x[{i}]", "dtype")
+            if packed and gathers:
+                _check_has(comm, xs[i], f"x[{i}]", "shape")
+            if packed and gathers and outs is not None:
+                _check_has(comm, outs[i], f"out[{i}]", "reshape")
+
+
+def _check_has(comm: Communicator, x: Any, name: str, attribute: str) -> None:
+    if not hasattr(x, attribute):
+        raise UnsupportedTypeError(
+            f"{name}, a {type(x).__name__}, has no {attribute}, which this call of a list needs: pass it by"
+            f" itself, with out= for a new result (rank {comm.rank} of {comm.world})"
+        )
 
 
 def _put(results: list[Any], places: Sequence[int], made: Sequence[Any]) -> None:

@@ -89,7 +89,7 @@ def decode(data: bytes, pickle: bool = False) -> Any:
 
 def _put(obj: Any, parts: list[bytes], pickle: bool, depth: int) -> None:
     kind = type(obj)
-    if depth > _DEEPEST:
+    if kind in (list, tuple, dict) and depth == _DEEPEST:
         raise _TooDeepError
     if kind in (list, tuple):
         parts.append((b"l" if kind is list else b"t") + _LENGTH.pack(len(obj)))
@@ -157,9 +157,9 @@ class _Reader:
         return len(self._data) - self._at
 
     def value(self, depth: int) -> Any:
-        if depth > _DEEPEST:
-            raise ValueError("nested too deep")
         tag = bytes(self._take(1))
+        if tag in b"ltd" and depth == _DEEPEST:
+            raise ValueError("nested too deep")
         if tag in b"lt":
             items = [self.value(depth + 1) for _ in range(self._count())]
             return items if tag == b"l" else tuple(items)

@@ -6,6 +6,7 @@
 
 #include "bindings/array.h"
 #include "bindings/bind.h"
+#include "bindings/interpreter.h"
 #include "bindings/names.h"
 #include "codecs/codec.h"
 #include "codecs/coding.h"
@@ -39,7 +40,7 @@ void check_writable(const Array& array, const char* what) {
 // Returns (bytes written, error).
 std::pair<size_t, CodecError> encode_into(const Codec& codec, const Array& x, Dtype dtype, std::byte* out,
                                           bool measured) {
-  py::gil_scoped_release release;
+  const Released release;
   CodecError error;
   const size_t written = codec.encode(x.data(), x.count(), dtype, out, measured ? &error : nullptr);
   return {written, error};
@@ -81,7 +82,7 @@ void decode_to(const PyCodec& self, py::handle coded, py::handle target,
   const Array in(coded, "coded"), out(target, "out");
   const Dtype dtype = dtype_of(out, name);
   check_writable(out, "out");
-  py::gil_scoped_release release;
+  const Released release;
   ((*self.codec).*call)(in.data(), in.bytes(), out.count(), dtype, out.data());
 }
 
@@ -90,7 +91,7 @@ void add(const PyCodec& self, py::handle coded, py::handle target) {
   check_writable(into, "into");
   if (in.bytes() != into.bytes())
     fail(ErrorKind::invalid_argument, "coded has ", in.bytes(), " bytes, into has ", into.bytes());
-  py::gil_scoped_release release;
+  const Released release;
   self.codec->add(in.data(), in.bytes(), into.data());
 }
 
@@ -149,7 +150,7 @@ void bind_codecs(py::module_& m) {
           "max_abs"_a, "world"_a)
       .def(
           "speed", [](const PyCodec& c) { return time_coding(*smallest(c.codec, 1), Dtype::float32); },
-          py::call_guard<py::gil_scoped_release>(),
+          py::call_guard<Released>(),
           "Seconds that a byte of float32 takes to encode and to decode, measured now.")
       .def(
           "bound",

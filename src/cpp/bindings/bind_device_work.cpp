@@ -6,6 +6,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/devices.h"
+#include "bindings/interpreter.h"
 #include "bindings/names.h"
 
 namespace py = pybind11;
@@ -15,7 +16,7 @@ namespace gpucomm {
 
 void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
   type.def("name", &Device::name, "As error texts name it.")
-      .def("shares", &Device::shares, py::call_guard<py::gil_scoped_release>(),
+      .def("shares", &Device::shares, py::call_guard<Released>(),
            "Why other processes cannot open its memory, or nothing.")
       .def(
           "make_stream", [](Device& d) { return reinterpret_cast<Address>(d.make_stream()); },
@@ -23,7 +24,7 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
       .def(
           "end_stream",
           [](Device& d, Address s) {
-            py::gil_scoped_release r;
+            const Released r;
             d.end_stream(handle(s));
           },
           "stream"_a, "Ends a stream of make_stream.")

@@ -2,6 +2,7 @@
 #include "bindings/bind_heap.h"
 
 #include "base/cpus.h"
+#include "bindings/interpreter.h"
 #include "transports/heap.h"
 #include "transports/remote.h"
 
@@ -78,7 +79,7 @@ void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
           [](PyCommunicator& c, size_t nbytes) {
             const auto heap = heap_of(c);
             try {
-              py::gil_scoped_release released;  // the machine may have to find the memory
+              const Released released;  // the machine may have to find the memory
               return Block{heap->allocate(nbytes), nbytes};
             } catch (const Error& error) {
               throw Error(error.kind, error.what() + c.where());

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "bindings/bind.h"
+#include "bindings/interpreter.h"
 #include "limit/limit.h"
 
 namespace py = pybind11;
@@ -38,7 +39,7 @@ struct LimitCall {
 void bind_limit(py::module_& m) {
   py::class_<LimitCall>(m, "LimitCall", "A call of Limit, ready to be made.")
       .def("__call__", [](const LimitCall& c) {
-        py::gil_scoped_release released;
+        const Released released;
         c.call();
       });
   py::class_<PyLimit>(m, "Limit",
@@ -53,7 +54,7 @@ float32, sum, in place, root 0; for the benchmark.)")
           [](PyLimit& self, const std::string& collective, const std::string& way, const Floats& x) {
             const auto which = way == "staged" ? LimitWay::staged : LimitWay::attach;
             auto* const data = const_cast<float*>(x.data());
-            py::gil_scoped_release released;
+            const Released released;
             return LimitCall{self.limit.call(collective, which, data, static_cast<size_t>(x.size()))};
           },
           "collective"_a, "way"_a, "x"_a.noconvert(), py::keep_alive<0, 1>(), py::keep_alive<0, 4>(),

@@ -9,6 +9,7 @@
 #include "bindings/array.h"
 #include "bindings/bind.h"
 #include "bindings/devices.h"
+#include "bindings/interpreter.h"
 #include "bindings/names.h"
 #include "devices/handles.h"
 #include "engine/nccl_call.h"
@@ -68,7 +69,7 @@ nccl::UniqueId id_of(const py::bytes& bytes) {
 std::unique_ptr<PyNccl> make(const Library& library, const std::shared_ptr<Device>& device,
                              const py::bytes& bytes, int rank, int world, double timeout) {
   const nccl::UniqueId id = id_of(bytes);
-  py::gil_scoped_release release;
+  const Released release;
   return std::make_unique<PyNccl>(
       device, std::make_unique<NcclCommunicator>(library, device, id, rank, world, Deadline(timeout)));
 }
@@ -91,7 +92,7 @@ void native(PyNccl& self, Text name, py::handle x, py::handle out, Text op_name,
          ", which does not fit ", name, " of ", world, " ranks");
   Shape shape{.collective = collective, .op = parse_op(op_name), .dtype = in.dtype(), .count = one};
   shape.root = root;
-  py::gil_scoped_release release;
+  const Released release;
   const Deadline deadline(timeout);
   enqueue_native(shape, {in.data(), to.data()}, *self.communicator, self.stream.get(), deadline);
   self.finish(deadline);
@@ -121,7 +122,7 @@ void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py:
   if (codec && shape.codec->traits().needs_maximum) shape.codec = shape.codec->agreed(max_abs, c.world());
   shape.in_place = in && to && in->data() == to->data();
   const Arrays arrays{in ? in->data() : nullptr, to ? to->data() : nullptr};
-  py::gil_scoped_release release;
+  const Released release;
   const Deadline deadline(timeout);
   nodes.resize(c.world());
   const Grouped grouped = compile_grouped(shape, nodes, c.rank());
@@ -168,7 +169,7 @@ void bind_library(py::module_& m) {
 }  // namespace
 
 void bind_nccl(py::module_& m) {
-  using Released = py::call_guard<py::gil_scoped_release>;
+  using WithoutGil = py::call_guard<Released>;
   bind_library(m);
   m.def("grouped", &grouped, "collective"_a, "algorithm"_a, "count"_a, "rank"_a, "world"_a, "root"_a = 0,
         "segments"_a = 1,
@@ -193,17 +194,17 @@ void bind_nccl(py::module_& m) {
            "A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it. "
            "`nodes`: "
            "the node of each\nrank, numbered from 0; none: all on one.")
-      .def("split", &split, "color"_a, "key"_a = 0, "timeout"_a = 60.0, Released(),
+      .def("split", &split, "color"_a, "key"_a = 0, "timeout"_a = 60.0, WithoutGil(),
            "A communicator of those who give the same color, by key; None for a negative one.")
       .def(
           "check", [](PyNccl& c) { c.communicator->check(); }, "Raises what NCCL has found since.")
-      .def("idle", &idle, Released(), "Waits until the stream has done all it holds.")
+      .def("idle", &idle, WithoutGil(), "Waits until the stream has done all it holds.")
       .def(
-          "abort", [](PyNccl& c, Text why) { c.communicator->abort(std::string(why)); }, "why"_a, Released(),
-          "Ends what is under way; from any thread.")
+          "abort", [](PyNccl& c, Text why) { c.communicator->abort(std::string(why)); }, "why"_a,
+          WithoutGil(), "Ends what is under way; from any thread.")
       .def(
           "close", [](PyNccl& c, double timeout) { c.communicator->close(Deadline(timeout)); },
-          "timeout"_a = 60.0, Released(), "After what is enqueued, by all ranks.");
+          "timeout"_a = 60.0, WithoutGil(), "After what is enqueued, by all ranks.");
 }
 
 }  // namespace gpucomm

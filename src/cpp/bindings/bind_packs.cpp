@@ -10,6 +10,7 @@
 #include "bindings/bind.h"
 #include "bindings/collectives.h"
 #include "bindings/in_flight.h"
+#include "bindings/interpreter.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -37,7 +38,7 @@ std::deque<Array> borrow(const py::list& xs, const char* name, bool anywhere = t
   return arrays;
 }
 
-void check_apart(const std::deque<Array>& arrays) {
+void check_apart(const std::deque<Array>& arrays, const char* name) {
   std::vector<size_t> order;
   for (size_t i = 0; i < arrays.size(); ++i)
     if (arrays[i].bytes()) order.push_back(i);
@@ -45,8 +46,9 @@ void check_apart(const std::deque<Array>& arrays) {
             [&](size_t a, size_t b) { return arrays[a].data() < arrays[b].data(); });
   for (size_t k = 1; k < order.size(); ++k)
     if (arrays[order[k - 1]].overlaps(arrays[order[k]]))
-      fail(ErrorKind::invalid_argument, "the arrays of a list must be apart, x[",
-           std::min(order[k - 1], order[k]), "] and x[", std::max(order[k - 1], order[k]), "] overlap");
+      fail(ErrorKind::invalid_argument, "the arrays of a list must be apart, ", name, "[",
+           std::min(order[k - 1], order[k]), "] and ", name, "[", std::max(order[k - 1], order[k]),
+           "] overlap");
 }
 
 // What one message holds is of one dtype and lies in one memory.
@@ -78,7 +80,7 @@ std::vector<Pack> plan(const std::deque<Array>& arrays) {
 void copy_pack(const py::list& xs, const py::object& pack, bool into) {
   const std::deque<Array> arrays = borrow(xs, "x", false);
   const Array whole(pack, "pack");
-  py::gil_scoped_release released;
+  const Released released;
   std::byte* at = whole.data();
   for (const Array& array : arrays) {
     if (array.bytes()) copy_bytes(into ? at : array.data(), into ? array.data() : at, array.bytes());
@@ -106,13 +108,14 @@ py::list PyCommunicator::plan_packs(const py::list& xs, const std::optional<py::
                             apart = outs ? borrow(*outs, "out") : std::deque<Array>();
     const std::deque<Array>& to = outs ? apart : arrays;
     if (outs) check_outs(arrays, to, parts);
+    const char* const written = outs ? "out" : "x";
     for (size_t i = 0; i < arrays.size(); ++i) {
       gpucomm::check_apart(reads ? py::object(xs[i]) : py::none(),
                            writes ? py::object(targets[i]) : py::none());
       if (op) reducing(arrays[i], *op, scale);
-      if (writes) check_writable(to[i], concat("x[", i, "]").c_str(), "");
+      if (writes) check_writable(to[i], concat(written, "[", i, "]").c_str(), "");
     }
-    if (writes) check_apart(to);
+    if (writes) check_apart(to, written);
     py::list rows;
     for (const Pack& pack : plan(arrays))
       rows.append(py::make_tuple(pack.places, pack.count, pack.digest, !arrays[pack.places[0]].on_host()));

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "bindings/bind.h"
+#include "bindings/interpreter.h"
 #include "bindings/names.h"
 #include "plans/cost.h"
 #include "plans/rounds.h"
@@ -207,7 +208,7 @@ static void bind_cost(py::module_& m) {
          bool additive) {
         const auto asked = request(collective, world, 0, root, segments, true, links.nodes, additive);
         build_plan(algorithm, asked);  // says what is wrong, also with world = 0
-        py::gil_scoped_release release;
+        const Released release;
         return total_time(algorithm, asked, nbytes, links, {coded, encode, decode});
       },
       "collective"_a, "algorithm"_a, "world"_a, "nbytes"_a, "links"_a, "root"_a = 0, "segments"_a = 1,

@@ -4,6 +4,7 @@
 
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
+#include "bindings/interpreter.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -91,7 +92,7 @@ void PyCommunicator::check_peer(const char* what, int peer) const {
 void PyCommunicator::refuse_message(bool sending, int peer, const Error& error) {
   if (!error.bad_argument() || forked() || peer < 0 || peer >= core_->world() || peer == core_->rank())
     return;
-  py::gil_scoped_release released;
+  const Released released;
   core_->messages().refuse(sending, peer, error.what());
 }
 
@@ -105,7 +106,7 @@ std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array,
     check_on_device({}, *residence.device);
     refuse_capture(residence.device->capture_of(residence.stream), "messages cannot be, only collectives");
   }
-  py::gil_scoped_release released;
+  const Released released;
   return core_->messages().start(sending, peer, array.dtype(), array.count(), array.data(), limit, residence);
 }
 

@@ -3,6 +3,7 @@
 
 #include "bindings/array.h"
 #include "bindings/bind.h"
+#include "bindings/interpreter.h"
 #include "transports/mpi.h"
 #include "transports/served.h"
 
@@ -13,7 +14,7 @@ namespace gpucomm {
 
 // Python threads serve it: they wait here without the GIL.
 static void bind_served(py::module_& m) {
-  using Released = py::call_guard<py::gil_scoped_release>;
+  using WithoutGil = py::call_guard<Released>;
   using Event = ServedWire::Event;
   using Frame = ServedWire::Frame;
   py::class_<ServedWire::Line>(m, "Line", "The messages of one stream from or to one peer.")
@@ -38,9 +39,9 @@ static void bind_served(py::module_& m) {
   py::class_<ServedWire, Wire, std::shared_ptr<ServedWire>>(
       m, "ServedWire", "A wire for a library that can wait for a message but not ask after it.")
       .def(py::init())
-      .def("next_event", &ServedWire::next_event, Released(),
+      .def("next_event", &ServedWire::next_event, WithoutGil(),
            "Waits for something to do; None once the wire is closed.")
-      .def("next_send", &ServedWire::next_send, "line"_a, Released(),
+      .def("next_send", &ServedWire::next_send, "line"_a, WithoutGil(),
            "Waits for a message to send; None once the wire is closed.")
       .def(
           "prepare",

@@ -3,6 +3,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/collectives.h"
+#include "engine/label.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -38,8 +39,23 @@ static void bind_meter(py::module_& m) {
       .def_property_readonly("bytes_sent", &Meter::bytes_sent, "By this rank, of payload.");
 }
 
+static void bind_label(py::module_& m) {
+  py::class_<Label>(m, "Label",
+                    "What the calls are for that this thread makes within `with`: all ranks' must be alike.")
+      .def(py::init([](uint64_t optimizer, uint64_t round, uint64_t bucket) {
+             return Label(static_cast<uint16_t>(optimizer), static_cast<uint32_t>(round),
+                          static_cast<uint16_t>(bucket));
+           }),
+           "optimizer"_a, "round"_a, "bucket"_a)
+      .def("__enter__", &Label::begin, "Begins to say so.")
+      .def(
+          "__exit__", [](Label& label, Object, Object, Object) { label.end(); }, "kind"_a, "error"_a,
+          "where"_a, "Says so no more.");
+}
+
 void bind_work(py::module_& m) {
   bind_handle(m);
+  bind_label(m);
   bind_meter(m);
 }
 

@@ -5,6 +5,7 @@
 
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
+#include "bindings/interpreter.h"
 #include "bindings/names.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
@@ -26,7 +27,7 @@ void check(const Array& x, const std::vector<size_t>& blocks) {
 }
 
 NormSums on_host(const Squared& of) {
-  py::gil_scoped_release released;
+  const Released released;
   NormSums sums;
   add_squares(of, sums);
   return sums;
@@ -53,12 +54,12 @@ NormSums PyCommunicator::norms_on_device(Squared of, const Array& x, const Optio
 
 std::unique_ptr<DeviceNorms> PyCommunicator::begin_norms(std::shared_ptr<Device> device, Stream stream) {
   refuse_capture(device->capture_of(stream), "max_rel_err reads norms on the host");
-  py::gil_scoped_release released;  // a device may have to wait before it gives memory, or takes it back
+  const Released released;  // a device may have to wait before it gives memory, or takes it back
   return std::make_unique<DeviceNorms>(spare_, std::move(device), stream);
 }
 
 NormSums PyCommunicator::total_of(std::unique_ptr<DeviceNorms> given, Stream stream, Seconds limit) const {
-  py::gil_scoped_release released;
+  const Released released;
   const auto norms = std::move(given);
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
   norms->read(stream);

@@ -1,6 +1,7 @@
 #include "base/copy.h"
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
+#include "bindings/interpreter.h"
 
 namespace py = pybind11;
 
@@ -33,7 +34,7 @@ py::object PyCommunicator::broadcast(py::object x, int root, py::object out, con
 void PyCommunicator::copy(const Array& x, const Array& out, const Options& options) const {
   if (core_->closed() || !x.bytes()) return;
   if (!x.on_host()) return device_of(x, "x")->copy(out.data(), x.data(), x.bytes(), stream_of(options, x));
-  py::gil_scoped_release released;
+  const Released released;
   copy_bytes(out.data(), x.data(), x.bytes());
 }
 

@@ -7,6 +7,7 @@
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
+#include "bindings/interpreter.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
 #include "reduce/scale.h"
@@ -93,7 +94,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_codec(Shape call, const std:
   }
   double most;
   {
-    py::gil_scoped_release released;
+    const Released released;
     most = max_abs(call.dtype, arrays.input, count);
     if (arrays.factor) most = largest_product(call.dtype, most, *arrays.factor);
   }
@@ -137,7 +138,7 @@ void PyCommunicator::take_time(const Shape& call, Seconds limit) {
   prepare(call, [&] {
     agree_on_largest(seconds.data(), seconds.size(), limit);
     {
-      py::gil_scoped_release released;
+      const Released released;
       seconds = time_coding(*call.codec, call.dtype);
     }
     agree_on_largest(seconds.data(), seconds.size(), limit);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "bindings/in_flight.h"
+#include "bindings/interpreter.h"
 #include "bindings/names.h"
 
 namespace py = pybind11;
@@ -53,6 +54,10 @@ Op PyCommunicator::reducing(const Array& x, Text name, Factor scale) const {
     fail(ErrorKind::invalid_argument, "op 'premul_sum' needs scale, the factor of this rank's x");
   if (op != Op::premul_sum && scale)
     fail(ErrorKind::invalid_argument, "scale is only for op 'premul_sum', got op '", name, "'");
+  if (scale && x.dtype() != Dtype::float64 && std::isfinite(*scale) && *scale != 0 &&
+      !std::isnormal(static_cast<float>(*scale)))
+    fail(ErrorKind::invalid_argument, "scale is rounded to float32 for ", name_of(x.dtype()),
+         " arrays: it must be 0 or of a magnitude from 1.2e-38 to 3.4e38, got ", *scale);
   return op;
 }
 
@@ -153,7 +158,7 @@ std::shared_ptr<Work> PyCommunicator::start(const PartCall& call, const py::obje
   const auto& [shape, arrays] = call;
   std::shared_ptr<Work> work;
   {
-    py::gil_scoped_release released;
+    const Released released;
     work = core_->start(shape, arrays, limit);
   }
   if (!shape.on_device)
@@ -234,7 +239,7 @@ void PyCommunicator::set_part_of(const std::string& call) {
 
 void PyCommunicator::abort() {
   if (forked()) return;
-  py::gil_scoped_release released;
+  const Released released;
   core_->abort();
 }
 
@@ -249,7 +254,7 @@ std::vector<int> PyCommunicator::survivors(int round, double patience_s) {
 void PyCommunicator::close() {
   if (forked()) return;
   {
-    py::gil_scoped_release released;
+    const Released released;
     core_->close();
   }
   try {
@@ -263,7 +268,7 @@ void PyCommunicator::end() {
   if (forked()) return;
   std::optional<Error> wrong;
   {
-    py::gil_scoped_release released;
+    const Released released;
     try {
       core_->check_ended_calls();
     } catch (const Error& error) {

@@ -22,16 +22,23 @@ inline bool finalizing() {
 }
 
 // Without the GIL; and for ever, where the interpreter has ended meanwhile: there is nothing to go back to.
+// Python before 3.14 ends a thread that waits for the GIL then, by unwinding its stack: past destructors,
+// this one too, which ends the process.
 class Released {
  public:
-  Released() : state_(PyEval_SaveThread()) {}
+  Released() : ends_(finalizing()), state_(PyEval_SaveThread()) {}
   Released(const Released&) = delete;
   ~Released() {
-    while (finalizing()) ::pause();
-    PyEval_RestoreThread(state_);
+    while (finalizing() && !ends_) ::pause();
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) ::pause();
+    }
   }
 
  private:
+  const bool ends_;  // this very thread ends the interpreter: it had the GIL when that was ending
   PyThreadState* state_;
 };
 

@@ -4,6 +4,7 @@
 
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
+#include "bindings/interpreter.h"
 #include "engine/arena_probe.h"
 #include "engine/device_largest.h"
 #include "engine/device_norms.h"
@@ -86,7 +87,7 @@ py::object PyWork::synchronize(std::optional<double> timeout_s) {
   const Seconds patience = timeout_s ? Seconds(*timeout_s) : communicator_->timeout();
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
   py::object result = wait(timeout_s);
-  py::gil_scoped_release released;
+  const Released released;
   for (const auto& call : calls_)
     if (call->finished) poll(*call->finished, *communicator_, deadline, patience.count());
   return result;
@@ -103,7 +104,7 @@ void PyCommunicator::check_on_device(const Shape& shape, Device& device) const {
   const std::string failed = device.failure();
   if (!failed.empty()) fail(ErrorKind::unavailable, device.name(), " failed in earlier work: ", failed);
   if (core_->coded_on_device()) {
-    const py::gil_scoped_release released;  // another rank may be enqueuing
+    const Released released;  // another rank may be enqueuing
     core_->check_coding();
   }
   if (!shape.codec) return;
@@ -122,7 +123,7 @@ bool PyCommunicator::can_go(DeviceWay way, Device& device, Seconds limit) {
   };
   if (way == DeviceWay::nccl) return agreed(core_->nccl().library != nullptr);
   const auto can = [&](auto probe) {
-    const py::gil_scoped_release released;  // it asks the device, which may take its time
+    const Released released;  // it asks the device, which may take its time
     return probe(device, core_->transport(), core_->rank(), core_->world()).empty();
   };
   return agreed(can(offer_probe)) && agreed(can(open_probes));
@@ -152,7 +153,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
   }
   double most = 0;
   {
-    py::gil_scoped_release released;
+    const Released released;
     DeviceLargest largest(spare_, arrays.device, shape.dtype, spans, arrays.stream);
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
     poll(largest.finished(), *core_, deadline, limit.count());

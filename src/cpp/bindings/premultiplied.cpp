@@ -2,6 +2,7 @@
 // own.
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
+#include "bindings/interpreter.h"
 #include "engine/staging.h"
 #include "reduce/scale.h"
 
@@ -16,7 +17,7 @@ void PyCommunicator::multiply(const Array& x, const Array& target, Factor factor
   if (!x.on_host())
     return device_of(x, "x")->scale(x.dtype(), target.data(), x.data(), x.count(), *factor,
                                     stream_of(options, x));
-  py::gil_scoped_release released;
+  const Released released;
   scale(x.dtype(), target.data(), x.data(), x.count(), *factor);
 }
 

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
+#include "bindings/interpreter.h"
 #include "cuda/available.h"
 #include "cuda/cuda_device.h"
 
@@ -16,7 +17,7 @@ static constexpr const char* kCapsule = "gpucomm.Device";
 static py::capsule device_capsule(int index) {
   auto device = std::make_unique<std::shared_ptr<Device>>();
   {
-    py::gil_scoped_release release;
+    const Released release;
     *device = open_device(index);
   }
   py::capsule capsule(device.get(), kCapsule, [](PyObject* object) {

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "engine/label.h"
 #include "engine/program.h"
 
 namespace gpucomm {
@@ -45,9 +46,10 @@ uint64_t fingerprint_of(const CallRecord& record) {
 
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence) { return mix(fingerprint, sequence); }
 
-CallRecord tagged(const Program& program, uint64_t sequence) {
+CallRecord tagged(const Program& program, uint64_t sequence, uint64_t label) {
   CallRecord record = program.record;
-  record.sequence = sequence, record.tag = tag_of(program.fingerprint, sequence);
+  record.sequence = sequence, record.tag = tag_of(program.fingerprint, sequence), record.label = label;
+  if (label) record.tag = mix(record.tag, label);
   return record;
 }
 
@@ -78,6 +80,7 @@ std::string describe(const CallRecord& r) {
   if (rooted(collective)) text += concat(", root ", r.root);
   if (r.on_device) text += ", on a device";
   if (r.on_device > 1) text += r.on_device == 2 ? " over NCCL" : " through host memory";
+  if (r.label) text += concat(", ", Label::text(r.label));
   if (r.codec[0]) text += concat(", codec ", r.codec.data());
   text += concat(", algorithm ", r.algorithm.data());
   if (prepares) return text + ")";

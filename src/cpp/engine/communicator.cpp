@@ -48,7 +48,7 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
   work->stream = arrays.stream;
   work->finished.reset();
   work->captured = arrays.capture != 0;
-  work->sequence = ++sequence_;
+  work->sequence = ++sequence_, work->label = Label::current();
   work->program.reset(), work->tuning.reset(), work->turn = {};
   work->meter = Meter::current();
   work->started = false, work->error.reset(), work->deadline.reset();
@@ -179,7 +179,7 @@ void Communicator::begin(Work& work) {
     stage_in_on_host(*work.program, work.arrays, scratch_.get());
     work.arrays = staged_arrays(*work.program, work.arrays, scratch_.get());
   }
-  work.execution.start(*work.program, *transport_, work.arrays, scratch_.get(), work.sequence);
+  work.execution.start(*work.program, *transport_, work.arrays, scratch_.get(), record_of(work));
   const Shape& shape = work.program->shape;
   // Of reduce_scatter no rank works in place.
   if (shape.op == Op::premul_sum && shape.collective != Collective::reduce_scatter)
@@ -190,7 +190,7 @@ void Communicator::begin(Work& work) {
 // Whatever the others do, a mismatch must leave x as it is.
 void Communicator::meet(Work& work) {
   if (!meeting_) meeting_.emplace(meeting_shape(), nodes_, rank_);
-  meeting_->start(*transport_, {}, work.sequence, work.program.get());
+  meeting_->start(*transport_, {}, record_of(work));
   work.meets = true;
 }
 

@@ -14,6 +14,7 @@
 #include "base/aligned.h"
 #include "engine/device_calls.h"
 #include "engine/execution.h"
+#include "engine/label.h"
 #include "engine/meter.h"
 #include "engine/point_to_point.h"
 #include "engine/programs.h"
@@ -30,7 +31,7 @@ struct Work : Pending {
   std::vector<double> times;  // of an agreement
   Clock::time_point begun;
   Arrays arrays;
-  uint64_t sequence = 0;
+  uint64_t sequence = 0, label = 0;
   Execution execution;
   bool started = false, meets = false;  // meets: the ranks find out that all have come
   std::shared_ptr<Meter::Count> meter;  // of the thread that made the call

@@ -42,7 +42,7 @@ std::optional<Error> Communicator::coding_error() const {
 void Communicator::begin_on_device(Work& work) {
   if (!on_device_) on_device_ = open_device_calls(way_.value(), transport_, nccl_, nodes_, rank_);
   if (work.program->shape.codec) coded_on_device_.store(true, std::memory_order_relaxed);
-  on_device_->begin({work.program, work.arrays, tagged(*work.program, work.sequence)});
+  on_device_->begin({work.program, work.arrays, record_of(work)});
 }
 
 bool Communicator::under_way_on_device(Work& work, bool& moved) {

@@ -57,8 +57,9 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
 }
 
 CallRecord Communicator::record_of(const Work& work) const {
-  CallRecord record = work.program ? work.program->record : make_record(work.shape);
-  record.sequence = work.sequence;
+  if (work.program) return tagged(*work.program, work.sequence, work.label);
+  CallRecord record = make_record(work.shape);
+  record.sequence = work.sequence, record.label = work.label;
   return record;
 }
 
@@ -71,7 +72,7 @@ void Communicator::check_alike(const CallRecord& mine, int peer) const {
 }
 
 void Communicator::check_peers(const Work& work) const {
-  const CallRecord mine = tagged(*work.program, work.sequence);
+  const CallRecord mine = record_of(work);
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
     check_alike(mine, peer);
@@ -98,7 +99,7 @@ void Communicator::check_unheard(const Work& work) {
   if (++unheard_ < kCalls && now_ms < looked_ms_ + kPauseMs) return;
   unheard_ = 0, looked_ms_ = now_ms;
   transport_->look();
-  check_all_alike(tagged(*work.program, work.sequence));
+  check_all_alike(record_of(work));
   if (shown_) check_all_alike(transport_->call(rank_, shown_));
   if (now_ms < shown_ms_ + kPauseMs) return;
   shown_ms_ = now_ms;

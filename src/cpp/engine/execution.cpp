@@ -22,7 +22,7 @@ static size_t least_kept() {
 }
 
 void Execution::start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch,
-                      uint64_t sequence) {
+                      const CallRecord& record) {
   program_ = &program, transport_ = &transport;
   error_ = arrays.error, lost_sq_ = arrays.lost_sq;
   if (error_)
@@ -30,7 +30,7 @@ void Execution::start(const Program& program, Transport& transport, const Arrays
   spaces_ = spaces_of(program, arrays, scratch);
   footprint_ = program.shape.count * size_of(program.shape.dtype) * program.ranks_here;
   keeps_ = footprint_ >= least_kept();
-  expected_.start(program, transport, tagged(program, sequence));
+  expected_.start(program, transport, record);
   lanes_.resize(program.lanes);
   for (LaneState& lane : lanes_) lane.next = 0, lane.progress = {}, lane.loans.clear();
   done_.assign(program.instructions.size(), 0);

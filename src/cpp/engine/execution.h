@@ -16,7 +16,7 @@ class Execution {
   // Prepares to run `program` as the call with this tag. The program, the arrays and the scratch must outlive
   // it.
   void start(const Program& program, Transport& transport, const Arrays& arrays, std::byte* scratch,
-             uint64_t sequence);
+             const CallRecord& record);
   // Does all that can be done now; false if nothing could. Throws mismatch on another call's message.
   bool advance();
   bool done() const { return remaining_ == 0; }

@@ -34,7 +34,7 @@ void NcclCalls::begin(const StreamCall& call) {
   if (communicator_) communicator_->check();
   call_ = call, phase_ = Phase::meeting;
   transport_->announce(call.record);
-  meeting_.start(*transport_, {}, call.record.sequence, &program());
+  meeting_.start(*transport_, {}, call.record);
 }
 
 bool NcclCalls::advance() {

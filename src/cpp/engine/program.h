@@ -57,7 +57,7 @@ struct Program {
   size_t scratch_slot_bytes = 0, coded_slot_bytes = 0;
   // Coded slots follow those of scratch, and the sum of a row follows these.
   size_t coded_begin = 0, wide_begin = 0, scratch_bytes = 0;
-  CallRecord record;  // all but sequence and tag
+  CallRecord record;  // all but sequence, tag and label
   uint64_t fingerprint = 0;
   bool only_sends = false;  // nothing that comes could show this rank that another makes another call
 };
@@ -79,7 +79,7 @@ CallRecord make_record(const Shape& shape);
 uint64_t fingerprint_of(const CallRecord& record);
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
-CallRecord tagged(const Program& program, uint64_t sequence);
+CallRecord tagged(const Program& program, uint64_t sequence, uint64_t label = 0);
 // That a peer's block has another size than this rank expects: it sends so many elements.
 std::string unfitting_counts(const Program& program, int peer, const CallRecord& record, uint64_t sent);
 // "all_reduce #3 (sum of 1000 float32, algorithm ring, 4 segments)".

@@ -21,12 +21,14 @@ class SideCall {
       : program_(compile(shape, nodes, rank)), scratch_(program_.scratch_bytes) {}
   SideCall(const SideCall&) = delete;
 
-  // The arrays stay until it has ended. Its messages carry the tag of a call of the program `as`, so that a
-  // rank which makes another call is found and both are named; null: their own.
-  void start(Transport& transport, const Arrays& arrays, uint64_t sequence, const Program* as = nullptr) {
-    if (as) program_.record = as->record, program_.fingerprint = as->fingerprint;
+  // The arrays stay until it has ended. Its messages carry the tag of the call `as`, so that a rank which
+  // makes another call is found and both are named; else their own.
+  void start(Transport& transport, const Arrays& arrays, const CallRecord& as) {
     transport_ = &transport;
-    execution_.start(program_, transport, arrays, scratch_.data(), sequence);
+    execution_.start(program_, transport, arrays, scratch_.data(), as);
+  }
+  void start(Transport& transport, const Arrays& arrays, uint64_t sequence) {
+    start(transport, arrays, tagged(program_, sequence));
   }
   // Does what can be done now; true: it has ended.
   bool advance() {

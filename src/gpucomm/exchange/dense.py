@@ -42,7 +42,10 @@ class Dense(Exchange):
 
     def start(self, buffer: Any, parts: Sequence[Part]) -> Handle:
         """Issues the all-reduce; see :meth:`Exchange.start`."""
+        how: dict[str, Any] = {"op": "mean"}
+        if str(buffer.dtype).rpartition(".")[2] == "float16":  # torch's or NumPy's
+            how = {"op": "premul_sum", "scale": 1 / self._comm.world}  # so that no partial sum is infinite
         work: Handle = self._comm.all_reduce(
-            buffer, op="mean", algorithm=self._algorithm, segments=self._segments, async_op=True
+            buffer, algorithm=self._algorithm, segments=self._segments, async_op=True, **how
         )
         return work

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,7 +51,7 @@ class Bucket:
     def __init__(self, members: Sequence[Member], comm: Communicator | None = None) -> None:
         self.members = list(members)
         counts = [param.numel() for _, param in members]
-        ends = [sum(counts[: slot + 1]) for slot in range(len(counts))]
+        ends = list(accumulate(counts))
         first = members[0].param
         self.buffer, self.shared = _zeros(ends[-1] + len(counts), first, comm)
         self.parts = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.closure import with_global_loss
 from gpucomm.optim.members import Member, find_members, plan_buckets
-from gpucomm.optim.owners import claim
+from gpucomm.optim.owners import claim, trained
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
 from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
@@ -42,9 +42,10 @@ class DistributedOptimizer(WrappedOptimizer):
         segments: into how many pieces it cuts a message, None to choose.
 
     Raises:
-        InvalidArgumentError: an unknown merge, exchange or algorithm, or not a torch optimizer or model.
+        InvalidArgumentError: an unknown merge, exchange or algorithm, or not a torch optimizer or model, or a
+            model that DistributedDataParallel has, or whose lazy modules have run no forward.
         MismatchError: the ranks wrap different models or settings; the text names who differs.
-        UnsupportedTypeError: a parameter's dtype or device is not one that is exchanged.
+        UnsupportedTypeError: a parameter's dtype or device is not one that is exchanged, or it is sharded.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class DistributedOptimizer(WrappedOptimizer):
             )
             self._rank = f"rank {comm.rank} of {comm.world}"
             self._members: list[Member] = []
+            self._known: set[int] = set()  # their ids
             self._steps = 0
             self._taken = False
             planned = self._plan()
@@ -86,25 +88,22 @@ class DistributedOptimizer(WrappedOptimizer):
         return members, buckets
 
     def _adopt(self, members: list[Member], buckets: list[list[Member]]) -> None:
-        known = {id(member.param) for member in self._members}
         for bucket in buckets:
             self._exchange.require(bucket[0].param.dtype, bucket[0].name)
         if self.comm.world > 1:
-            broadcast_tensors(self.comm, [param for _, param in members if id(param) not in known])
+            broadcast_tensors(self.comm, [param for _, param in members if id(param) not in self._known])
         self._members = members
+        self._known = {id(member.param) for member in members}
         self._trainable = [member.param.requires_grad for member in members]
         self._frozen = [member for member in members if not member.param.requires_grad]
         self.buckets = [[member.name for member in bucket] for bucket in buckets]
         self._reducer.attach(buckets)
 
-    def trains(self, param: Any) -> bool:
-        """Tells whether a parameter is in a group."""
-        return any(param is mine for group in self.param_groups for mine in group["params"])
-
-    def release(self, param: Any) -> None:
-        """Stops exchanging a parameter that another wrapped optimizer trains from now on."""
-        members = [member for member in self._members if member.param is not param]
-        self._taken = self._taken or self.trains(param)
+    def release(self, params: Collection[Any]) -> None:
+        """Stops exchanging parameters that another wrapped optimizer trains from now on."""
+        gone = {id(param) for param in params}
+        members = [member for member in self._members if id(member.param) not in gone]
+        self._taken = self._taken or not gone.isdisjoint(trained(self))
         self._adopt(members, plan_buckets(members, self._merge))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -119,7 +118,8 @@ class DistributedOptimizer(WrappedOptimizer):
 
         Raises:
             InvalidArgumentError: a gradient is of this rank alone: accumulated under :meth:`no_sync` and
-                never exchanged, of a parameter unfrozen or wrapped again since, or of a failed backward().
+                never exchanged, of a parameter unfrozen or wrapped again since, of one put into param_groups
+                without :meth:`add_param_group`, or of a failed backward().
         """
         if closure is None:
             self._require_global()
@@ -190,7 +190,8 @@ class DistributedOptimizer(WrappedOptimizer):
         """Takes back a state, a plain optimizer's too.
 
         What an exchange keeps (the residuals of a codec) is every rank's own: load what this rank has saved.
-        State that this exchange does not understand is left aside; another lossy codec's it does.
+        State that this exchange does not understand is left aside; another lossy codec's it does. Where one
+        is refused, nothing has changed: without its entry ``gpucomm`` any rank's is taken.
 
         Raises:
             InvalidArgumentError: no state of this kind, or residuals of another model, or of another rank or
@@ -207,9 +208,15 @@ class DistributedOptimizer(WrappedOptimizer):
             # Not only its own parameters: another optimizer may have taken some of them since.
             names = [name for name, _ in find_members(self._model, self.param_groups)]
             exchanges.require_known(mine["state"], names, f"optim, {self._rank}")
-        self.inner.load_state_dict(inner)
-        if understood:
-            self._exchange.load_state_dict(mine["state"])
+        before = self._exchange.state_dict() if understood else {}
+        try:
+            if understood:
+                self._exchange.load_state_dict(mine["state"])  # first: it refuses more than the inner one
+            self.inner.load_state_dict(inner)
+        except Exception:
+            if understood:
+                self._exchange.load_state_dict(before)
+            raise
 
     def _require_global(self) -> None:
         self._reducer.require_global(self._rank)
@@ -218,9 +225,20 @@ class DistributedOptimizer(WrappedOptimizer):
                 "[optim] step() of an optimizer whose parameters were wrapped again; use the newer "
                 f"({self._rank})"
             )
+        self._require_exchanged()
         for name, param in self._frozen:
             if param.grad is not None and param.requires_grad and self.comm.world > 1:
                 raise InvalidArgumentError(
                     f"[optim] parameter {name!r} was unfrozen after zero_grad(), so its gradient is of this "
                     f"rank alone; call zero_grad() between unfreezing and backward() ({self._rank})"
                 )
+
+    def _require_exchanged(self) -> None:
+        for number, group in enumerate(self.param_groups):
+            for param in group["params"]:
+                if id(param) not in self._known:
+                    raise InvalidArgumentError(
+                        f"[optim] a parameter of shape {tuple(param.shape)} in param_groups[{number}] is not "
+                        "exchanged, as it has not come by add_param_group() of this optimizer: call that "
+                        f"instead, or wrap again ({self._rank})"
+                    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,8 @@ from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
 from gpucomm.optim.agreement import require_same_layout, telling
-from gpucomm.optim.members import find_members, plan_buckets
+from gpucomm.optim.members import Member, find_members, plan_buckets
+from gpucomm.optim.owners import claim, trained
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
 from gpucomm.optim.weights import WeightFlow, find_layers
@@ -65,19 +66,35 @@ class LayerwiseBSP(WrappedOptimizer):
                 _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence
             self.comm, self.root = comm, root
             self._steps = self._rounds = 0  # _rounds: of the reducer, up to the last step() or zero_grad()
+            self._taken = False
+            self._model = model
             how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "async_op": True}
             self._reducer = Reducer(comm, _ToRoot(partial(comm.reduce, root=root, op="mean", **how)))
-            members = find_members(model, self.param_groups)
-            self._sent = [member for member in members if member.param.requires_grad]
-            layers = [group for _, group in find_layers(model, self._sent)]
+            self._weights = WeightFlow(comm, model, root, partial(comm.broadcast, root=root, **how))
+            members = claim(self, find_members(model, self.param_groups))
             self._frozen = [member for member in members if not member.param.requires_grad]
-            buckets = [bucket for group in reversed(layers) for bucket in plan_buckets(group, "one")]
+            self._sent = [member for member in members if member.param.requires_grad]
+            buckets = self._plan()
             if comm.world > 1:
                 require_same_layout(comm, members, buckets, f"{root=}, {algorithm=}, {segments=}")
                 broadcast_tensors(comm, [*(member.param for member in members), *model.buffers()], root)
-            self._reducer.attach(buckets)
-            moving = self._sent if comm.world > 1 else []
-            self._weights = WeightFlow(comm, model, moving, root, partial(comm.broadcast, root=root, **how))
+            self._attach(buckets)
+
+    def _plan(self) -> list[list[Member]]:
+        layers = find_layers(self._model, self._sent)
+        return [bucket for group in reversed(layers) for bucket in plan_buckets(group, "one")]
+
+    def _attach(self, buckets: list[list[Member]]) -> None:
+        self._reducer.attach(buckets)
+        self._weights.attach(self._sent if self.comm.world > 1 else [])
+
+    def release(self, params: Collection[Any]) -> None:
+        """Stops exchanging parameters that another wrapped optimizer trains from now on."""
+        gone = {id(param) for param in params}
+        self._taken = self._taken or not gone.isdisjoint(trained(self))
+        self._sent = [member for member in self._sent if id(member.param) not in gone]
+        self._frozen = [member for member in self._frozen if id(member.param) not in gone]
+        self._attach(self._plan())
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Lets the root's optimizer step on the mean gradients, clears them, starts to send the new weights.
@@ -89,28 +106,36 @@ class LayerwiseBSP(WrappedOptimizer):
             What the inner optimizer returns; None on the other ranks.
 
         Raises:
-            InvalidArgumentError: a closure was given, a backward() failed half-way, there were several,
-                or a parameter was unfrozen after wrapping.
+            InvalidArgumentError: a closure was given, a backward() failed half-way, there were several, a
+                parameter was unfrozen after wrapping, or they were wrapped again since.
         """
         rank = f"rank {self.comm.rank} of {self.comm.world}"
         if closure is not None:
             raise InvalidArgumentError(f"[optim] LayerwiseBSP.step() takes no closure ({rank})")
+        self._require_global(rank)
+        result = self.inner.step() if self.comm.rank == self.root else None
+        self._weights.start()
+        self._forget_gradients()
+        self._steps += 1
+        return result
+
+    def _require_global(self, rank: str) -> None:
         self._reducer.require_global(rank)
+        if self._taken:
+            raise InvalidArgumentError(
+                f"[optim] step() of an optimizer whose parameters were wrapped again; use the newer ({rank})"
+            )
         if self._reducer.rounds - self._rounds > 1:
             raise InvalidArgumentError(
-                "[optim] step() after several backward(), whose gradients do not add up: only the root's"
-                f" are global; call zero_grad() of this optimizer between them ({rank})"
+                "[optim] step() after several backward(), whose gradients do not add up, for only the root's "
+                "are global: call zero_grad() of this optimizer between them; where there was one, reentrant "
+                f"checkpointing ran others inside it: use checkpoint(..., use_reentrant=False) ({rank})"
             )
         for name, param in self._frozen:
             if param.requires_grad and self.comm.world > 1:
                 raise InvalidArgumentError(
                     f"[optim] parameter {name!r} was unfrozen after wrapping; wrap it anew ({rank})"
                 )
-        result = self.inner.step() if self.comm.rank == self.root else None
-        self._weights.start()
-        self._forget_gradients()
-        self._steps += 1
-        return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, and the leavings of a backward() that an exception cut short."""
@@ -122,7 +147,8 @@ class LayerwiseBSP(WrappedOptimizer):
         """Adds a group of parameters that the model had at wrapping: the root's optimizer trains them too.
 
         Raises:
-            InvalidArgumentError: one of them is new, so neither its gradients nor its weights would travel.
+            InvalidArgumentError: one of them is new, or another optimizer's, so neither its gradients nor its
+                weights would travel.
         """
         self.inner.add_param_group(param_group)
         known = {id(member.param) for member in (*self._sent, *self._frozen)}
@@ -131,7 +157,8 @@ class LayerwiseBSP(WrappedOptimizer):
             self.param_groups.pop()
             raise InvalidArgumentError(
                 f"[optim] add_param_group() with a parameter of shape {tuple(new[0].shape)} that was not "
-                f"there at wrapping; wrap it anew (rank {self.comm.rank} of {self.comm.world})"
+                f"there at wrapping, or that another optimizer exchanges; wrap it anew "
+                f"(rank {self.comm.rank} of {self.comm.world})"
             )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

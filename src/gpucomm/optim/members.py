@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parallel import DistributedDataParallel
 
 from gpucomm import merge
-from gpucomm.errors import UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 from gpucomm.exchange import plain_name
 
 __all__ = ["Member", "find_members", "plan_buckets"]
 
+_FSDP1 = (
+    "of which a rank has a part only: shard by fully_shard and call gpucomm.optim.fsdp.use, or let "
+    "torch.distributed send it, with gpucomm as its backend"
+)
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -38,17 +45,44 @@ def find_members(model: Any, groups: Sequence[dict[str, Any]]) -> list[Member]:
     clipping takes it, would differ between the ranks, and the weights with it.
 
     Raises:
-        UnsupportedTypeError: one is sharded, a DTensor.
+        InvalidArgumentError: a module is a DistributedDataParallel, or a lazy one that has run no forward.
+        UnsupportedTypeError: one is sharded: a DTensor, or of a FullyShardedDataParallel.
     """
+    for name, module in model.named_modules():
+        _require_plain_module(f"module {name!r}" if name else "model", module)
     once: dict[int, Member] = {}
     for member in _named(model, groups):
-        if hasattr(member.param, "placements"):  # a DTensor; its module takes long to import
-            raise UnsupportedTypeError(
-                f"[optim] parameter {member.name!r} is a DTensor, of which a rank has a part only: a "
-                "model that fully_shard has sharded communicates by gpucomm.optim.fsdp.use instead"
-            )
+        _require_whole(member)
         once.setdefault(id(member.param), member)
     return list(once.values())
+
+
+def _require_plain_module(what: str, module: Any) -> None:
+    if isinstance(module, DistributedDataParallel):
+        raise InvalidArgumentError(
+            f"[optim] {what} is a DistributedDataParallel, which averages the same gradients in its own "
+            "buckets: call gpucomm.optim.ddp.use in place of this wrapper, or wrap and run the model inside "
+            "it (its attribute module) alone"
+        )
+    # Where its module is not loaded, which takes long, no model is one.
+    sharded = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+    if isinstance(module, sharded):
+        raise UnsupportedTypeError(f"[optim] {what} is a FullyShardedDataParallel, {_FSDP1}")
+    if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():
+        raise InvalidArgumentError(
+            f"[optim] {what} is a {type(module).__name__} whose parameters or buffers have no shape yet: run "
+            "one forward first"
+        )
+
+
+def _require_whole(member: Member) -> None:
+    if hasattr(member.param, "placements"):  # a DTensor; its module takes long to import
+        raise UnsupportedTypeError(
+            f"[optim] parameter {member.name!r} is a DTensor, of which a rank has a part only: a "
+            "model that fully_shard has sharded communicates by gpucomm.optim.fsdp.use instead"
+        )
+    if getattr(member.param, "_is_flat_param", False):  # as torch tells them, where the model is inside
+        raise UnsupportedTypeError(f"[optim] parameter {member.name!r} is a FlatParameter, {_FSDP1}")
 
 
 def plan_buckets(members: Sequence[Member], policy: str) -> list[list[Member]]:

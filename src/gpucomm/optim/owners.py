@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpucomm.optim.members import Member
 
-__all__ = ["Owner", "claim"]
+__all__ = ["Owner", "claim", "trained"]
 
 
 class Owner(Protocol):
     """An optimizer that exchanges gradients."""
 
-    def trains(self, param: Any) -> bool:
-        """Tells whether the parameter is in one of its groups."""
+    @property
+    def param_groups(self) -> Any:
+        """The groups of parameters that it trains, as torch keeps them."""
 
-    def release(self, param: Any) -> None:
-        """Makes it stop exchanging the parameter."""
+    def release(self, params: Collection[Any]) -> None:
+        """Makes it stop exchanging these parameters."""
 
 
 _owners: Any = WeakTensorKeyDictionary()  # parameter -> weak reference to its owner
 _lock = threading.Lock()  # ranks may be threads
+
+
+def trained(owner: Owner) -> set[int]:
+    """Returns the ids of the parameters in an optimizer's groups."""
+    return {id(param) for group in owner.param_groups for param in group["params"]}
 
 
 def claim(owner: Owner, members: Sequence[Member]) -> list[Member]:
@@ -41,16 +47,22 @@ def claim(owner: Owner, members: Sequence[Member]) -> list[Member]:
     Returns:
         Those that are its own, in their order.
     """
-    return [member for member in members if _claim_one(owner, member)]
-
-
-def _claim_one(owner: Owner, member: Member) -> bool:
+    mine, own = [], trained(owner)
+    taken: dict[int, tuple[Owner, list[Any]]] = {}
     with _lock:
-        reference: Callable[[], Owner | None] | None = _owners.get(member.param)
-        other = reference() if reference is not None else None
-        if other is not None and other is not owner:
-            if not owner.trains(member.param):
-                return False
-            other.release(member.param)
-        _owners[member.param] = weakref.ref(owner)
-        return True
+        for member in members:
+            other = _owner_of(member.param)
+            if other is not None and other is not owner:
+                if id(member.param) not in own:
+                    continue
+                taken.setdefault(id(other), (other, []))[1].append(member.param)
+            _owners[member.param] = weakref.ref(owner)
+            mine.append(member)
+    for other, params in taken.values():  # all at once: it plans its buckets anew each time
+        other.release(params)
+    return mine
+
+
+def _owner_of(param: Any) -> Owner | None:
+    reference: Callable[[], Owner | None] | None = _owners.get(param)
+    return reference() if reference is not None else None

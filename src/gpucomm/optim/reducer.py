@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpucomm import _core
 from gpucomm.errors import Error, InvalidArgumentError
 from gpucomm.exchange import Exchange
 from gpucomm.optim.buckets import Bucket
@@ -22,19 +23,41 @@ if TYPE_CHECKING:
 __all__ = ["Reducer"]
 
 
-def _make_hook(reducer: weakref.ref[Reducer], bucket: int, slot: int) -> Callable[[Any], None]:
-    # Weak: the parameters outlive a discarded optimizer, and must not keep its buffers.
-    def hook(param: Any) -> None:
-        alive = reducer()
-        if alive is not None:
-            alive.on_gradient(bucket, slot)
+class _Hook:
+    """Tells of a parameter's gradient, behind all other hooks that may still change it."""
 
-    return hook
+    def __init__(self, reducer: Reducer, bucket: int, slot: int, param: Any) -> None:
+        # Weak: the parameters outlive a discarded optimizer, and must not keep its buffers.
+        self._reducer = weakref.ref(reducer)
+        self._place = bucket, slot
+        self._handle = param.register_post_accumulate_grad_hook(self)
+
+    def __call__(self, param: Any) -> None:
+        reducer = self._reducer()
+        if reducer is not None:
+            reducer.on_gradient(*self._place, last=self._goes_last(param))
+
+    def _goes_last(self, param: Any) -> bool:
+        """Whether it does; if not, it will the next time."""
+        if next(reversed(self._handle.hooks_dict_ref())) == self._handle.id:
+            return True
+        self._handle.remove()
+        self._handle = param.register_post_accumulate_grad_hook(self)
+        return False
+
+    def remove(self) -> None:
+        """Hears of no more gradients."""
+        self._handle.remove()
 
 
-def _remove(handles: list[Any]) -> None:
-    while handles:
-        handles.pop().remove()
+# By autograd task those whose gradients it makes. At its end all send what is left before any waits: other
+# ranks may come to the optimizers in another order.
+_together: dict[int, list[weakref.ref[Reducer]]] = {}
+
+
+def _remove(hooks: list[_Hook]) -> None:
+    while hooks:
+        hooks.pop().remove()
 
 
 class Reducer:
@@ -53,12 +76,14 @@ class Reducer:
     def __init__(self, comm: Communicator, exchange: Exchange) -> None:
         self._comm = comm
         self._exchange = exchange
+        self._number = vars(comm)["_optimizers"] = vars(comm).get("_optimizers", 0) + 1
         self._buckets: list[Bucket] = []
-        self._handles: list[Any] = []
+        self._hooks: list[_Hook] = []
         self._beside = Beside()
         self._hooked = threading.Lock()  # autograd has a thread for each GPU
         self._tasks: set[int] = set()  # autograd tasks at whose end this round is completed
         self._sent = 0  # how many buckets of this round are under way
+        self._given_up = 0  # rounds that had sent something
         self._bytes_before = 0
         self.synchronising = True
         self.has_local = False  # gradients were made that no exchange has seen
@@ -66,20 +91,19 @@ class Reducer:
         self.bytes_sent = 0
         self.exposed_s = 0.0
         self.hooks_s = 0.0
-        weakref.finalize(self, _remove, self._handles)
+        weakref.finalize(self, _remove, self._hooks)
 
     def attach(self, buckets: Sequence[Sequence[Member]]) -> None:
         """Takes over these buckets in place of the present ones."""
         self.reset()
-        _remove(self._handles)
+        _remove(self._hooks)
         self._buckets = [Bucket(members, self._comm) for members in buckets] if self._comm.world > 1 else []
         for bucket in self._buckets:
             self._beside.open(bucket.buffer)
         self._keep_backward_apart()
-        me = weakref.ref(self)
         for index, members in enumerate(buckets):
             for slot, (_, param) in enumerate(members):
-                self._handles.append(param.register_post_accumulate_grad_hook(_make_hook(me, index, slot)))
+                self._hooks.append(_Hook(self, index, slot, param))
 
     def _keep_backward_apart(self) -> None:
         # Autograd has one thread for a GPU. Where ranks are threads, the end of one rank's backward would
@@ -97,8 +121,14 @@ class Reducer:
         """Whether a round has begun and not ended."""
         return bool(self._tasks)
 
-    def on_gradient(self, bucket: int, slot: int) -> None:
-        """Takes a gradient that autograd has just finished."""
+    def on_gradient(self, bucket: int, slot: int, *, last: bool) -> None:
+        """Takes a gradient that autograd has just finished.
+
+        Args:
+            bucket: of its parameter.
+            slot: of its parameter in the bucket.
+            last: nobody changes it any more; else it is taken where backward ends.
+        """
         if not self.synchronising or self._comm.world == 1:
             self.has_local = not self.synchronising
             return
@@ -106,9 +136,10 @@ class Reducer:
         try:
             with self._hooked:
                 self._join_task()
-                self._buckets[bucket].take(slot)
                 self._beside.note(self._buckets[bucket].buffer)
-                self._send(filling=False)
+                if last:
+                    self._buckets[bucket].take(slot)
+                    self._send(filling=False)
         except Error as error:
             raise self._explain(error) from None
         self.hooks_s += perf_counter() - begin
@@ -135,6 +166,7 @@ class Reducer:
         with self._beside.inside():
             self._exchange.end_round(used=False)
         self._beside.join()
+        self._given_up += self._sent > 0
         self._clear()
         self.has_local = False
 
@@ -144,12 +176,25 @@ class Reducer:
             return
         self._begin()
         self._tasks.add(task)
+        _together.setdefault(task, []).append(weakref.ref(self))
         # Every task gets a callback, not only the first: one whose backward failed never runs its own.
-        torch.autograd.Variable._execution_engine.queue_callback(self._on_backward_end)
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._on_backward_end(task))
 
-    def _on_backward_end(self) -> None:
+    def _on_backward_end(self, task: int) -> None:
+        for one in _together.pop(task, []):
+            if reducer := one():
+                reducer.send_rest()
         if self.running:
             self.synchronise()
+
+    def send_rest(self) -> None:
+        """Sends what is left of the round, if there is one, and waits for nothing."""
+        begin = perf_counter()
+        try:
+            self._send(filling=self.running)
+        except Error as error:
+            raise self._explain(error) from None
+        self.hooks_s += perf_counter() - begin
 
     def _begin(self) -> None:
         if not self.running:
@@ -163,7 +208,9 @@ class Reducer:
             if not bucket.complete:
                 break
             bucket.mark()
-            with self._beside.behind(bucket.buffer):
+            # What another optimizer, round or bucket of a rank's sends is a mismatch, of whatever size.
+            label = _core.Label(self._number, self.rounds + self._given_up, self._sent)
+            with self._beside.behind(bucket.buffer), label:
                 bucket.work = self._exchange.start(bucket.buffer, bucket.parts)
             self._sent += 1
 
@@ -190,6 +237,8 @@ class Reducer:
     def _clear(self) -> None:
         for bucket in self._buckets:
             bucket.reset()
+        for task in self._tasks:
+            _together.pop(task, None)
         self._tasks.clear()
         self._sent = 0
 

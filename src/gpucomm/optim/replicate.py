@@ -32,7 +32,10 @@ def _messages(tensors: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _as_bytes(tensor: Any) -> Any:
-    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    # resolve: the memory of a view of conj() holds other bits than its elements.
+    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1).contiguous()
+    # as_strided: one element alone is contiguous with any stride, but has no view as bytes then.
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
 
 
 def _require_plain(tensor: Any) -> None:

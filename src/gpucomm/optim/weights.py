@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -20,23 +21,31 @@ __all__ = ["WeightFlow", "find_layers"]
 _Start = Callable[[Any], Any]  # starts the broadcast of a buffer, returns its work
 
 
-def find_layers(model: Any, members: Sequence[Member]) -> Iterator[tuple[Any, list[Member]]]:
-    """Groups parameters by the module that holds them, and by dtype and device, in registration order.
+def find_layers(model: Any, members: Sequence[Member]) -> list[list[Member]]:
+    """Groups parameters by the first module that holds them, and by dtype and device, in registration order.
 
     Args:
         model: the module whose submodules are looked at.
         members: the parameters that are sent.
 
-    Yields:
-        The module, or None for parameters that no module of the model holds, and its parameters.
+    Returns:
+        The groups; at the end those that no module of the model holds.
     """
     left = {id(member.param): member for member in members}
+    layers: list[list[Member]] = []
     for module in model.modules():
         own = [left.pop(id(param)) for param in module.parameters(recurse=False) if id(param) in left]
-        for group in _by_kind(own):
-            yield module, group
-    for group in _by_kind(left.values()):
-        yield None, group
+        layers += _by_kind(own)
+    return [*layers, *_by_kind(left.values())]
+
+
+def _find_holders(model: Any) -> dict[int, list[Any]]:
+    """Lists the modules that hold a parameter themselves, by its id: several, where weights are tied."""
+    holders: dict[int, list[Any]] = {}
+    for module in model.modules():
+        for param in module.parameters(recurse=False):
+            holders.setdefault(id(param), []).append(module)
+    return holders
 
 
 def _by_kind(members: Iterable[Member]) -> Iterable[list[Member]]:
@@ -47,9 +56,14 @@ def _by_kind(members: Iterable[Member]) -> Iterable[list[Member]]:
 
 
 class _Layer:
-    """Parameters that travel as one message."""
+    """Parameters that travel as one message.
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    Args:
+        members: the parameters, all of one dtype and device.
+        holders: how many modules hold some of them; each waits for them before its forward.
+    """
+
+    def __init__(self, members: Sequence[Member], holders: int) -> None:
         self._params = [member.param for member in members]
         first = self._params[0]
         sizes = [param.numel() for param in self._params]
@@ -59,7 +73,8 @@ class _Layer:
         ]
         self._work: Any = None
         self._beside = Beside()
-        self.called = False  # a forward pass has gone through its module
+        # The holders that no forward pass has gone through; what no module holds is never waited for there.
+        self.silent = set(range(max(holders, 1)))
 
     def start(self, broadcast: _Start, gives: bool) -> None:
         """Sends the weights of the rank that gives them."""
@@ -92,57 +107,80 @@ def _remove(handles: list[Any]) -> None:
         handles.pop().remove()
 
 
+class _Hook:
+    """Waits for a layer, or for all, before a module goes on: on behalf of a flow, while that lives.
+
+    Args:
+        flow: kept by a weak reference, for the modules outlive a discarded optimizer.
+        layer: which to wait for; None: all.
+        holder: the module's number among those that hold the layer's parameters.
+    """
+
+    def __init__(self, flow: WeightFlow, layer: _Layer | None = None, holder: int = 0) -> None:
+        self._flow, self._layer, self._holder = weakref.ref(flow), layer, holder
+
+    def __call__(self, *_: Any) -> None:
+        if (alive := self._flow()) is None:
+            return
+        if self._layer is None:
+            alive.wait()
+        else:
+            self._layer.silent.discard(self._holder)
+            alive.wait([self._layer])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In a pickled or copied module: a call that takes anything, does nothing, and needs no gpucomm.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
 class WeightFlow:
     """The broadcasts of all layers: `start` issues them in order, a layer's forward waits for its own.
 
-    A layer whose module no forward pass has gone through yet (its weights are read by another module, as
-    those of `MultiheadAttention.out_proj` are) is waited for at once.
+    A layer is waited for at once as long as no forward pass has gone through each module that holds its
+    parameters (another module reads them, as those of `MultiheadAttention.out_proj` are).
 
     Args:
         comm: the ranks.
         model: its modules wait before their forward; its state_dict() and load_state_dict() wait for all.
-        members: the parameters to send.
-        root: the rank that gives them.
+        root: the rank that gives the weights.
         broadcast: starts the broadcast of a buffer.
     """
 
-    def __init__(
-        self, comm: Communicator, model: Any, members: Sequence[Member], root: int, broadcast: _Start
-    ) -> None:
+    def __init__(self, comm: Communicator, model: Any, root: int, broadcast: _Start) -> None:
+        self._comm, self._model = comm, model
         self._gives = comm.rank == root
         self._broadcast = broadcast
         self._layers: list[_Layer] = []
+        self._handles: list[Any] = []
         self.waited_s = 0.0
-        handles: list[Any] = []
-        me = weakref.ref(self)  # the modules outlive a discarded optimizer
+        weakref.finalize(self, _remove, self._handles)
 
-        def before_state(*_: Any) -> None:
-            if (alive := me()) is not None:
-                alive.wait()
+    def attach(self, members: Sequence[Member]) -> None:
+        """Takes over these parameters in place of the present ones, whose weights it waits for."""
+        if not self._comm.closed:  # else they never come
+            self.wait()
+        _remove(self._handles)
+        self._handles.append(self._model.register_state_dict_pre_hook(_Hook(self)))
+        # Else they would overwrite what is loaded.
+        self._handles.append(self._model.register_load_state_dict_pre_hook(_Hook(self)))
+        holders = _find_holders(self._model)
+        self._layers = [self._make_layer(group, holders) for group in find_layers(self._model, members)]
 
-        handles.append(model.register_state_dict_pre_hook(before_state))
-        handles.append(model.register_load_state_dict_pre_hook(before_state))  # else they overwrite it
-        for module, group in find_layers(model, members):
-            self._layers.append(layer := _Layer(group))
-            if module is not None:
-                handles.append(module.register_forward_pre_hook(self._before_forward(me, layer)))
-        weakref.finalize(self, _remove, handles)
-
-    @staticmethod
-    def _before_forward(me: weakref.ref[WeightFlow], layer: _Layer) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            if (alive := me()) is not None:
-                layer.called = True
-                alive.wait([layer])
-
-        return hook
+    def _make_layer(self, group: Sequence[Member], holders: dict[int, list[Any]]) -> _Layer:
+        modules = dict.fromkeys(module for _, param in group for module in holders.get(id(param), ()))
+        layer = _Layer(group, len(modules))
+        for number, module in enumerate(modules):
+            # First of all: another hook may compute with the weights, as pruning and weight_norm do.
+            hook = _Hook(self, layer, number)
+            self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
+        return layer
 
     def start(self) -> None:
         """Sends all layers; returns before they have arrived."""
         self.wait()  # weights that no forward has asked for
         for layer in self._layers:
             layer.start(self._broadcast, self._gives)
-        self.wait([layer for layer in self._layers if not layer.called])
+        self.wait([layer for layer in self._layers if layer.silent])
 
     def wait(self, layers: Sequence[_Layer] | None = None) -> None:
         """Returns when these layers' weights are there; by default all."""

@@ -1,0 +1,234 @@
+"""What an optimizer may be wrapped around, wrapping again, and what leaves it as it was."""
+
+import copy
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from training import ADAMW, MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, train, weights
+
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.optim import DistributedOptimizer, LayerwiseBSP, distributed
+
+CODED = {"exchange": "int4", "algorithm": "coded_ring"}
+
+
+@pytest.fixture
+def alone():
+    """A group of torch's of one rank, in which every rank here may shard and replicate its own model."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def by_ddp():
+    return nn.parallel.DistributedDataParallel(nn.Linear(6, 3))
+
+
+def by_fsdp1(**options):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of one rank, and that it is old
+        return FullyShardedDataParallel(nn.Linear(6, 3), device_id=torch.device("cpu"), **options)
+
+
+def in_a_model(make):
+    return lambda: nn.Sequential(nn.Linear(6, 6), nn.Sequential(make()))
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (by_ddp, InvalidArgumentError, r"model is a DistributedDataParallel.*ddp\.use"),
+        (in_a_model(by_ddp), InvalidArgumentError, r"module '1\.0' is a DistributedDataParallel"),
+        (by_fsdp1, UnsupportedTypeError, r"model is a FullyShardedDataParallel.*fsdp\.use"),
+        (lambda: by_fsdp1(use_orig_params=True), UnsupportedTypeError, "is a FullyShardedDataParallel"),
+        (in_a_model(by_fsdp1), UnsupportedTypeError, r"module '1\.0' is a FullyShardedDataParallel"),
+        (lambda: by_fsdp1().module, UnsupportedTypeError, r"parameter '\S+' is a FlatParameter.*fsdp\.use"),
+    ],
+    ids=["ddp", "ddp inside", "fsdp1", "fsdp1 as it was", "fsdp1 inside", "inside of fsdp1"],
+)
+def test_models_that_communicate_themselves_are_refused(alone, wrap, make, error, text):
+    models = [make(), make()]
+
+    def body(comm):
+        model = models[comm.rank]
+        before = weights(model).clone()
+        with pytest.raises(error, match=rf"{text}.*rank {comm.rank} of 2"):
+            wrap(SGD(model.parameters()), model, comm)
+        assert torch.equal(weights(model), before)
+
+    on_ranks(2, body)
+
+
+def test_what_ddp_wraps_is_taken(alone):
+    def body(comm):
+        inside = nn.parallel.DistributedDataParallel(here(MLP)).module
+        opt = DistributedOptimizer(SGD(inside.parameters()), inside, comm)
+        go_on(inside, opt, comm, range(4))
+        return weights(inside)
+
+    assert_same(on_ranks(2, body), train(None))
+
+
+def test_fsdp1_is_not_loaded_to_tell(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch.distributed.fsdp", raising=False)
+    on_ranks(2, train)
+    assert "torch.distributed.fsdp" not in sys.modules
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+@pytest.mark.parametrize(
+    "layer", [lambda: nn.LazyLinear(3), lambda: nn.LazyBatchNorm1d(affine=False)], ids=["weight", "buffer"]
+)
+def test_lazy_modules_must_have_run(wrap, layer):
+    def body(comm):
+        model = nn.Sequential(nn.Linear(6, 6), layer())
+        optimizer = SGD(model.parameters())
+        with pytest.raises(InvalidArgumentError, match=rf"'1' is a Lazy.*forward first.*rank {comm.rank} of"):
+            wrap(optimizer, model, comm)
+        model(torch.ones(2, 6))
+        wrap(optimizer, model, comm)
+
+    on_ranks(2, body)
+
+
+@pytest.mark.parametrize("view", [torch.conj, lambda x: torch.conj(x).imag], ids=["conj", "neg"])
+def test_views_of_conjugates_are_taken_from_rank_0(view):
+    def body(comm):
+        model = here(MLP)
+        model.register_buffer("table", view(torch.full((1,), (comm.rank + 1) * (1 + 2j))))
+        assert model.table.is_conj() or model.table.is_neg()
+        DistributedOptimizer(SGD(model.parameters()), model, comm)
+        return model.table.resolve_conj().resolve_neg()
+
+    for table in on_ranks(2, body):
+        assert torch.equal(table, view(torch.full((1,), 1 + 2j)))
+
+
+@pytest.mark.parametrize("merge", ["per_tensor", "one"])
+def test_wrapping_again_plans_once(monkeypatch, merge):
+    planned = []
+
+    def plan(members, policy):
+        planned.append(len(members))
+        return plan_buckets(members, policy)
+
+    plan_buckets = distributed.plan_buckets
+    monkeypatch.setattr(distributed, "plan_buckets", plan)
+
+    def body(comm):
+        model = nn.ParameterList([nn.Parameter(torch.zeros(3)) for _ in range(20)])
+        old = DistributedOptimizer(SGD(model.parameters()), model, comm, merge=merge)
+        rest = DistributedOptimizer(SGD(model[:15].parameters()), model, comm, merge=merge)
+        assert old.buckets == plan_names(range(15, 20), merge)
+        assert rest.buckets == plan_names(range(15), merge)
+
+    on_ranks(2, body)
+    assert sorted(planned) == sorted(2 * [20, 5, 15])
+
+
+def plan_names(numbers, merge):
+    names = [str(number) for number in reversed(numbers)]
+    return [names] if merge == "one" else [[name] for name in names]
+
+
+def stepped(comm):
+    model = here(MLP)
+    opt = DistributedOptimizer(ADAMW(model.parameters()), model, comm, **CODED)
+    go_on(model, opt, comm, range(2))
+    return model, opt
+
+
+def assert_equal_states(got, expected):
+    assert got["param_groups"] == expected["param_groups"]
+    for kept, before in [
+        (got["gpucomm"]["state"]["residuals"], expected["gpucomm"]["state"]["residuals"]),
+        *((got["state"][index], expected["state"][index]) for index in expected["state"]),
+    ]:
+        assert kept.keys() == before.keys() and before
+        assert all(torch.equal(kept[name], before[name]) for name in before)
+
+
+def other_rank(state):
+    state["gpucomm"]["state"]["rank"] = 1 - state["gpucomm"]["state"]["rank"]
+
+
+def other_groups(state):
+    state["param_groups"] *= 2
+
+
+def no_groups(state):
+    del state["param_groups"]
+
+
+def no_tensors(state):
+    state["gpucomm"]["state"]["residuals"] = {"0.weight": None}
+
+
+@pytest.mark.parametrize("spoil", [other_rank, other_groups, no_groups, no_tensors])
+def test_a_state_that_is_refused_changes_nothing(spoil):
+    def body(comm):
+        model, opt = stepped(comm)
+        state = copy.deepcopy(opt.state_dict())
+        go_on(model, opt, comm, [2])
+        before = copy.deepcopy(opt.state_dict())
+        state["param_groups"][0]["lr"] = 9.0
+        spoil(state)
+        with pytest.raises((InvalidArgumentError, ValueError, KeyError, AttributeError)):
+            opt.load_state_dict(state)
+        assert_equal_states(opt.state_dict(), before)
+
+    on_ranks(2, body)
+
+
+def test_another_ranks_state_is_loaded_without_its_residuals():
+    def body(comm):
+        _, opt = stepped(comm)
+        state = copy.deepcopy(opt.state_dict())
+        other_rank(state)
+        state["param_groups"][0]["lr"] = 9.0
+        state.pop("gpucomm")
+        opt.load_state_dict(state)
+        return opt.param_groups[0]["lr"]
+
+    assert on_ranks(2, body) == [9.0, 9.0]
+
+
+def in_place_of_another(opt, param):
+    opt.param_groups[0]["params"][-1] = param
+
+
+def beside_the_others(opt, param):
+    opt.param_groups[0]["params"].append(param)
+
+
+def in_a_group_of_the_inner(opt, param):
+    opt.inner.add_param_group({"params": [param]})
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("put", [in_place_of_another, beside_the_others, in_a_group_of_the_inner])
+def test_step_refuses_parameters_put_in_by_hand(world, put):
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+        go_on(model, opt, comm, [0])
+        put(opt, nn.Parameter(torch.ones(3, 5)))
+        opt.zero_grad()
+        loss_of(model, comm, 1).backward()
+        before = weights(model)
+        with pytest.raises(
+            InvalidArgumentError, match=rf"shape \(3, 5\) in param_groups.*rank {comm.rank} of {world}"
+        ):
+            opt.step()
+        assert torch.equal(weights(model), before)
+        opt = DistributedOptimizer(opt.inner, model, comm)
+        go_on(model, opt, comm, [1])
+
+    on_ranks(world, body)
