@@ -12,7 +12,7 @@ from ranks import outcomes_of, run_ranks
 
 from gpucomm import Communicator, _core
 from gpucomm.coalesce import CoalescedWork
-from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
+from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 
 MIB = 1 << 20
 
@@ -291,6 +291,25 @@ def test_results_that_could_not_be_put_in_place_come_with_the_next_wait(collecti
             comm.all_reduce(outs[0])
     same(work.wait(), xs)
     comm.all_reduce(outs[0])
+
+
+def test_after_a_fault_the_arrays_of_all_packs_are_free():
+    """Another communicator takes them, while the handle lives."""
+    other, issued = Communicator("local", 0, 1, region=_core.Region(1)), threading.Event()
+
+    def body(comm):
+        if comm.rank:
+            return issued.wait(20) and comm.abort()
+        xs = [np.ones(3), np.ones(3, np.float32), np.ones(3, np.int32)]  # a pack of each dtype
+        work = comm.all_reduce([one for x in xs for one in (x, x.copy())], algorithm="direct", async_op=True)
+        issued.set()
+        with pytest.raises(Error):
+            work.wait()
+        for x in xs:
+            other.all_reduce(x)
+        return work.done()
+
+    assert run_ranks(2, body)[0] is True
 
 
 def test_a_root_may_broadcast_what_is_read_only():

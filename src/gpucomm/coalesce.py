@@ -40,10 +40,7 @@ class CoalescedWork:
             InvalidArgumentError: timeout is not positive and finite; the call goes on.
             Error: as the collective.
         """
-        end = self._end(timeout)
-        for message in self._messages:
-            message.finish(end)
-        return self._result
+        return self._finish(timeout, host=False)
 
     def synchronize(self, timeout: float | None = None) -> Any:
         """As `wait`, but the host waits for arrays on a device too, whose stream only would.
@@ -57,14 +54,22 @@ class CoalescedWork:
         Raises:
             Error: as the collective; what went wrong on the device.
         """
-        end = self._end(timeout)
-        for message in self._messages:
-            message.finish(end, host=True)
-        return self._result
+        return self._finish(timeout, host=True)
 
     def done(self) -> bool:
         """Whether all messages have ended, well or not; the results are in place after `wait`."""
         return all(message.done() for message in self._messages)
+
+    def _finish(self, timeout: float | None, host: bool) -> Any:
+        end = self._end(timeout)
+        try:
+            for message in self._messages:
+                message.finish(end, host)
+        except Error:
+            for message in self._messages:
+                message.give_up()
+            raise
+        return self._result
 
     def _end(self, timeout: float | None) -> float | None:
         comm = self._messages[0].comm if self._messages else None
@@ -95,17 +100,17 @@ class _Message:
         """Issues the call; a blocking one ends here."""
         raise NotImplementedError
 
-    def finish(self, end: float | None, host: bool = False) -> None:
+    def finish(self, end: float | None, host: bool) -> None:
         """Waits until the clock says `end` and unpacks, the first time; `host`: for a device too."""
         if self._work is not None:
             wait = self._work.synchronize if host else self._work.wait
-            try:
-                self._result = wait(None if end is None else max(0.001, end - time.monotonic()))
-            except Error:
-                if self._work.done():
-                    self._let_go()
-                raise
+            self._result = wait(None if end is None else max(0.001, end - time.monotonic()))
             self._close()
+
+    def give_up(self) -> None:
+        """One of a list's has failed: lets the arrays of this one go, where it has ended too."""
+        if self._work is not None and self._work.done():
+            self._let_go()
 
     def done(self) -> bool:
         return self._work is None or self._work.done()

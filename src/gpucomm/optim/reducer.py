@@ -189,9 +189,11 @@ class Reducer:
 
     def send_rest(self) -> None:
         """Sends what is left of the round, if there is one, and waits for nothing."""
+        if not self.running:
+            return
         begin = perf_counter()
         try:
-            self._send(filling=self.running)
+            self._send(filling=True)
         except Error as error:
             raise self._explain(error) from None
         self.hooks_s += perf_counter() - begin
