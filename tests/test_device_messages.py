@@ -84,7 +84,9 @@ def test_what_a_sendrecv_sends_does_not_wait_for_what_it_receives():
                 return late
             assert issued.wait(20)
             comm.sendrecv(x, to, out, source, stream=stream)
+            deadline = time.monotonic() + 20
             while comm.rank == 2 and not np.array_equal(out.values, pattern(source, 100)):
+                assert time.monotonic() < deadline
                 time.sleep(1e-3)
             arrived.set() if comm.rank == 2 else arrived.wait(20)
             finish(kit.device, stream)

@@ -9,7 +9,7 @@ from training import MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, weig
 
 from gpucomm.errors import ClosedError, MismatchError
 from gpucomm.exchange import Dense
-from gpucomm.optim import DistributedOptimizer
+from gpucomm.optim import DistributedOptimizer, LayerwiseBSP
 
 
 def test_buckets_of_two_optimizers_do_not_mix():
@@ -20,6 +20,25 @@ def test_buckets_of_two_optimizers_do_not_mix():
         _kept = [DistributedOptimizer(SGD(model.parameters()), model, comm) for model in models]
         for model in models if comm.rank else reversed(models):
             loss_of(model, comm, 0).backward()
+
+    for error in outcomes_of(2, body):
+        assert isinstance(error, MismatchError | ClosedError)
+        assert "bucket 0 in round 0 of optimizer 1" in str(error) and "of optimizer 2" in str(error)
+
+
+def test_weights_of_two_optimizers_do_not_mix():
+    def body(comm):
+        models = [here(MLP) for _ in range(2)]
+        opts = [LayerwiseBSP(SGD(model.parameters()), model, comm) for model in models]
+        for model in models:
+            loss_of(model, comm, 0).backward()
+        for opt in opts if comm.rank else reversed(opts):
+            opt.step()
+        for step in range(1, 3):  # the root, which only sends weights, hears of it in what comes back
+            for model in models:
+                loss_of(model, comm, step).backward()
+            for opt in opts:
+                opt.step()
 
     for error in outcomes_of(2, body):
         assert isinstance(error, MismatchError | ClosedError)

@@ -109,8 +109,9 @@ class _Message:
 
     def give_up(self) -> None:
         """One of a list's has failed: lets the arrays of this one go, where it has ended too."""
-        if self._work is not None and self._work.done():
-            self._let_go()
+        with self._lock:  # another thread may be unpacking it
+            if self._work is not None and self._work.done():
+                self._let_go()
 
     def done(self) -> bool:
         return self._work is None or self._work.done()

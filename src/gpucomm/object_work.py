@@ -69,14 +69,14 @@ class ObjectWork:
 
     def _outcome(self) -> Any:
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # that of who waited before
         return self._value
 
     def _make(self, call: Callable[[], Any]) -> None:
         try:
             self._value = call()
         except BaseException as error:  # whoever waits for it raises it
-            self._error = error
+            self._error = error.with_traceback(None)  # which would keep this work
         self._ended.set()
 
 
@@ -154,7 +154,8 @@ def _make_all(calls: _Calls) -> None:
 def _end_all() -> None:
     """At the end of the process: what was issued still ends well, but where an error ends the process."""
     for side in list(_sides):
-        side.settle(at_once=hasattr(sys, "last_value"))
+        # In an interactive session that is any error of before.
+        side.settle(at_once=hasattr(sys, "last_value") and not hasattr(sys, "ps1"))
 
 
 def side_of(comm: Communicator) -> Side:

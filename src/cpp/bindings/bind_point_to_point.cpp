@@ -115,10 +115,18 @@ py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, p
   release_done();
   PointToPoint& messages = core_->messages();
   if (!options.async_op) {
-    blocking(*core_, [&] {
-      for (const auto& call : calls) messages.wait(*call, {});
-    });
-    for (const auto& call : calls) stream_waits(*call);
+    const auto wait_by_stream = [&] {
+      for (const auto& call : calls) stream_waits(*call);
+    };
+    try {
+      blocking(*core_, [&] {
+        for (const auto& call : calls) messages.wait(*call, {});
+      });
+    } catch (const Error&) {  // of one half; the other may be on its way
+      wait_by_stream();
+      throw;
+    }
+    wait_by_stream();
     return result;
   }
   for (const auto& call : calls) {

@@ -57,7 +57,11 @@ std::byte* CudaDevice::allocate(size_t bytes) {
   const Context::Scope scope(context_);
   const OutsideCapture outside;
   void* memory = nullptr;
-  const cudaError_t error = cudaMalloc(&memory, bytes);
+  cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation && releases_.at_once()) {  // what was put off is free now
+    cudaGetLastError();
+    error = cudaMalloc(&memory, bytes);
+  }
   if (error == cudaErrorMemoryAllocation) out_of_memory(bytes);
   check(error, "cudaMalloc");
   return static_cast<std::byte*>(memory);

@@ -33,6 +33,7 @@ class CudaDevice final : public Device {
   std::byte* allocate(size_t bytes) override;
   void release(std::byte* memory) noexcept override;
   void put_releases_off(std::function<bool()> ended) override { releases_.put_off(std::move(ended)); }
+  bool releases_at_once() override { return releases_.at_once(); }
   // With unified addressing a kernel reads it where it is.
   std::byte* allocate_pinned(size_t bytes) override;
   void release_pinned(std::byte* memory) noexcept override;

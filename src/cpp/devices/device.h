@@ -90,6 +90,7 @@ class Device {
   virtual void release(std::byte* memory) noexcept = 0;
   // Until this says so, work of this device may never end: what waits for all of it is put off.
   virtual void put_releases_off(std::function<bool()> /*ended*/) {}
+  virtual bool releases_at_once() { return true; }
   // Page-locked memory of the host, which any device's work may use as its own. Aligned alike.
   virtual std::byte* allocate_pinned(size_t bytes) = 0;
   virtual void release_pinned(std::byte* memory) noexcept = 0;

@@ -16,6 +16,13 @@ class Releases {
     unended_.push_back(std::move(ended));
   }
 
+  // Whether what is given back is so at once.
+  bool at_once() {
+    run([] {});
+    std::lock_guard lock(mutex_);
+    return waiting_.empty();
+  }
+
   // Now, or behind what was put off, when another release comes. What finds no memory for itself is left.
   template <class Release>
   void run(Release release) noexcept try {

@@ -29,6 +29,8 @@ class Attic {
   static bool ended(Item& item) noexcept try {
     DeviceShare& share = *item.share;
     if (!share.ended()) return false;
+    // Others give their memory back once all have closed it: that must not be put off.
+    if (share.arena && !item.closed && !share.held.device->releases_at_once()) return false;
     if (share.arena && !std::exchange(item.closed, true)) share.arena->close();
     return !share.arena || share.arena->closed_by_all();
   } catch (const Error&) {  // a device that has failed may still use it
@@ -75,9 +77,8 @@ void DeviceShare::put_releases_off() const {
 
 bool DeviceShare::ends(std::chrono::milliseconds patience) noexcept try {
   mark_end();
-  if (soon(patience, [this] { return ended(); })) return true;
-  put_releases_off();
-  return false;
+  put_releases_off();  // first: who gives memory back meanwhile would wait, too
+  return soon(patience, [this] { return ended(); });
 } catch (const Error&) {  // the device has failed
   return false;
 }

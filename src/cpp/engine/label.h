@@ -11,9 +11,10 @@ namespace gpucomm {
 
 class Label {
  public:
-  // Of a gradient's way: which optimizer of the communicator's, from 1, which round of its, which bucket.
-  Label(uint16_t optimizer, uint32_t round, uint16_t bucket)
-      : own_(uint64_t{optimizer} << 48 | uint64_t{round} << 16 | bucket) {}
+  // Of a gradient's way: which optimizer of the communicator's, from 1, which round of its, which bucket; of
+  // each the lower bits.
+  Label(uint64_t optimizer, uint64_t round, uint64_t bucket)
+      : own_((optimizer & 0xffff) << 48 | (round & 0xffffffff) << 16 | (bucket & 0xffff)) {}
 
   // From here until end(), by the same thread.
   void begin() { former_ = std::exchange(current_, own_); }

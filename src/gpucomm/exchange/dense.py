@@ -15,7 +15,19 @@ from gpucomm.exchange.base import Exchange, Handle, Part, register
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
-__all__ = ["Dense"]
+__all__ = ["Dense", "averaging"]
+
+
+def averaging(buffer: Any, world: int) -> dict[str, Any]:
+    """Returns `op` and `scale` for a mean that is finite where the elements are.
+
+    Args:
+        buffer: of torch or NumPy. Partial sums of float16 may be infinite: they are divided first.
+        world: the number of ranks.
+    """
+    if str(buffer.dtype).rpartition(".")[2] == "float16":
+        return {"op": "premul_sum", "scale": 1 / world}
+    return {"op": "mean"}
 
 
 @register
@@ -42,10 +54,11 @@ class Dense(Exchange):
 
     def start(self, buffer: Any, parts: Sequence[Part]) -> Handle:
         """Issues the all-reduce; see :meth:`Exchange.start`."""
-        how: dict[str, Any] = {"op": "mean"}
-        if str(buffer.dtype).rpartition(".")[2] == "float16":  # torch's or NumPy's
-            how = {"op": "premul_sum", "scale": 1 / self._comm.world}  # so that no partial sum is infinite
         work: Handle = self._comm.all_reduce(
-            buffer, algorithm=self._algorithm, segments=self._segments, async_op=True, **how
+            buffer,
+            algorithm=self._algorithm,
+            segments=self._segments,
+            async_op=True,
+            **averaging(buffer, self._comm.world),
         )
         return work

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
+from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.members import Member, find_members, plan_buckets
 from gpucomm.optim.owners import claim, trained
@@ -69,8 +70,10 @@ class LayerwiseBSP(WrappedOptimizer):
             self._taken = False
             self._model = model
             how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "async_op": True}
-            self._reducer = Reducer(comm, _ToRoot(partial(comm.reduce, root=root, op="mean", **how)))
-            self._weights = WeightFlow(comm, model, root, partial(comm.broadcast, root=root, **how))
+            self._reducer = Reducer(comm, _ToRoot(partial(comm.reduce, root=root, **how), comm.world))
+            self._weights = WeightFlow(
+                comm, model, root, partial(comm.broadcast, root=root, **how), self._reducer.number
+            )
             members = claim(self, find_members(model, self.param_groups))
             self._frozen = [member for member in members if not member.param.requires_grad]
             self._sent = [member for member in members if member.param.requires_grad]
@@ -195,8 +198,8 @@ class _ToRoot(Exchange):
 
     name = "reduce"
 
-    def __init__(self, reduce: Callable[[Any], Handle]) -> None:
-        self._reduce = reduce
+    def __init__(self, reduce: Callable[..., Handle], world: int) -> None:
+        self._reduce, self._world = reduce, world
 
     def start(self, buffer: Any, parts: Sequence[Part]) -> Handle:
-        return self._reduce(buffer)
+        return self._reduce(buffer, **averaging(buffer, self._world))

@@ -76,7 +76,7 @@ class Reducer:
     def __init__(self, comm: Communicator, exchange: Exchange) -> None:
         self._comm = comm
         self._exchange = exchange
-        self._number = vars(comm)["_optimizers"] = vars(comm).get("_optimizers", 0) + 1
+        self.number = vars(comm)["_optimizers"] = vars(comm).get("_optimizers", 0) + 1
         self._buckets: list[Bucket] = []
         self._hooks: list[_Hook] = []
         self._beside = Beside()
@@ -211,7 +211,7 @@ class Reducer:
                 break
             bucket.mark()
             # What another optimizer, round or bucket of a rank's sends is a mismatch, of whatever size.
-            label = _core.Label(self._number, self.rounds + self._given_up, self._sent)
+            label = _core.Label(self.number, self.rounds + self._given_up, self._sent)
             with self._beside.behind(bucket.buffer), label:
                 bucket.work = self._exchange.start(bucket.buffer, bucket.parts)
             self._sent += 1
@@ -239,8 +239,10 @@ class Reducer:
     def _clear(self) -> None:
         for bucket in self._buckets:
             bucket.reset()
-        for task in self._tasks:
-            _together.pop(task, None)
+        for task in self._tasks & _together.keys():
+            _together[task] = [one for one in _together[task] if one() not in (self, None)]
+            if not _together[task]:
+                del _together[task]
         self._tasks.clear()
         self._sent = 0
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpucomm import _core
 from gpucomm.optim.members import Member
 from gpucomm.optim.streams import Beside, used_here
 
@@ -144,10 +145,12 @@ class WeightFlow:
         model: its modules wait before their forward; its state_dict() and load_state_dict() wait for all.
         root: the rank that gives the weights.
         broadcast: starts the broadcast of a buffer.
+        number: of the optimizer among those of the communicator, which its messages tell.
     """
 
-    def __init__(self, comm: Communicator, model: Any, root: int, broadcast: _Start) -> None:
+    def __init__(self, comm: Communicator, model: Any, root: int, broadcast: _Start, number: int) -> None:
         self._comm, self._model = comm, model
+        self._number, self._rounds = number, 0
         self._gives = comm.rank == root
         self._broadcast = broadcast
         self._layers: list[_Layer] = []
@@ -178,8 +181,10 @@ class WeightFlow:
     def start(self) -> None:
         """Sends all layers; returns before they have arrived."""
         self.wait()  # weights that no forward has asked for
-        for layer in self._layers:
-            layer.start(self._broadcast, self._gives)
+        for index, layer in enumerate(self._layers):
+            with _core.Label(self._number, self._rounds, index):
+                layer.start(self._broadcast, self._gives)
+        self._rounds += 1
         self.wait([layer for layer in self._layers if layer.silent])
 
     def wait(self, layers: Sequence[_Layer] | None = None) -> None:
