@@ -12,7 +12,7 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.closure import with_global_loss
 from gpucomm.optim.members import Member, find_members, plan_buckets
-from gpucomm.optim.owners import claim, trained
+from gpucomm.optim.owners import claim, require_kept, trained
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
 from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
@@ -220,11 +220,7 @@ class DistributedOptimizer(WrappedOptimizer):
 
     def _require_global(self) -> None:
         self._reducer.require_global(self._rank)
-        if self._taken:
-            raise InvalidArgumentError(
-                "[optim] step() of an optimizer whose parameters were wrapped again; use the newer "
-                f"({self._rank})"
-            )
+        require_kept(self._taken, self._rank)
         self._require_exchanged()
         for name, param in self._frozen:
             if param.grad is not None and param.requires_grad and self.comm.world > 1:

@@ -12,7 +12,7 @@ from gpucomm.exchange import Exchange, Handle, Part
 from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.members import Member, find_members, plan_buckets
-from gpucomm.optim.owners import claim, trained
+from gpucomm.optim.owners import claim, require_kept, trained
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors
 from gpucomm.optim.weights import WeightFlow, find_layers
@@ -124,10 +124,7 @@ class LayerwiseBSP(WrappedOptimizer):
 
     def _require_global(self, rank: str) -> None:
         self._reducer.require_global(rank)
-        if self._taken:
-            raise InvalidArgumentError(
-                f"[optim] step() of an optimizer whose parameters were wrapped again; use the newer ({rank})"
-            )
+        require_kept(self._taken, rank)
         if self._reducer.rounds - self._rounds > 1:
             raise InvalidArgumentError(
                 "[optim] step() after several backward(), whose gradients do not add up, for only the root's "
