@@ -229,6 +229,25 @@ def test_every_exponent_of_zfp(library: Path, rate: int) -> None:
     assert programs.status == 0
 
 
+@pytest.mark.parametrize("rate", [2.25, 8, 16, 32])
+def test_blocks_of_zfp_with_few_bits_in_many_planes(library: Path, rate: float) -> None:
+    """Smooth ones, of which a coefficient or two code all; and their largest magnitudes from end to end."""
+    codec = _core.Codec(f"zfp:{rate}")
+    programs = Programs(library, codec, "float32")
+    rng = np.random.default_rng(4)
+    walk = np.cumsum(rng.standard_normal(4000)) * 1e-4 + 1
+    shapes = [walk, np.full(4000, 0.7), np.resize([1, -1], 4000), np.resize([0, 0, 0, 1.5], 4000), walk**9]
+    sizes = np.repeat(2.0 ** rng.uniform(-149, 127, 1000), 4)
+    for x in [shape * size for shape in shapes for size in [1.0, sizes]]:
+        x = np.clip(x, -3e38, 3e38).astype(np.float32)
+        stream = codec.encode(x)
+        same(programs.encode(x), stream)
+        same(programs.decode(stream, x), host_decode(codec, stream, x, "float32", False))
+        total = host_decode(codec, stream, x * np.float32(0.125), "float32", True)
+        same(programs.fused(stream, x * np.float32(0.125)), codec.encode(total))
+    assert programs.status == 0
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_message_of_another_size_is_refused(library: Path, spec: str) -> None:
     codec = usable(spec)

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 
+#include "codecs/blocks/portable.h"
+
 namespace gpucomm::zfp {
 
 struct Code {
@@ -39,7 +41,7 @@ constexpr std::array<T, 5 * 256> make_encode_table() {
 inline constexpr uint32_t kLongest = 7;  // bits of a plane's code
 
 // What the stream says of a plane when only `left` bits are left: in bits the plane.
-constexpr Code decode_plane(uint32_t n, uint32_t stream, uint32_t left) {
+GPUCOMM_BLOCK constexpr Code decode_plane(uint32_t n, uint32_t stream, uint32_t left) {
   Code code = {0, 0, n};
   const auto more = [&] { return code.length < left; };
   const auto take = [&] { return stream >> code.length++ & 1; };

@@ -53,7 +53,16 @@ GPUCOMM_PROGRAM void store_codes(std::byte* at, unsigned byte, unsigned count, u
   }
 }
 
-GPUCOMM_PROGRAM uint32_t largest_bits(const Four& x) { return blocks::largest_bits(x.at, kPerLane); }
+// As blocks::largest_bits(); of NaN any that is above Inf.
+GPUCOMM_PROGRAM uint32_t largest_bits(const Four& x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float most = fabsf(x.at[0]);
+  for (unsigned i = 1; i < kPerLane; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(most) : "f"(fabsf(x.at[i])));
+  return blocks::bits_of(most);
+#else
+  return blocks::largest_bits(x.at, kPerLane);
+#endif
+}
 
 // Reports the first element of a tile, if any, whose `judged` is bad(bits of the magnitude). Only that one,
 // which wins over the others anyway: the status is in the host's memory, and a whole array may be bad.

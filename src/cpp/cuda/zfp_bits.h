@@ -1,79 +1,15 @@
-// The coded bits of a block, written and read: as one word of the lane's own, or anywhere among the words
-// that a warp has in the memory of its thread block, where all bits are 0 before. A reader's next() has the
-// next bits, kZfpAhead of them or as many as are left, and a 1 above. kEndsBeforePlanes: there are fewer bits
-// than planes.
+// The coded bits of a block, written and read anywhere among the words that a warp has in the memory of its
+// thread block, where all bits are 0 before. A reader's next() has the next bits, kZfpAhead of them or as
+// many as are left, and a 1 above.
 #pragma once
 #include "cuda/zfp_tables.h"
 
 namespace gpucomm::cuda {
 
 inline constexpr unsigned kZfpHeaderBits = 9;  // whether anything is in the block, and its exponent
-inline constexpr unsigned kWordBits = 32;
-
-// Of 32 bits, one of which at least is 1.
-GPUCOMM_PROGRAM unsigned leading_zeros(uint32_t bits) {
-#ifdef __CUDACC__
-  return static_cast<unsigned>(__clz(static_cast<int>(bits)));
-#else
-  return static_cast<unsigned>(__builtin_clz(bits));
-#endif
-}
-GPUCOMM_PROGRAM unsigned trailing_zeros(uint32_t bits) {
-#ifdef __CUDACC__
-  return static_cast<unsigned>(__ffs(static_cast<int>(bits)) - 1);
-#else
-  return static_cast<unsigned>(__builtin_ctz(bits));
-#endif
-}
-
-// By any number of bits.
-GPUCOMM_PROGRAM uint32_t shift_left(uint32_t bits, unsigned by) {
-#ifdef __CUDACC__
-  uint32_t shifted;
-  asm("shl.b32 %0, %1, %2;" : "=r"(shifted) : "r"(bits), "r"(by));
-  return shifted;
-#else
-  return by < kWordBits ? bits << by : 0;
-#endif
-}
-// The upper `count` bits of `more`, behind `bits`; of count only the lowest five bits say anything.
-GPUCOMM_PROGRAM uint32_t append(uint32_t bits, uint32_t more, unsigned count) {
-#ifdef __CUDACC__
-  return __funnelshift_l(more, bits, count);
-#else
-  return static_cast<uint32_t>((uint64_t{bits} << 32 | more) << (count & 31) >> 32);
-#endif
-}
-
-struct WordWriter {
-  static constexpr bool kEndsBeforePlanes = true;
-  uint32_t word = 0;
-  unsigned fill = 0;
-
-  GPUCOMM_PROGRAM bool more() const { return fill < kWordBits; }
-  GPUCOMM_PROGRAM void put(uint32_t code, unsigned length) { word |= shift_left(code, fill), fill += length; }
-};
-
-struct WordReader {
-  static constexpr bool kEndsBeforePlanes = true;
-  uint32_t header, pending;  // pending: a 1 behind the last bit
-
-  explicit GPUCOMM_PROGRAM WordReader(uint32_t word)
-      : header(word), pending(word & 1 ? 1u << (kWordBits - kZfpHeaderBits) | word >> kZfpHeaderBits : 1) {}
-
-  GPUCOMM_PROGRAM bool more() const { return pending != 1; }
-  GPUCOMM_PROGRAM uint32_t next() const {
-    constexpr uint32_t kTop = 1u << kZfpAhead;
-    const uint32_t some = (pending & (kTop - 1)) | kTop;
-    return some < pending ? some : pending;
-  }
-  GPUCOMM_PROGRAM unsigned zeros() const { return trailing_zeros(pending); }
-  GPUCOMM_PROGRAM void skip(unsigned count) { pending >>= count; }
-};
 
 template <class Exec>
 struct SharedWriter {
-  static constexpr bool kEndsBeforePlanes = false;
   const Exec& ex;
   uint32_t* words;
   unsigned fill, left;
@@ -93,7 +29,6 @@ struct SharedWriter {
 };
 
 struct SharedReader {
-  static constexpr bool kEndsBeforePlanes = false;
   const uint32_t* words;
   unsigned have, left;
   uint64_t pending;

@@ -16,7 +16,7 @@ GPUCOMM_PROGRAM void encode_block(const ZfpTables& tables, const Four& x, uint32
   writer.put(((most >> 23) + 1) << 1 | 1, kZfpHeaderBits);
   writer.put(0, zeros);
 #pragma unroll 1
-  while (writer.more() && (Writer::kEndsBeforePlanes || (q[0] | q[1] | q[2] | q[3])))  // else zeros
+  while (writer.more() && (q[0] | q[1] | q[2] | q[3]))  // else zeros
 #pragma unroll
     for (int two = 0; two < 2; ++two) {
       uint32_t index = append(0, entry << kZfpEncodeN, 3);
@@ -36,11 +36,11 @@ GPUCOMM_PROGRAM void decode_block(const ZfpTables& tables, Reader reader, Four& 
   unsigned planes = kWordBits - zeros;  // that may come
   reader.skip(zeros);
 #pragma unroll 1
-  while (reader.more() && (Reader::kEndsBeforePlanes || planes)) {
+  while (reader.more() && planes) {
     entry = tables.decode[(entry & 0xe00) | reader.next()];
     reader.skip(entry >> 5 & 15);
     unsigned count = entry & 7;
-    if (!Reader::kEndsBeforePlanes && count > planes) count = planes;
+    if (count > planes) count = planes;
     for (int i = 0; i < 4; ++i) q[i] = append(q[i], entry << (4 * i), count);
     planes -= count;
   }

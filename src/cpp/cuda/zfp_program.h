@@ -6,6 +6,7 @@
 
 #include "cuda/blocks_program.h"
 #include "cuda/zfp_block.h"
+#include "cuda/zfp_word.h"
 
 namespace gpucomm::cuda {
 
@@ -25,24 +26,39 @@ GPUCOMM_PROGRAM void pad_zfp(Four& x, const Tile& tile, unsigned lane) {
   if (some && some < kPerLane) x.at[3] = x.at[0];
 }
 
-// What each lane's largest magnitude is; false, and reported, where one is not finite.
+// What each lane's largest magnitude is.
 template <bool kFull, class Exec>
-GPUCOMM_PROGRAM bool find_largest(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
-                                  Status* status, typename Exec::template Lanes<uint32_t>& most) {
+GPUCOMM_PROGRAM void find_largest(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
+                                  typename Exec::template Lanes<uint32_t>& most) {
   ex.each([&](unsigned lane) {
     if (!kFull) pad_zfp(x[lane], tile, lane);
     most[lane] = largest_bits(x[lane]);
   });
-  if (ex.max([&](unsigned lane) { return most[lane]; }) < blocks::kInfinityBits) return true;
+}
+
+// False, and reported, where an element is not finite.
+template <class Exec>
+GPUCOMM_PROGRAM bool all_finite(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
+                                Status* status, const typename Exec::template Lanes<uint32_t>& most) {
+  if (!ex.any([&](unsigned lane) { return most[lane] >= blocks::kInfinityBits; })) return true;
   refuse(ex, x, x, tile, status, [](uint32_t magnitude) { return magnitude >= blocks::kInfinityBits; });
   return false;
+}
+
+// The part of a thread, as vectors.
+template <class Tables>
+GPUCOMM_PROGRAM void copy_table(Tables& to, const Tables& from, unsigned thread, unsigned threads) {
+  static_assert(sizeof(Tables) % sizeof(Words4) == 0 && alignof(Tables) >= alignof(Words4));
+  auto* const into = reinterpret_cast<Words4*>(&to);
+  const auto* const out_of = reinterpret_cast<const Words4*>(&from);
+  for (unsigned i = thread; i < sizeof(Tables) / sizeof(Words4); i += threads) into[i] = out_of[i];
 }
 
 struct ZfpWord {  // R = 8
   static constexpr unsigned kTiles = 4;
   static constexpr bool kStays = true;  // each thread block copies the tables first
   using Raw = uint32_t;
-  using Shared = ZfpTables;
+  using Shared = ZfpWordTables;
   static ZfpWord make(const char*) { return {}; }
 
   template <bool kFull>
@@ -54,20 +70,22 @@ struct ZfpWord {  // R = 8
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Raw>& raw,
                               const Tile&, typename Exec::template Lanes<Four>& x) const {
-    ex.each([&](unsigned lane) { decode_block(shared, WordReader(raw[lane]), x[lane]); });
+    ex.each([&](unsigned lane) { decode_word(shared, raw[lane], x[lane]); });
     return true;
   }
 
   template <bool kFull, class Exec>
   GPUCOMM_PROGRAM void encode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Four>& x,
                               const Tile& tile, const Message& message, Status* status) const {
+    constexpr uint32_t kLeast = blocks::zfp::kLeastPlain;
     typename Exec::template Lanes<uint32_t> most;
-    if (!find_largest<kFull>(ex, x, tile, status, most)) return;
+    find_largest<kFull>(ex, x, tile, most);
+    const bool plain =
+        !ex.any([&](unsigned lane) { return most[lane] - kLeast >= blocks::kInfinityBits - kLeast; });
+    if (!plain && !all_finite(ex, x, tile, status, most)) return;
     ex.each([&](unsigned lane) {
       if (!kFull && lane >= zfp_words(message, tile, kWordBits)) return;
-      WordWriter writer;
-      if (most[lane]) encode_block(shared, x[lane], most[lane], writer);
-      store(message.bytes + tile.number * kTile + 4 * lane, writer.word);
+      store(message.bytes + tile.number * kTile + 4 * lane, encode_word(shared, x[lane], most[lane], plain));
     });
   }
 };
@@ -118,7 +136,8 @@ struct Zfp {
     ex.each_together([&](unsigned lane) {
       for (unsigned i = 0; i < 4; ++i) words[lane + kLanes * i] = 0;
     });
-    if (!find_largest<kFull>(ex, x, tile, status, most)) return;
+    find_largest<kFull>(ex, x, tile, most);
+    if (!all_finite(ex, x, tile, status, most)) return;
     ex.each_together([&](unsigned lane) {
       if (most[lane] == 0) return;
       SharedWriter<Exec> writer(ex, words, lane * bits, bits);
@@ -133,8 +152,10 @@ struct Zfp {
 };
 
 GPUCOMM_PROGRAM void prepare(ZfpTables& tables, unsigned thread, unsigned threads) {
-  for (unsigned i = thread; i < kZfpEncodeEntries; i += threads) tables.encode[i] = kZfpTables.encode[i];
-  for (unsigned i = thread; i < kZfpDecodeEntries; i += threads) tables.decode[i] = kZfpTables.decode[i];
+  copy_table(tables, kZfpTables, thread, threads);
+}
+GPUCOMM_PROGRAM void prepare(ZfpWordTables& tables, unsigned thread, unsigned threads) {
+  copy_table(tables, kZfpWordTables, thread, threads);
 }
 GPUCOMM_PROGRAM void prepare(Zfp::Shared& shared, unsigned thread, unsigned threads) {
   prepare(shared.tables, thread, threads);

@@ -2,7 +2,7 @@
 // functions as the host's (codecs/zfp_planes.h).
 #pragma once
 #include "codecs/zfp_planes.h"
-#include "cuda/program.h"
+#include "cuda/bits.h"
 
 namespace gpucomm::cuda {
 
@@ -10,7 +10,7 @@ inline constexpr unsigned kZfpAhead = 8;  // bits of the stream that a look into
 inline constexpr unsigned kZfpEncodeEntries = 5 * 256, kZfpDecodeEntries = 5 << (kZfpAhead + 1);
 inline constexpr unsigned kZfpEncodeN = 32 - 8 - 3;  // shifts n of an entry to the top
 
-struct ZfpTables {
+struct alignas(16) ZfpTables {
   // [n << 8 | of each coefficient in turn its bits in two planes]: bits << 18 | n << 8 | length.
   uint32_t encode[kZfpEncodeEntries];
   // [n << 9 | 1 << left | the next `left` bits], left from 1 to 8: up to four planes; of each coefficient in

@@ -48,22 +48,36 @@ GPUCOMM_BLOCK Factors factors(int exponent) {
   return {power_of_two(first), power_of_two(exponent - first)};
 }
 
-// In negabinary. max_bits: of the block's largest magnitude, which is finite and below 2^(field - 126).
-GPUCOMM_BLOCK void coefficients(const float (&x)[4], uint32_t max_bits, uint32_t (&q)[4]) {
-  const Factors scale = factors(30 + 126 - static_cast<int>(max_bits >> 23));
+// Integers of 30 bits. max_bits: of the block's largest magnitude, which is finite. kPlain: it is at least
+// kLeastPlain, so that one factor will do.
+inline constexpr uint32_t kLeastPlain = 29u << 23;
+template <bool kPlain>
+GPUCOMM_BLOCK void scaled(const float (&x)[4], uint32_t max_bits, uint32_t (&q)[4]) {
+  const int exponent = 30 + 126 - static_cast<int>(max_bits >> 23);
+  const Factors scale = kPlain ? Factors{power_of_two(exponent), 1} : factors(exponent);
   for (int i = 0; i < 4; ++i)
     q[i] = static_cast<uint32_t>(static_cast<int32_t>(x[i] * scale.first * scale.second));
+}
+
+GPUCOMM_BLOCK void transform(uint32_t (&q)[4]) {
   q[0] += q[3], q[0] = half_of(q[0]), q[3] -= q[0];
   q[2] += q[1], q[2] = half_of(q[2]), q[1] -= q[2];
   q[0] += q[2], q[0] = half_of(q[0]), q[2] -= q[0];
   q[3] += q[1], q[3] = half_of(q[3]), q[1] -= q[3];
   q[3] += half_of(q[1]), q[1] -= half_of(q[3]);
-  for (int i = 0; i < 4; ++i) q[i] = (q[i] + 0xaaaaaaaa) ^ 0xaaaaaaaa;
+}
+
+// A number in negabinary is what was added, exclusive or the same.
+inline constexpr uint32_t kNegabinary = 0xaaaaaaaa;
+GPUCOMM_BLOCK void coefficients(const float (&x)[4], uint32_t max_bits, uint32_t (&q)[4]) {
+  scaled<false>(x, max_bits, q);
+  transform(q);
+  for (int i = 0; i < 4; ++i) q[i] = (q[i] + kNegabinary) ^ kNegabinary;
 }
 
 // From negabinary coefficients to integers.
 GPUCOMM_BLOCK void integers(uint32_t (&q)[4]) {
-  for (int i = 0; i < 4; ++i) q[i] = (q[i] ^ 0xaaaaaaaa) - 0xaaaaaaaa;
+  for (int i = 0; i < 4; ++i) q[i] = (q[i] ^ kNegabinary) - kNegabinary;
   q[1] += half_of(q[3]), q[3] -= half_of(q[1]);
   q[1] += q[3], q[3] <<= 1, q[3] -= q[1];
   q[2] += q[0], q[0] <<= 1, q[0] -= q[2];

@@ -1,0 +1,128 @@
+// What a GPU has instructions for. Of a number of bits to shift by only the lowest five say anything, where
+// nothing else is said.
+#pragma once
+#include "cuda/program.h"
+
+namespace gpucomm::cuda {
+
+inline constexpr unsigned kWordBits = 32;
+
+// The highest that is 1, of which there is at least one.
+GPUCOMM_PROGRAM unsigned highest(uint32_t bits) {
+#ifdef __CUDACC__
+  unsigned place;
+  asm("bfind.u32 %0, %1;" : "=r"(place) : "r"(bits));
+  return place;
+#else
+  return 31 - static_cast<unsigned>(__builtin_clz(bits));
+#endif
+}
+
+// Of 32 bits, one of which at least is 1.
+GPUCOMM_PROGRAM unsigned leading_zeros(uint32_t bits) {
+#ifdef __CUDACC__
+  return static_cast<unsigned>(__clz(static_cast<int>(bits)));
+#else
+  return static_cast<unsigned>(__builtin_clz(bits));
+#endif
+}
+GPUCOMM_PROGRAM unsigned trailing_zeros(uint32_t bits) {
+#ifdef __CUDACC__
+  return static_cast<unsigned>(__ffs(static_cast<int>(bits)) - 1);
+#else
+  return static_cast<unsigned>(__builtin_ctz(bits));
+#endif
+}
+
+// By any number of bits.
+GPUCOMM_PROGRAM uint32_t shift_left(uint32_t bits, unsigned by) {
+#ifdef __CUDACC__
+  uint32_t shifted;
+  asm("shl.b32 %0, %1, %2;" : "=r"(shifted) : "r"(bits), "r"(by));
+  return shifted;
+#else
+  return by < kWordBits ? bits << by : 0;
+#endif
+}
+
+GPUCOMM_PROGRAM uint32_t shift_right(uint32_t bits, unsigned by) {
+#ifdef __CUDACC__
+  return __funnelshift_r(bits, 0, by);
+#else
+  return bits >> (by & 31);
+#endif
+}
+
+// The upper `count` bits of `more`, behind `bits`.
+GPUCOMM_PROGRAM uint32_t append(uint32_t bits, uint32_t more, unsigned count) {
+#ifdef __CUDACC__
+  return __funnelshift_l(more, bits, count);
+#else
+  return static_cast<uint32_t>((uint64_t{bits} << 32 | more) << (count & 31) >> 32);
+#endif
+}
+
+// 2^exponent, below 2^32: to multiply by, where the compiler would shift if it saw 1u << exponent.
+GPUCOMM_PROGRAM uint32_t factor_for(unsigned exponent) { return shift_left(1, exponent); }
+
+// (a & b) | c and (a ^ b) & c, each as one instruction, also where two of the three are constants.
+GPUCOMM_PROGRAM uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
+#ifdef __CUDACC__
+  uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(a), "r"(b), "r"(c));
+  return bits;
+#else
+  return (a & b) | c;
+#endif
+}
+GPUCOMM_PROGRAM uint32_t differing(uint32_t a, uint32_t b, uint32_t within) {
+#ifdef __CUDACC__
+  uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(bits) : "r"(a), "r"(b), "r"(within));
+  return bits;
+#else
+  return (a ^ b) & within;
+#endif
+}
+
+// The last bit first.
+GPUCOMM_PROGRAM uint32_t reversed(uint32_t bits) {
+#ifdef __CUDACC__
+  return __brev(bits);
+#else
+  uint32_t other = 0;
+  for (unsigned i = 0; i < kWordBits; ++i) other |= (bits >> i & 1) << (kWordBits - 1 - i);
+  return other;
+#endif
+}
+
+// Each hexadecimal digit of `places` says which byte comes there: 0 to 3 of `low`, 4 to 7 of `high`; with 8
+// added, eight times the byte's highest bit.
+template <uint32_t places>
+GPUCOMM_PROGRAM uint32_t bytes_at(uint32_t low, uint32_t high) {
+#ifdef __CUDACC__
+  uint32_t word;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(low), "r"(high), "n"(places));
+  return word;
+#else
+  const uint64_t both = uint64_t{high} << 32 | low;
+  uint32_t word = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned place = places >> (4 * i) & 15;
+    const auto byte = static_cast<uint8_t>(both >> (8 * (place & 7)));
+    word |= static_cast<uint32_t>(place < 8 ? byte : byte >> 7 ? 255 : 0) << (8 * i);
+  }
+  return word;
+#endif
+}
+
+// a b + c where the product needs no rounding, as one instruction.
+GPUCOMM_PROGRAM float times_plus(float a, float b, float c) {
+#ifdef __CUDACC__
+  return __fmaf_rn(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+}  // namespace gpucomm::cuda

@@ -1,0 +1,91 @@
+// The embedded code of zfp as tables for blocks that are a word each, made of the same functions as the
+// host's (codecs/zfp_planes.h). What is in an entry lies where few instructions take it from.
+#pragma once
+#include "codecs/zfp_planes.h"
+#include "cuda/bits.h"
+
+namespace gpucomm::cuda {
+
+inline constexpr unsigned kZfpWindow = 9;      // bits of the stream that a look into the table takes
+inline constexpr unsigned kZfpMostPlanes = 3;  // that it gives at most
+
+struct alignas(16) ZfpWordTables {
+  // [n << 8 | of coefficient i at 2 i its bits in two planes, the upper one above]: the code, its first bit
+  // on top, down to bit 18; n in the second byte; the length in the first.
+  uint32_t encode[5 * 256];
+  // [n << 10 | 1 << left | the next `left` bits], left up to 9: of each coefficient its bits in up to three
+  // planes, those of the first on top, at bits 5, 8, 16 and 19; n at 12; the bits that were read at 0; two to
+  // the number of planes at 28.
+  uint32_t decode[5 << (kZfpWindow + 1)];
+};
+inline constexpr uint32_t kZfpFieldOfN = 7u << 12;
+inline constexpr unsigned kZfpCodeBegin = 18;
+
+constexpr uint32_t encode_pairs(uint32_t n, uint32_t pairs) {
+  uint32_t upper = 0, lower = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    upper |= (pairs >> (2 * i + 1) & 1) << i;
+    lower |= (pairs >> (2 * i) & 1) << i;
+  }
+  const zfp::Code code = zfp::encode_plane(zfp::encode_plane({0, 0, n}, upper), lower);
+  uint32_t entry = code.n << 8 | code.length;
+  for (uint32_t i = 0; i < code.length; ++i) entry |= (code.bits >> i & 1) << (31 - i);
+  return entry;
+}
+
+// The planes that `left` bits of the stream hold, whole ones where the stream goes on behind them.
+constexpr uint32_t decode_window(uint32_t n, uint32_t stream, uint32_t left) {
+  constexpr uint32_t kPlaces[] = {5, 8, 16, 19};
+  uint32_t of[4] = {}, count = 0, used = 0;
+  while (count < kZfpMostPlanes && used < left) {
+    const uint32_t rest = left - used;
+    const bool whole = zfp::decode_plane(n, stream >> used, zfp::kLongest).length <= rest;
+    if (left == kZfpWindow && !whole) break;
+    const zfp::Code plane = zfp::decode_plane(n, stream >> used, rest);
+    for (uint32_t i = 0; i < 4; ++i) of[i] = of[i] << 1 | (plane.bits >> i & 1);
+    n = plane.n, used += plane.length, ++count;
+  }
+  uint32_t entry = used | n << 12 | 1u << (28 + count);
+  for (uint32_t i = 0; i < 4; ++i) entry |= of[i] << kPlaces[i];
+  return entry;
+}
+
+constexpr ZfpWordTables make_zfp_word_tables() {
+  ZfpWordTables tables = {};
+  for (uint32_t n = 0; n < 5; ++n) {
+    for (uint32_t pairs = 0; pairs < 256; ++pairs) tables.encode[n << 8 | pairs] = encode_pairs(n, pairs);
+    uint32_t* const decode = tables.decode + (n << (kZfpWindow + 1));
+    decode[0] = decode_window(n, 0, 0);  // for who looks behind the end
+    for (uint32_t left = 0; left <= kZfpWindow; ++left)
+      for (uint32_t stream = 0; stream < 1u << left; ++stream)
+        decode[1u << left | stream] = decode_window(n, stream, left);
+  }
+  return tables;
+}
+
+#ifdef __CUDACC__
+static __device__ const ZfpWordTables kZfpWordTables = make_zfp_word_tables();
+#else
+inline constexpr ZfpWordTables kZfpWordTables = make_zfp_word_tables();
+#endif
+
+// Whether the codes of so many pairs of planes fit in a word, whatever comes before.
+constexpr bool fit_in_word(int pairs_of_planes) {
+  uint32_t longest[5] = {};
+  for (; pairs_of_planes > 0; --pairs_of_planes) {
+    uint32_t next[5] = {};
+    for (uint32_t n = 0; n < 5; ++n)
+      for (uint32_t pairs = 0; pairs < 256; ++pairs) {
+        const uint32_t entry = encode_pairs(n, pairs);
+        const uint32_t length = (entry & 255) + longest[entry >> 8 & 7];
+        next[n] = length > next[n] ? length : next[n];
+      }
+    for (uint32_t n = 0; n < 5; ++n) longest[n] = next[n];
+  }
+  for (const uint32_t length : longest)
+    if (length >= kWordBits) return false;
+  return true;
+}
+static_assert(fit_in_word(3));
+
+}  // namespace gpucomm::cuda
