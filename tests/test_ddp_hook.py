@@ -213,6 +213,21 @@ def test_a_closed_communicator_is_an_error_in_backward():
     on_ddp_ranks(2, body)
 
 
+def test_buckets_of_two_models_do_not_mix():
+    """Two of one size, which one rank uses in another order."""
+
+    def body(comm, store):
+        models = [wrap(here(MLP), comm, dist.PrefixStore(name, store)) for name in "ab"]
+        _kept = [ddp.use(model, comm) for model in models]
+        with pytest.raises(RuntimeError) as caught:
+            for model in models if comm.rank else reversed(models):
+                loss_of(model, comm, 0).backward()
+        return str(caught.value)
+
+    for text in on_ddp_ranks(2, body):
+        assert "bucket 0 in round 0 of optimizer 1" in text and "of optimizer 2" in text
+
+
 def test_what_settling_raises_arrives_too(monkeypatch):
     class Broken:
         def wait(self, timeout=None):

@@ -31,6 +31,7 @@ from training import (
 from gpucomm import _core, exchange
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 from gpucomm.exchange import Part
+from gpucomm.exchange.residuals import Flat, Residuals
 from gpucomm.optim import DistributedOptimizer
 
 SPECS = [about["examples"][0] for about in _core.codecs().values()]
@@ -338,7 +339,7 @@ def test_residuals_stay_with_their_parameters_when_buckets_change():
         flat = opt._exchange._residuals.of(opt._reducer._buckets[0].parts, "cpu")
         for part in flat.parts:
             expected = before.get(part.name, torch.zeros(part.length))
-            assert torch.equal(flat.part(part), expected)
+            assert torch.equal(flat.part(part.name), expected)
         loss_of(model, comm, 1).backward()
         after = opt.state_dict()["gpucomm"]["state"]["residuals"]
         assert after.keys() == before.keys() | {"2.bias", "2.weight"}
@@ -346,6 +347,16 @@ def test_residuals_stay_with_their_parameters_when_buckets_change():
         assert not torch.equal(after["0.weight"], before["0.weight"])
 
     on_ranks(2, body)
+
+
+def test_residuals_are_looked_for_one_by_one(monkeypatch):
+    looked, part_of = [], Flat.part
+    monkeypatch.setattr(Flat, "part", lambda flat, part: looked.append(part) or part_of(flat, part))
+    residuals, names = Residuals("here", 0, 1), [str(number) for number in range(50)]
+    for name in names:
+        residuals.of([Part(name, 0, 2)], "cpu")
+    residuals.of([Part(name, 2 * place, 2) for place, name in enumerate(names)], "cpu")
+    assert len(looked) == 2 * len(names)  # where it was, and where it is
 
 
 @pytest.mark.parametrize("merge", ["one", "200B"])

@@ -28,11 +28,12 @@ from training import on_ranks, seeded
 
 import gpucomm
 from gpucomm import _core
-from gpucomm.errors import InvalidArgumentError, MismatchError, RankFailedError, UnsupportedTypeError
+from gpucomm.errors import Error, InvalidArgumentError, MismatchError, RankFailedError, UnsupportedTypeError
 from gpucomm.optim import DistributedOptimizer, fsdp
-from gpucomm.optim.fsdp.collectives import _Pending
+from gpucomm.optim.fsdp.collectives import Lane, Replicas, _Pending
 from gpucomm.optim.fsdp.groups import _inner_groups as inner_groups
 from gpucomm.optim.fsdp.meter import Meter
+from gpucomm.optim.fsdp.route import Route
 from gpucomm.reproduce.compressed_collectives import steps, training
 from gpucomm.reproduce.compressed_collectives.transformer import Settings, Training, join_torch
 from gpucomm.reproduce.papers import find
@@ -187,6 +188,35 @@ def test_copies_of_shards_are_all_reduced(world, prepare):
         torch.testing.assert_close(close, expected, rtol=0, atol=0.01)
         assert torch.equal(close, coded[0][0])
         assert stats["all_reduce"]["calls"] == stats["reduce_scatter"]["calls"] == 3 * STEPS
+
+
+def test_the_mean_of_copies_in_float16_is_finite_where_they_are():
+    """Of three at least: a sum of two is divided before it is rounded."""
+    group = SimpleNamespace(divides_by_all=True, place=0)
+    scatter = SimpleNamespace(residual=None, look=lambda shard: None)
+
+    def body(comm):
+        shard = torch.full((5,), 40000.0, dtype=torch.float16)
+        Replicas(Lane(comm, Meter(comm), Route(None, "auto")), group, scatter)(shard)
+        return shard
+
+    for shard in on_ranks(3, body):
+        torch.testing.assert_close(shard, torch.full_like(shard, 40000.0))
+
+
+def in_another_order(comm):
+    mesh, group = init_device_mesh("cpu", (4,)), comm.split(0)
+    model = nn.Sequential(*(fully_shard(nn.Linear(6, 6), mesh=mesh) for _ in range(2)))
+    fsdp.use(model, group, None, None)
+    with pytest.raises(Error) as caught:
+        for layer in model if comm.rank else reversed(model):
+            layer(INPUTS[0])
+    return str(caught.value)
+
+
+def test_groups_of_one_size_do_not_mix(world):
+    for text in world.run(in_another_order):
+        assert "bucket 0 in round 0 of optimizer 1" in text and "bucket 1 in round" in text
 
 
 def gathered(comm, all_gather):

@@ -154,7 +154,7 @@ def test_the_stream_that_waits_is_the_one_that_calls_wait(monkeypatch):
 def test_fsdp2_gathers_on_one_stream_and_waits_on_another():
     def body(comm):
         comm = Recorded(comm)
-        gather = AllGather(Lane(comm, Meter(comm), Route(None, "auto")))
+        gather = AllGather(Lane(comm, Meter(comm), Route(None, "auto")), SimpleNamespace(place=0))
         out = torch.zeros(4)
         with stream(Stream()):
             made = work()

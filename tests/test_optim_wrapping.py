@@ -3,14 +3,16 @@
 import copy
 import sys
 import warnings
+from collections import Counter
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from training import ADAMW, MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, train, weights
 
-from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.optim import DistributedOptimizer, LayerwiseBSP, distributed
 
 CODED = {"exchange": "int4", "algorithm": "coded_ring"}
@@ -232,3 +234,98 @@ def test_step_refuses_parameters_put_in_by_hand(world, put):
         go_on(model, opt, comm, [1])
 
     on_ranks(world, body)
+
+
+def ways_that_differ(comm, model):
+    return {"algorithm": "linear_pipeline" if comm.rank else "binomial_tree"}
+
+
+def a_buffer_that_does_not_travel(comm, model):
+    model.register_buffer("table", torch.ones(1).expand(3))
+    return {}
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+@pytest.mark.parametrize("spoil", [ways_that_differ, a_buffer_that_does_not_travel])
+def test_a_refused_wrapping_takes_no_parameters(wrap, spoil):
+    def body(comm):
+        model = here(MLP)
+        opt = wrap(SGD(model.parameters()), model, comm)
+        failed = wrap.__new__(wrap)
+        with pytest.raises((MismatchError, UnsupportedTypeError), match=r"all ranks must wrap|share memory"):
+            failed.__init__(SGD(model.parameters()), model, comm, **spoil(comm, model))
+        go_on(model, opt, comm, range(4))
+        getattr(opt, "synchronize" if wrap is LayerwiseBSP else "stats")()
+        return weights(model)
+
+    assert_same(on_ranks(2, body), train(None))
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+@pytest.mark.parametrize("part", ["require_same_layout", "broadcast_tensors"])
+def test_what_fails_half_way_leaves_parameters_to_the_next(monkeypatch, wrap, part):
+    module, failing = sys.modules[wrap.__module__], {0, 1}
+    call = getattr(module, part)
+
+    def fail_once(comm, *args):
+        if comm.rank in failing:
+            failing.remove(comm.rank)
+            raise ZeroDivisionError("a fault on the way")
+        call(comm, *args)
+
+    monkeypatch.setattr(module, part, fail_once)
+
+    def body(comm):
+        model = here(MLP)
+        failed = wrap.__new__(wrap)
+        with pytest.raises(ZeroDivisionError):
+            failed.__init__(SGD(model.parameters()), model, comm)
+        opt = wrap(SGD(model.parameters()), model, comm)
+        del failed
+        go_on(model, opt, comm, range(4))
+        getattr(opt, "synchronize" if wrap is LayerwiseBSP else "stats")()
+        return weights(model)
+
+    assert_same(on_ranks(2, body), train(None))
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+def test_hooks_of_a_step_run_once_on_every_rank(wrap):
+    seen = []  # of all ranks
+    everywhere = [
+        register_optimizer_step_pre_hook(lambda *_: seen.append("any, before")),
+        register_optimizer_step_post_hook(lambda *_: seen.append("any, after")),
+    ]
+
+    def body(comm):
+        model = here(MLP)
+        inner = SGD(model.parameters())
+        inner.register_step_pre_hook(lambda *_: seen.append("inner, before"))
+        inner.register_step_post_hook(lambda *_: seen.append("inner, after"))
+        opt = wrap(inner, model, comm)
+        opt.register_step_pre_hook(lambda *_: seen.append("wrapper, before"))
+        opt.register_step_post_hook(lambda *_: seen.append("wrapper, after"))
+        go_on(model, opt, comm, range(3))
+
+    try:
+        on_ranks(2, body)
+    finally:
+        for handle in everywhere:
+            handle.remove()
+    kinds = [f"{who}, {when}" for who in ("any", "inner", "wrapper") for when in ("before", "after")]
+    assert Counter(seen) == dict.fromkeys(kinds, 2 * 3)
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+def test_a_scheduler_made_before_wrapping_knows_of_the_steps(wrap):
+    def body(comm):
+        model = here(MLP)
+        inner = SGD(model.parameters())
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(inner, 0.5)
+        opt = wrap(inner, model, comm)
+        for step in range(2):
+            go_on(model, opt, comm, [step])
+            scheduler.step()  # warns where it has seen none, which is an error here
+        return opt.param_groups[0]["lr"]
+
+    assert on_ranks(2, body) == [0.025, 0.025]

@@ -1,5 +1,7 @@
 """torch.distributed, DDP and FSDP2 on a GPU: alone, as threads, and as two processes of one GPU."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -91,7 +93,7 @@ def test_the_group_between_threads():
 
 def test_fsdp2s_gather_between_threads():
     def body(comm):
-        gather = AllGather(Lane(comm, Meter(comm), Route(None, "auto")))
+        gather = AllGather(Lane(comm, Meter(comm), Route(None, "auto")), SimpleNamespace(place=0))
         aside = torch.cuda.Stream()
         with torch.cuda.stream(aside):
             torch.cuda._sleep(10**7)

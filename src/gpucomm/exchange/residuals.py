@@ -34,12 +34,14 @@ class Flat:
         import torch
 
         self.parts = parts
+        self._parts_of = {part.name: part for part in parts}
         count = parts[-1].offset + parts[-1].length
         self.held, self.lost = (torch.zeros(count, dtype=torch.float32, device=device) for _ in range(2))
         self._widened: Any = None
 
-    def part(self, part: Part) -> Any:
+    def part(self, name: str) -> Any:
         """Returns the view of one parameter's residual, shape (length,)."""
+        part = self._parts_of[name]
         return self.held[part.offset : part.offset + part.length]
 
     def added_to(self, gradients: Any) -> Any:
@@ -84,9 +86,9 @@ class Residuals:
         return flat if flat is not None and flat.parts == key else self._gather(key, device)
 
     def _gather(self, parts: tuple[Part, ...], device: Any) -> Flat:
-        known, flat = self._all(), Flat(parts, device)
+        flat = Flat(parts, device)
         for part in parts:
-            residual = known.get(part.name)
+            residual = self._known(part.name)
             if residual is None:
                 continue
             if residual.numel() != part.length:
@@ -94,25 +96,22 @@ class Residuals:
                     f"[{self._who}] the residual of parameter {part.name!r} has {residual.numel()} elements, "
                     f"but its gradient has {part.length}: it is another model's"
                 )
-            flat.part(part).copy_(residual)
+            flat.part(part.name).copy_(residual)
         for part in parts:
             self._flats[part.name] = flat
             self._loaded.pop(part.name, None)
         return flat
 
-    def _all(self) -> dict[str, Any]:
-        flats = {id(flat): flat for flat in self._flats.values()}.values()
-        held = {
-            part.name: flat.part(part)
-            for flat in flats
-            for part in flat.parts
-            if self._flats[part.name] is flat
-        }
-        return {**held, **self._loaded}
+    def _known(self, name: str) -> Any:
+        """Returns a parameter's residual; None: it has none."""
+        if name in self._loaded:
+            return self._loaded[name]
+        return self._flats[name].part(name) if name in self._flats else None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of all residuals in host memory, by parameter, and whose they are."""
-        residuals = {name: residual.to("cpu", copy=True) for name, residual in self._all().items()}
+        names = dict.fromkeys([*self._flats, *self._loaded])
+        residuals = {name: self._known(name).to("cpu", copy=True) for name in names}
         return {"rank": self._rank, "world": self._world, "residuals": residuals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

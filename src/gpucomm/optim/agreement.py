@@ -16,7 +16,7 @@ from gpucomm.optim.members import Member
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
-__all__ = ["require_same_layout", "telling"]
+__all__ = ["next_number", "require_same_layout", "telling"]
 
 _DIGEST_BYTES = 32
 
@@ -35,6 +35,13 @@ def _record(members: Sequence[Member], buckets: Sequence[Sequence[Member]], sett
 def _in_words(rank: int, record: bytes) -> str:
     buckets, tensors, elements = np.frombuffer(record[_DIGEST_BYTES:], np.int64)
     return f"rank {rank} has {tensors} parameters of {elements} elements in {buckets} buckets"
+
+
+def next_number(comm: Communicator) -> int:
+    """Counts one more who labels its messages on a communicator: alike on all ranks, from 1."""
+    number: int = vars(comm).get("_optimizers", 0) + 1
+    vars(comm)["_optimizers"] = number
+    return number
 
 
 @contextmanager

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpucomm import _core
 from gpucomm import exchange as exchanges
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Handle, Part
-from gpucomm.optim.agreement import telling
+from gpucomm.optim.agreement import next_number, telling
 from gpucomm.optim.streams import Beside
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class BucketHook:
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="gpucomm-ddp")
         self._beside = Beside()  # one stream for all buckets: what the exchange keeps of a round is theirs
         weakref.finalize(self, self._waiter.shutdown, wait=False)
+        self._number = next_number(comm)
+        self._begun = 0  # rounds
         self._bytes_before = 0
         self._bytes_sent = 0
         self._rounds = 0
@@ -115,9 +118,12 @@ class BucketHook:
         """
         begin = perf_counter()
         if bucket.index() == 0:
+            self._begun += 1
             self._bytes_before = self._comm.stats()["bytes_sent"]
         buffer = bucket.buffer()
-        with self._beside.behind(buffer):
+        # What another model, round or bucket of a rank's sends is a mismatch, of whatever size.
+        label = _core.Label(self._number, self._begun - 1, bucket.index())
+        with self._beside.behind(buffer), label:
             work = self._exchange.start(buffer, self._parts(bucket))
         # One with devices makes the stream that waits for it wait for those that were current at set_result.
         mean: Any = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)

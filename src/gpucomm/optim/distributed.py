@@ -12,9 +12,9 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.closure import with_global_loss
 from gpucomm.optim.members import Member, find_members, plan_buckets
-from gpucomm.optim.owners import claim, require_kept, trained
+from gpucomm.optim.owners import claim, claimable, require_kept, trained
 from gpucomm.optim.reducer import Reducer
-from gpucomm.optim.replicate import broadcast_tensors
+from gpucomm.optim.replicate import broadcast_tensors, require_plain
 from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
 
 if TYPE_CHECKING:
@@ -76,12 +76,14 @@ class DistributedOptimizer(WrappedOptimizer):
             planned = self._plan()
             self._exchange = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
             self._reducer = Reducer(comm, self._exchange)
+            if comm.world > 1:
+                require_plain(model.buffers())
             self._adopt(*planned)
             if comm.world > 1:
                 broadcast_tensors(comm, model.buffers())
 
     def _plan(self) -> tuple[list[Member], list[list[Member]]]:
-        members = claim(self, find_members(self._model, self.param_groups))
+        members = claimable(self, find_members(self._model, self.param_groups))
         buckets = plan_buckets(members, self._merge)
         if self.comm.world > 1:
             require_same_layout(self.comm, members, buckets, self._settings)
@@ -90,8 +92,13 @@ class DistributedOptimizer(WrappedOptimizer):
     def _adopt(self, members: list[Member], buckets: list[list[Member]]) -> None:
         for bucket in buckets:
             self._exchange.require(bucket[0].param.dtype, bucket[0].name)
-        if self.comm.world > 1:
-            broadcast_tensors(self.comm, [param for _, param in members if id(param) not in self._known])
+        new = [param for _, param in members if id(param) not in self._known and self.comm.world > 1]
+        require_plain(new)
+        claim(self, members)  # after all that may be refused, before their weights change
+        broadcast_tensors(self.comm, new)
+        self._attach(members, buckets)
+
+    def _attach(self, members: list[Member], buckets: list[list[Member]]) -> None:
         self._members = members
         self._known = {id(member.param) for member in members}
         self._trainable = [member.param.requires_grad for member in members]
@@ -104,7 +111,7 @@ class DistributedOptimizer(WrappedOptimizer):
         gone = {id(param) for param in params}
         members = [member for member in self._members if id(member.param) not in gone]
         self._taken = self._taken or not gone.isdisjoint(trained(self))
-        self._adopt(members, plan_buckets(members, self._merge))
+        self._attach(members, plan_buckets(members, self._merge))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Lets the inner optimizer step on the global gradients.

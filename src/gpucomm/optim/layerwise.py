@@ -6,15 +6,17 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
 from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.members import Member, find_members, plan_buckets
-from gpucomm.optim.owners import claim, require_kept, trained
+from gpucomm.optim.owners import claim, claimable, require_kept, trained
 from gpucomm.optim.reducer import Reducer
-from gpucomm.optim.replicate import broadcast_tensors
+from gpucomm.optim.replicate import broadcast_tensors, require_plain
 from gpucomm.optim.weights import WeightFlow, find_layers
 from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
 
@@ -74,13 +76,16 @@ class LayerwiseBSP(WrappedOptimizer):
             self._weights = WeightFlow(
                 comm, model, root, partial(comm.broadcast, root=root, **how), self._reducer.number
             )
-            members = claim(self, find_members(model, self.param_groups))
+            members = claimable(self, find_members(model, self.param_groups))
             self._frozen = [member for member in members if not member.param.requires_grad]
             self._sent = [member for member in members if member.param.requires_grad]
             buckets = self._plan()
             if comm.world > 1:
                 require_same_layout(comm, members, buckets, f"{root=}, {algorithm=}, {segments=}")
-                broadcast_tensors(comm, [*(member.param for member in members), *model.buffers()], root)
+            tensors = [*(param for _, param in members), *model.buffers()] if comm.world > 1 else []
+            require_plain(tensors)
+            claim(self, members)  # after all that may be refused, before their weights change
+            broadcast_tensors(comm, tensors, root)
             self._attach(buckets)
 
     def _plan(self) -> list[list[Member]]:
@@ -116,7 +121,7 @@ class LayerwiseBSP(WrappedOptimizer):
         if closure is not None:
             raise InvalidArgumentError(f"[optim] LayerwiseBSP.step() takes no closure ({rank})")
         self._require_global(rank)
-        result = self.inner.step() if self.comm.rank == self.root else None
+        result = self.inner.step() if self.comm.rank == self.root else _run_hooks(self.inner)
         self._weights.start()
         self._forget_gradients()
         self._steps += 1
@@ -188,6 +193,12 @@ class LayerwiseBSP(WrappedOptimizer):
             "backward_wait_s": self._reducer.exposed_s,
             "forward_wait_s": self._weights.waited_s,
         }
+
+
+@torch.optim.Optimizer.profile_hook_step  # type: ignore[untyped-decorator]
+def _run_hooks(optimizer: Any) -> None:
+    """Runs the hooks of an optimizer's step(), which schedulers take for one."""
+    optimizer._opt_called = True
 
 
 class _ToRoot(Exchange):

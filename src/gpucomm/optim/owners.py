@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.members import Member
 
-__all__ = ["Owner", "claim", "require_kept", "trained"]
+__all__ = ["Owner", "claim", "claimable", "require_kept", "trained"]
 
 
 class Owner(Protocol):
@@ -51,8 +51,8 @@ def require_kept(taken: bool, rank: str) -> None:
         )
 
 
-def claim(owner: Owner, members: Sequence[Member]) -> list[Member]:
-    """Takes the parameters that are this optimizer's to exchange.
+def claimable(owner: Owner, members: Sequence[Member]) -> list[Member]:
+    """Lists the parameters that are this optimizer's to exchange; takes none.
 
     One model may be trained by several optimizers. A parameter belongs to the optimizer that trains it, the
     newest of them; one that none trains belongs to the first whose model has it.
@@ -64,20 +64,31 @@ def claim(owner: Owner, members: Sequence[Member]) -> list[Member]:
     Returns:
         Those that are its own, in their order.
     """
-    mine, own = [], trained(owner)
+    own = trained(owner)
+    with _lock:
+        return [
+            member
+            for member in members
+            if id(member.param) in own or _owner_of(member.param) in (None, owner)
+        ]
+
+
+def claim(owner: Owner, members: Sequence[Member]) -> None:
+    """Takes parameters from the optimizers that have them; once nothing can be refused any more.
+
+    Args:
+        owner: who takes them; it may be asked to release them from now on.
+        members: of :func:`claimable`.
+    """
     taken: dict[int, tuple[Owner, list[Any]]] = {}
     with _lock:
-        for member in members:
-            other = _owner_of(member.param)
+        for _, param in members:
+            other = _owner_of(param)
             if other is not None and other is not owner:
-                if id(member.param) not in own:
-                    continue
-                taken.setdefault(id(other), (other, []))[1].append(member.param)
-            _owners[member.param] = weakref.ref(owner)
-            mine.append(member)
+                taken.setdefault(id(other), (other, []))[1].append(param)
+            _owners[param] = weakref.ref(owner)
     for other, params in taken.values():  # all at once: it plans its buckets anew each time
         other.release(params)
-    return mine
 
 
 def _owner_of(param: Any) -> Owner | None:

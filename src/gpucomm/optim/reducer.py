@@ -13,6 +13,7 @@ import torch
 from gpucomm import _core
 from gpucomm.errors import Error, InvalidArgumentError
 from gpucomm.exchange import Exchange
+from gpucomm.optim.agreement import next_number
 from gpucomm.optim.buckets import Bucket
 from gpucomm.optim.members import Member
 from gpucomm.optim.streams import Beside, used_here
@@ -76,7 +77,7 @@ class Reducer:
     def __init__(self, comm: Communicator, exchange: Exchange) -> None:
         self._comm = comm
         self._exchange = exchange
-        self.number = vars(comm)["_optimizers"] = vars(comm).get("_optimizers", 0) + 1
+        self.number = next_number(comm)
         self._buckets: list[Bucket] = []
         self._hooks: list[_Hook] = []
         self._beside = Beside()

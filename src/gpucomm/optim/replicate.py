@@ -12,7 +12,7 @@ from gpucomm.errors import UnsupportedTypeError
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
-__all__ = ["broadcast_tensors"]
+__all__ = ["broadcast_tensors", "require_plain"]
 
 _MESSAGE_BYTES = 64 * 2**20
 
@@ -38,17 +38,26 @@ def _as_bytes(tensor: Any) -> Any:
     return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
 
 
-def _require_plain(tensor: Any) -> None:
-    shape = tuple(tensor.shape)
-    if tensor.layout is not torch.strided:
-        raise UnsupportedTypeError(
-            f"[optim] a parameter or buffer of shape {shape} is {tensor.layout}, but only dense ones travel"
-        )
-    if any(size > 1 and not stride for size, stride in zip(shape, tensor.stride(), strict=True)):
-        raise UnsupportedTypeError(
-            f"[optim] elements of a parameter or buffer of shape {shape} share memory, as expand() makes "
-            "them: take a contiguous() one"
-        )
+def require_plain(tensors: Iterable[Any]) -> None:
+    """Checks, before anything is sent, that :func:`broadcast_tensors` takes these.
+
+    Raises:
+        UnsupportedTypeError: one is sparse, or its elements share memory, as expand() makes them.
+    """
+    for tensor in tensors:
+        if not tensor.numel():
+            continue
+        shape = tuple(tensor.shape)
+        if tensor.layout is not torch.strided:
+            raise UnsupportedTypeError(
+                f"[optim] a parameter or buffer of shape {shape} is {tensor.layout}, but only dense ones "
+                "travel"
+            )
+        if any(size > 1 and not stride for size, stride in zip(shape, tensor.stride(), strict=True)):
+            raise UnsupportedTypeError(
+                f"[optim] elements of a parameter or buffer of shape {shape} share memory, as expand() makes "
+                "them: take a contiguous() one"
+            )
 
 
 def broadcast_tensors(comm: Communicator, tensors: Iterable[Any], root: int = 0) -> None:
@@ -66,8 +75,7 @@ def broadcast_tensors(comm: Communicator, tensors: Iterable[Any], root: int = 0)
             elements share memory, as expand() makes them.
     """
     tensors = [tensor for tensor in tensors if tensor.numel()]
-    for tensor in tensors:
-        _require_plain(tensor)
+    require_plain(tensors)
     with torch.no_grad():
         for message in _messages(tensors):
             flat = torch.cat([_as_bytes(tensor) for tensor in message])

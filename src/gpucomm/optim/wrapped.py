@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any, NoReturn
 
 import torch
@@ -11,8 +10,9 @@ from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 
 __all__ = ["WrappedOptimizer", "require_arguments"]
 
-_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_STATE_HOOKS = (
+_HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
     "_optimizer_state_dict_pre_hooks",
     "_optimizer_state_dict_post_hooks",
     "_optimizer_load_state_dict_pre_hooks",
@@ -38,7 +38,7 @@ def require_arguments(model: Any, comm: Any) -> None:
 
 
 class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
-    """Is an Optimizer, because schedulers insist, but groups, state and defaults are the inner's.
+    """Is an Optimizer, because schedulers insist, but groups, state, defaults and hooks are the inner's.
 
     Args:
         inner: the optimizer that does the work.
@@ -63,12 +63,10 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             raise InvalidArgumentError(
                 f"[optim] optimizer is a {type(inner).__name__} already: wrap what is inside it"
             )
-        # Not Optimizer.__init__: it would make groups and state of its own.
+        # Not Optimizer.__init__: it would make groups and state of its own, and have step() run all hooks,
+        # which the inner optimizer's runs.
         self.inner = inner
-        self._patch_step_function()
-        for name in _STEP_HOOKS:
-            setattr(self, name, OrderedDict())
-        for name in _STATE_HOOKS:
+        for name in _HOOKS:
             setattr(self, name, getattr(inner, name))
 
     @property

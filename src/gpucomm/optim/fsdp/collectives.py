@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gpucomm import _core
 from gpucomm import comm as communicators
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.exchange.dense import averaging
 from gpucomm.optim.fsdp.groups import Group
 from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.optim.fsdp.residual import Residual, add_residual
@@ -29,10 +32,17 @@ class Lane:
         comm: the ranks.
         meter: of the communicator.
         route: codec and algorithm.
+        number: of the model among those that label their messages on the communicator.
     """
 
-    def __init__(self, comm: Communicator, meter: Meter, route: Route) -> None:
-        self.comm, self.meter, self.route = comm, meter, route
+    def __init__(self, comm: Communicator, meter: Meter, route: Route, number: int = 0) -> None:
+        self.comm, self.meter, self.route, self.number = comm, meter, route, number
+        self._calls: Counter[int] = Counter()
+
+    def label(self, group: Group) -> _core.Label:
+        """Says of the next call whose it is: what another group sends is a mismatch, of whatever size."""
+        self._calls[group.place] += 1
+        return _core.Label(self.number, self._calls[group.place] - 1, group.place)
 
 
 class _Allocating:
@@ -64,8 +74,8 @@ class _Pending(dist.Work):  # type: ignore[misc]
 class AllGather(_Allocating):
     """Gathers parameters while the caller goes on."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, lane: Lane, group: Group) -> None:
+        self._lane, self._group = lane, group
 
     def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False) -> Any:
         """Starts an all-gather; FSDP2 waits for the Work, whatever async_op says."""
@@ -77,7 +87,8 @@ class AllGather(_Allocating):
         def issue() -> Any:
             return lane.comm.all_gather(input_tensor, out=output_tensor, async_op=True, **how)
 
-        work = lane.meter.start("all_gather", issue, coded=coded)
+        with lane.label(self._group):
+            work = lane.meter.start("all_gather", issue, coded=coded)
         return _Pending(lane.meter, work, current(output_tensor))
 
 
@@ -108,7 +119,7 @@ class ReduceScatter(_Allocating):
         On a GPU it is there for what FSDP2's stream gets next; the host waits for the other ranks to come.
         """
         comm, route, x = self._lane.comm, self._lane.route, input_tensor
-        with self._lane.meter.blocking("reduce_scatter") as account:
+        with self._lane.meter.blocking("reduce_scatter") as account, self._lane.label(self._group):
             name = _scaled(op, x)
             self._unit = float(comm.world) if name == "mean" else 1.0
             self._borrowed, coded = None, route.takes(x.dtype)
@@ -196,7 +207,7 @@ class Replicas:
         comm, route = self._lane.comm, self._lane.route
         feeding = route.lossy and self._scatter.residual is not None
         op = "mean" if self._group.divides_by_all else "sum"
-        with self._lane.meter.blocking("all_reduce") as account:
+        with self._lane.meter.blocking("all_reduce") as account, self._lane.label(self._group):
             coded = route.takes(shard.dtype)
             if coded and (feeding or route.limited):
                 coded = sums_can_be_coded(comm, shard, route)
@@ -205,8 +216,11 @@ class Replicas:
                 lost = torch.empty_like(shard)
                 comm.all_reduce(shard, op, error=lost, **route.coded)
                 self._scatter.lost_later(lost)
+            elif coded:
+                comm.all_reduce(shard, op, **route.coded)
             else:
-                comm.all_reduce(shard, op, **(route.coded if coded else route.dense))
+                how = averaging(shard, comm.world) if op == "mean" else {"op": op}
+                comm.all_reduce(shard, **how, **route.dense)
         self._scatter.look(shard)
 
 

@@ -22,10 +22,12 @@ class Group:
         inner: torch's parameter group.
         module: one of its modules, which carries the setters.
         name_of: gives the fully qualified name of a module's parameter.
+        place: among the groups of the model, from 0.
     """
 
-    def __init__(self, inner: Any, module: Any, name_of: Callable[[Any, str], str]) -> None:
+    def __init__(self, inner: Any, module: Any, name_of: Callable[[Any, str], str], place: int) -> None:
         self._inner = inner
+        self.place = place
         self.module = module
         self.world = inner.mesh_info.shard_process_group.size()
         self.device = inner.device
@@ -167,7 +169,7 @@ def find_groups(model: Any) -> list[Group]:
                     "gives several meshes), and own communication needs one"
                 )
             for inner in inners:
-                group = found.setdefault(id(inner), Group(inner, module, _namer(model)))
+                group = found.setdefault(id(inner), Group(inner, module, _namer(model), len(found)))
                 assert group.worth > 0  # so that another torch is told of now
     except (AttributeError, ImportError) as error:
         raise UnavailableError(

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
-from gpucomm.optim.agreement import telling
+from gpucomm.optim.agreement import next_number, telling
 from gpucomm.optim.fsdp.collectives import AllGather, Lane, ReduceScatter, Replicas
 from gpucomm.optim.fsdp.groups import Group, find_groups
 from gpucomm.optim.fsdp.handle import Handle
@@ -77,9 +77,10 @@ def use(
             if replicate is not None:
                 _require_dtypes(reduce, group.reduced_dtypes(), "all_reduce")
     meter = Meter(comm)
-    lanes = [Lane(comm, meter, gather), Lane(comm, meter, scatter)]
+    number = next_number(comm)
+    lanes = [Lane(comm, meter, gather, number), Lane(comm, meter, scatter, number)]
     if replicate is not None:
-        lanes.append(Lane(replicate, Meter(replicate), reduce))
+        lanes.append(Lane(replicate, Meter(replicate), reduce, next_number(replicate)))
     _try(lanes)
     lossy = any(lane.route.lossy for lane in lanes[1:])
     feeding = error_feedback and lossy and comm.world > 1
@@ -98,7 +99,7 @@ def _set(group: Group, lanes: Sequence[Lane], backward: Round | None) -> Residua
         group.watch()
         group.module.register_forward_pre_hook(lambda *_: backward.before_forward())
     scatter = ReduceScatter(lanes[1], group, residual, backward, ends=len(lanes) == 2)
-    group.module.set_custom_all_gather(AllGather(lanes[0]))
+    group.module.set_custom_all_gather(AllGather(lanes[0], group))
     group.module.set_custom_reduce_scatter(scatter)
     if len(lanes) > 2:
         group.module.set_all_reduce_hook(Replicas(lanes[2], group, scatter))
