@@ -12,6 +12,10 @@ struct Fp8 {
   struct Shared {};
   static Fp8 make(const char*) { return {}; }
 
+  static GPUCOMM_PROGRAM void store_scale(const Message& message, size_t block, uint32_t scale) {
+    cuda::store_scale<1>(message.bytes + message.count, block, scale);
+  }
+
   template <bool kFull>
   GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {
     const std::byte* codes = message.bytes + tile.number * kTile;
@@ -33,21 +37,21 @@ struct Fp8 {
   }
 
   template <bool kFull, class Exec>
-  GPUCOMM_PROGRAM void encode(const Exec& ex, Shared&, typename Exec::template Lanes<Four>& x,
-                              const Tile& tile, const Message& message, Status* status) const {
+  GPUCOMM_PROGRAM uint32_t encode(const Exec& ex, Shared&, typename Exec::template Lanes<Four>& x,
+                                  const Tile& tile, const Message& message, Status* status) const {
     const uint32_t most = ex.max([&](unsigned lane) { return largest_bits(x[lane]); });
     const int exponent = Format::scale_for(most);
     if (most >= blocks::kInfinityBits || exponent >= Format::kMostScale)
       return encode_special<kFull>(ex, x, tile, message, status);
     const float inverse = blocks::power_of_two(-exponent);
-    write<kFull>(ex, x, tile, message, exponent,
-                 [&](const Four& values) { return to_fp8<Format>(values, inverse); });
+    return write<kFull>(ex, x, tile, message, exponent,
+                        [&](const Four& values) { return to_fp8<Format>(values, inverse); });
   }
 
   // A block with NaN or Inf, which do not count for the scale, or at the end of float32's range.
   template <bool kFull, class Exec>
-  GPUCOMM_PROGRAM void encode_special(const Exec& ex, typename Exec::template Lanes<Four>& x,
-                                      const Tile& tile, const Message& message, Status* status) const {
+  GPUCOMM_PROGRAM uint32_t encode_special(const Exec& ex, typename Exec::template Lanes<Four>& x,
+                                          const Tile& tile, const Message& message, Status* status) const {
     if (!kInfinity)
       refuse(ex, x, x, tile, status, [](uint32_t magnitude) { return magnitude == blocks::kInfinityBits; });
     const uint32_t most = ex.max([&](unsigned lane) {
@@ -61,19 +65,18 @@ struct Fp8 {
     const int exponent = Format::scale_for(most);
     const float inverse = blocks::power_of_two(-exponent);
     const uint32_t limit = Format::limit_for(exponent);
-    write<kFull>(ex, x, tile, message, exponent, [&](const Four& values) {
+    return write<kFull>(ex, x, tile, message, exponent, [&](const Four& values) {
       return packed(values, [&](float value) { return Format::encode_any(value * inverse, limit); });
     });
   }
 
   template <bool kFull, class Exec, class Code>
-  GPUCOMM_PROGRAM void write(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
-                             const Message& message, int exponent, const Code& code) const {
+  GPUCOMM_PROGRAM uint32_t write(const Exec& ex, typename Exec::template Lanes<Four>& x, const Tile& tile,
+                                 const Message& message, int exponent, const Code& code) const {
     ex.each([&](unsigned lane) {
       store_codes<kFull>(message.bytes + tile.number * kTile, lane * kPerLane, tile.count, code(x[lane]));
-      if (lane == 0)
-        store_scale<1>(message.bytes + message.count, tile.number, static_cast<uint32_t>(exponent + 127));
     });
+    return static_cast<uint32_t>(exponent + 127);
   }
 };
 

@@ -21,6 +21,9 @@ struct Integers {
   static GPUCOMM_PROGRAM std::byte* scales(const Message& message) {
     return message.bytes + payload_bytes(message.count);
   }
+  static GPUCOMM_PROGRAM void store_scale(const Message& message, size_t block, uint32_t scale) {
+    cuda::store_scale<2>(scales(message), block, scale);
+  }
 
   // Of int4 a byte holds an element of each half of the block: the lanes of both halves load it.
   template <bool kFull>
@@ -67,19 +70,21 @@ struct Integers {
   }
 
   template <bool kFull, class Exec>
-  GPUCOMM_PROGRAM void encode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Four>& x,
-                              const Tile& tile, const Message& message, Status* status) const {
+  GPUCOMM_PROGRAM uint32_t encode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Four>& x,
+                                  const Tile& tile, const Message& message, Status* status) const {
     const uint32_t most = ex.max([&](unsigned lane) { return largest_bits(x[lane]); });
-    if (most >= blocks::kInfinityBits)
-      return refuse(ex, x, x, tile, status, [](uint32_t bits) { return bits >= blocks::kInfinityBits; });
+    if (most >= blocks::kInfinityBits) {
+      refuse(ex, x, x, tile, status, [](uint32_t bits) { return bits >= blocks::kInfinityBits; });
+      return 0;
+    }
     const uint16_t step = Levels::step_for(blocks::float_of(most));
     const float inverse = 1.0f / Levels::value_of(step);
     std::byte* const codes = message.bytes + tile.number * kBlockBytes;
     ex.each([&](unsigned lane) {
-      if (lane == 0) store_scale<2>(scales(message), tile.number, step);
       if (kBits == 8) store_codes<kFull>(codes, lane * kPerLane, tile.count, quantised(x[lane], inverse));
     });
     if constexpr (kBits == 4) write_nibbles<kFull>(ex, shared, x, tile, codes, inverse);
+    return step;
   }
   static GPUCOMM_PROGRAM uint32_t quantised(const Four& x, float inverse) {
     uint32_t word = 0;

@@ -5,6 +5,8 @@
 // Math has kTiles, and kEncodeTiles where that is another number; Raw, what a lane fetches of a coded tile;
 // Shared, memory of a thread block; fetch(message, tile, lane); decode(ex, shared, raw, tile, x), false where
 // the message is damaged; encode(ex, shared, x, tile, message, status), whose code is the same for every NaN.
+// Where tiles have scales, encode() returns it, and store_scale(message, tile's number, scale) takes those of
+// a group together: alone each would be a store of one lane.
 #pragma once
 #include "cuda/tiles.h"
 
@@ -17,6 +19,36 @@ inline constexpr unsigned kEncodeTiles = [] {
   else
     return Math::kTiles;
 }();
+
+// The scales of the tiles that a warp takes at a time, each with the lane of its place among them.
+template <class Math, class Exec, unsigned kTiles>
+struct Scales {
+  static constexpr bool kAny = requires { &Math::store_scale; };
+  typename Exec::template Lanes<uint32_t> of = {};
+
+  template <bool kFull>
+  GPUCOMM_PROGRAM void encode(const Exec& ex, typename Math::Shared& shared, const Piece<Math>& piece,
+                              typename Exec::template Lanes<Four>& x, size_t first, unsigned place,
+                              std::byte* slot) {
+    const Tile tile = piece.tile(first + place);
+    if constexpr (kAny) {
+      const uint32_t scale =
+          piece.math.template encode<kFull>(ex, shared, x, tile, piece.message(slot), piece.status);
+      ex.each([&](unsigned lane) {
+        if (lane == place) of[lane] = scale;
+      });
+    } else {
+      piece.math.template encode<kFull>(ex, shared, x, tile, piece.message(slot), piece.status);
+    }
+  }
+
+  GPUCOMM_PROGRAM void store(const Exec& ex, const Piece<Math>& piece, size_t first, std::byte* slot) {
+    if constexpr (kAny)
+      ex.each([&](unsigned lane) {
+        if (lane < kTiles) Math::store_scale(piece.message(slot), first + lane, of[lane]);
+      });
+  }
+};
 
 template <class Math, class Exec>
 struct Encode {
@@ -39,13 +71,14 @@ struct Encode {
       for (unsigned t = 0; t < kTiles; ++t)
         raw[t][lane] = fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
     });
+    Scales<Math, Exec, kTiles> scales;
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
       typename Exec::template Lanes<Four> x;
       ex.each([&](unsigned lane) { x[lane] = widen_any(piece.dense.kind, raw[t][lane]); });
-      piece.math.template encode<kFull>(ex, shared, x, piece.tile(first + t), piece.message(slot),
-                                        piece.status);
+      scales.template encode<kFull>(ex, shared, piece, x, first, t, slot);
     }
+    scales.store(ex, piece, first, slot);
   }
 };
 
@@ -139,6 +172,7 @@ struct Recode {
       for (unsigned t = 0; t < kTiles; ++t)
         own[t][lane] = cuda::fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
     });
+    Scales<Math, Exec, kTiles> scales;
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
       const Tile tile = piece.tile(first + t);
@@ -155,8 +189,9 @@ struct Recode {
         for (unsigned i = 0; !kFull && i < kPerLane; ++i)
           if (lane * kPerLane + i >= tile.count) x[lane].at[i] = 0;
       });
-      piece.math.template encode<kFull>(ex, shared, x, tile, piece.message(to), piece.status);
+      scales.template encode<kFull>(ex, shared, piece, x, first, t, to);
     }
+    scales.store(ex, piece, first, to);
   }
 };
 
