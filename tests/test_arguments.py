@@ -489,7 +489,9 @@ def test_timeouts_may_be_longer_than_clocks_count(alone):
     run_ranks(2, lambda comm: comm.barrier(timeout=1e10))
 
 
-@pytest.mark.parametrize("name", ["GPUCOMM_CMA", "GPUCOMM_HEAP_MIB", "GPUCOMM_SPIN_US", "GPUCOMM_SIMD"])
+@pytest.mark.parametrize(
+    "name", ["GPUCOMM_CMA", "GPUCOMM_DEVICE_TRANSPORT", "GPUCOMM_HEAP_MIB", "GPUCOMM_SPIN_US", "GPUCOMM_SIMD"]
+)
 def test_a_setting_that_cannot_be_read_is_an_error(name):
     program = "import gpucomm; gpucomm.init()"
     ended = subprocess.run(

@@ -11,6 +11,13 @@ static std::string text(const char* name, const char* fallback = "") {
   return value && *value ? value : fallback;
 }
 
+static std::string way(const char* name) {
+  const std::string value = text(name, "auto");
+  for (const char* known : {"auto", "arena", "nccl", "staged"})
+    if (value == known) return value;
+  fail(ErrorKind::invalid_argument, name, "='", value, "' must be auto, arena, nccl or staged");
+}
+
 static int number(const char* name, int fallback, int most = 100000000) {
   const std::string value = text(name);
   if (value.empty()) return fallback;
@@ -26,7 +33,7 @@ const Env& env() {
                           number("GPUCOMM_SPIN_US", -1),
                           number("GPUCOMM_HEAP_MIB", -1),
                           number("GPUCOMM_ARENA_MIB", 32),
-                          text("GPUCOMM_DEVICE_TRANSPORT", "auto"),
+                          way("GPUCOMM_DEVICE_TRANSPORT"),
                           number("GPUCOMM_CMA", 1, 2),
                           number("GPUCOMM_LLC_MIB", -1)};
   return values;
