@@ -250,6 +250,52 @@ def test_codings_of_many_sizes(make_kit, spec, dtype):
             assert kit.host(mean_of).tobytes() == mean.tobytes()
 
 
+def shapes(count: int) -> list[np.ndarray]:
+    """Smooth ones, some with all in one element of four, each as it is and of all magnitudes."""
+    rng = np.random.default_rng(6)
+    walk = np.cumsum(rng.standard_normal(count)) * 1e-3 + 1
+    like = [walk, np.full(count, 0.7), np.resize([1, -1], count), np.resize([0, 0, 0, 1.5], count), walk**9]
+    sizes = np.repeat(2.0 ** rng.uniform(-149, 120, count // 4 + 1), 4)[:count]
+    return [(x * size).astype(np.float32) for x in like for size in (1.0, sizes)]
+
+
+BY_BLOCKS = [
+    spec for spec in CODECS if (about := usable(spec).traits)["lossy"] and not about["needs_maximum"]
+]
+
+
+@pytest.mark.parametrize("spec", [*ANY, "zfp:2.25", "zfp:31.75"])
+def test_codings_of_all_magnitudes(make_kit, spec):
+    kit, codec, count = make_kit(), _core.Codec(spec), 3001
+    room = 8 + codec.max_bytes(count, "float32")
+    for x in shapes(count):
+        coded, own, back = codec.encode(x), x[::-1].copy(), np.zeros_like(x)
+        there, operand, out = (kit.array(y.copy()) for y in (x, own, back))
+        slot, fused = (kit.array(np.zeros(room, np.uint8)) for _ in range(2))
+        kit.device.encode(spec, "float32", kit.address(there), count, kit.address(slot))
+        kit.device.decode(spec, "float32", kit.address(slot), kit.address(out), count)
+        kit.device.recode(spec, "float32", kit.address(slot), kit.address(operand), count, kit.address(fused))
+        finish(kit)
+        assert message(kit, slot) == coded.tobytes()
+        codec.decode(coded, back)
+        assert kit.host(out).tobytes() == back.tobytes()
+        codec.decode_add(coded, own)
+        assert message(kit, fused) == codec.encode(own).tobytes()
+
+
+@pytest.mark.parametrize("rate", ["2.25", "8", "16"])
+def test_any_bits_as_zfp(make_kit, rate):
+    """What no encoder writes, too: every exponent, and blocks that seem to be empty."""
+    kit, codec, count = make_kit(), _core.Codec(f"zfp:{rate}"), 40_004
+    bits = np.random.default_rng(2).integers(0, 256, codec.max_bytes(count), dtype=np.uint8)
+    out, back = kit.array(np.zeros(count, np.float32)), np.zeros(count, np.float32)
+    slot = kit.array(np.concatenate([np.array([bits.size], np.uint64).view(np.uint8), bits]))
+    kit.device.decode(codec.spec, "float32", kit.address(slot), kit.address(out), count)
+    finish(kit)
+    codec.decode(bits, back)
+    assert kit.host(out).tobytes() == back.tobytes()
+
+
 @pytest.mark.parametrize("spec", [spec for spec in CODECS if usable(spec).traits["additive"]])
 def test_sums_of_what_is_coded(make_kit, spec):
     kit, codec = make_kit(), usable(spec)
