@@ -10,7 +10,7 @@ import gpucomm
 with gpucomm.init() as comm:
     x = np.full(1_000_000, comm.rank, np.float32)
     comm.all_reduce(x, op="mean")  # in place, by an algorithm chosen and learnt for you
-    work = comm.broadcast(x, root=1, algorithm="linear_pipeline", async_op=True)
+    work = comm.broadcast(x, root=0, algorithm="linear_pipeline", async_op=True)
     work.wait(timeout=5)
     if comm.rank == 0:
         print(f"the mean over {comm.world} ranks is {x[0]}")

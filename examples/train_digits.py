@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import gpucomm
+from gpucomm.bench.command import check_writable
 from gpucomm.launch import World
 
 ALGORITHMS = ("ring", "linear_pipeline", "binomial_tree", "bidirectional_exchange")
@@ -43,6 +44,8 @@ def _run(options: argparse.Namespace) -> int:
         algorithm=options.algorithm or "auto", merge=options.merge, epochs=options.epochs, batch=options.batch
     )
     with gpucomm.init() as comm:
+        if comm.rank == 0:
+            check_writable(options.json)
         if comm.world > 1 or options.algorithm:
             return train_as_rank(comm, settings, options.json)
     check_batch(settings.batch, options.ranks)

@@ -268,6 +268,7 @@ def test_all_gather_takes_a_multiple_of_the_world():
         ({"nbytes": 10.5}, "nbytes must be a whole number, got 10.5"),
         ({"world": "2"}, "world must be a whole number of 32 bits, got '2'"),
         ({"segments": 1 << 40}, "segments must be a whole number of 32 bits"),
+        ({"segments": 4097}, "segments must be at most 4096, got 4097"),
         ({"algorithm": None}, "algorithm must be a name, got None"),
         ({"links": "switch"}, "links must be a model of the links, as gpucomm.links.parse_model"),
         (

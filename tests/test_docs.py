@@ -77,6 +77,19 @@ def test_readme_shows_the_example():
     assert len([line for line in code.splitlines() if line]) <= 10
 
 
+@pytest.mark.processes
+def test_the_example_runs_on_one_rank():
+    example = str(ROOT / "examples" / "first_steps.py")
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the mean over 1 ranks is 0.0\n", "")
+
+
+def test_what_is_said_of_choosing_is_what_the_core_does():
+    core, page = (ROOT / "src/cpp/engine/choose.cpp").read_text(), (DOCS / "choosing.md").read_text()
+    most = 1 << int(re.search(r"kMostSteps = 1 << (\d+);", core)[1])
+    assert f"more than {most:,} steps" in page
+
+
 def summary(entry) -> str:
     """The first paragraph of a docstring, after the signature that C++ puts before it."""
     paragraphs = (inspect.getdoc(entry) or "").strip().split("\n\n")

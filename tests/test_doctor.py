@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,6 +88,24 @@ def test_a_refused_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     (finding,) = doctor._LOOKS["cross-memory attach"]("cross-memory attach")
     assert not finding.on and finding.why.endswith("process_vm_readv: Operation not permitted")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("variable", ["GPUCOMM_SIMD", "GPUCOMM_SPIN_US", "GPUCOMM_HEAP_MIB"])
+def test_a_wrong_variable_is_told_where_it_matters(variable: str) -> None:
+    """The first reader of the environment is SIMD; what needs none of it stands."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpucomm", "doctor", "--json"],
+        env={**os.environ, variable: "bogus"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert set(rows) == {finding.name for finding in doctor.examine()}
+    assert all(rows[name]["on"] for name in ("gpucomm", "Python", "cores", "shared memory"))
+    assert not rows["SIMD"]["on"]
+    assert variable in rows["SIMD"]["why"] and "could not be examined" not in rows["SIMD"]["why"]
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,11 @@ def test_wrong_arguments_end_with_two(capsys):
         ("ring --world 512", "makes about 1046528 steps, at most 262144 are listed or drawn"),
         ("linear_pipeline --world 1024 --segments 4096", "take fewer ranks or segments"),
         ("ring --bytes 99999999999999999999G", "and at most 2^50 bytes"),
+        (
+            "ring --root 2",
+            "--root 2: all_reduce has no root; those that have: reduce, broadcast, gather, scatter",
+        ),
+        ("ring --root 0", "--root 0: all_reduce has no root"),
         ("ring --codec int8", "ring sends elements as they are; those that code: coded_ring"),
         ("coded_ring --codec int3", "unknown codec 'int3'"),
     ],

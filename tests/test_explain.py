@@ -39,6 +39,12 @@ def test_every_candidate_is_there_and_the_taken_one_is_cheap(collective, nbytes)
     assert taken["predicted_s"] <= rows[0]["predicted_s"] * 1.02
 
 
+@pytest.mark.parametrize(("world", "there"), [(2, False), (3, True)])
+def test_what_is_as_another_one_among_so_few_ranks_is_no_candidate(world, there):
+    names = [row["algorithm"] for row in candidates("all_reduce", 1 << 20, world, SLOW)]
+    assert ("linear_pipeline_middle" in names) == there and "linear_pipeline" in names
+
+
 def test_auto_does_not_fuse_on_a_switch():
     rows = candidates("all_reduce", 1 << 26, 8, SLOW)
     fused = ("linear_pipeline", "linear_pipeline_middle")

@@ -24,7 +24,8 @@ from gpucomm.launch.cores import cgroup_quota, threads_per_rank, usable_cores
 from gpucomm.launch.environment import Ranks, detect, parse_nodes
 from gpucomm.launch.lines import Lines
 
-RUN = [sys.executable, "-m", "gpucomm", "run"]
+PYTHON = sys.executable
+RUN = [PYTHON, "-m", "gpucomm", "run"]
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OPENMPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "1"), ("SIZE", "2"))}
 SLURM = {
@@ -434,6 +435,18 @@ def test_run_module_and_executable(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("args", [["--", "y"], ["x", "--", "-n", "3"], ["--", "--"], ["--tag-output", "-m"]])
+@pytest.mark.parametrize(
+    "before", [["mod.py"], ["--", "mod.py"], ["-m", "mod"], ["--no-python", PYTHON, "mod.py"]]
+)
+def test_run_passes_arguments_on_as_they_are(before: list[str], args: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mod.py").write_text("import sys; print(sys.argv[1:])")
+    command = [*RUN, "-n", "1", *before, *args]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"{args}\n"), done.stderr
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("failure", "code", "words"),
     [
@@ -575,7 +588,8 @@ def test_cli_explains_wrong_arguments(
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["no-such-command"], ["run", "x.py"], ["run", "-n", "2", "--tag", "x.py"]]
+    "argv",
+    [[], ["no-such-command"], ["run", "x.py"], ["run", "-n", "2", "--tag", "x.py"], ["run", "-n", "2"]],
 )
 def test_cli_refuses(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

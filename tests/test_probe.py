@@ -347,10 +347,18 @@ def test_off_keeps_nothing(monkeypatch, tmp_path):
     assert files(tmp_path) == []
 
 
-def test_a_folder_that_can_not_be_made_is_no_fault(monkeypatch, tmp_path):
+def test_a_folder_that_can_not_be_made_is_a_warning_once(monkeypatch, tmp_path, caplog):
     (tmp_path / "file").touch()
-    monkeypatch.setenv("GPUCOMM_CACHE", str(tmp_path / "file" / "cache"))
-    check(both()[0], 2)
+    where = tmp_path / "file" / "cache"
+    monkeypatch.setenv("GPUCOMM_CACHE", str(where))
+    with caplog.at_level(logging.WARNING, "gpucomm"):
+        for _ in range(2):
+            check(both()[0], 2)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"not kept in {where}, so each job measures anew: Not a directory" in record.getMessage()
+    (finding,) = doctor._LOOKS["measured links"]("measured links")
+    assert not finding.on and finding.why.startswith(f"{where} cannot be written, so what is measured is not")
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,25 @@ def test_the_claims_of_each_paper():
             ["linear-pipelining", "--json", "/nowhere/rows.json"],
             "--json '/nowhere/rows.json' cannot be written",
         ),
+        (
+            ["linear-pipelining", "--claims", ""],
+            "--claims '' must name at least one of linear-pipelining: lp_",
+        ),
+        (["linear-pipelining", "--claims", " ,"], "--claims ' ,' must name at least one"),
     ],
 )
 def test_bad_arguments_are_sentences(arguments, sentence, capsys):
     assert cli.main(["reproduce", *arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["file", "file/inside", "/proc/x"])
+def test_pictures_need_a_folder_before_the_work(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "work", lambda *_: pytest.fail("it works first"))
+    (tmp_path / "file").touch()
+    where = str(tmp_path / place)
+    assert cli.main(["reproduce", "linear-pipelining", "--quick", "--pictures", where]) == 2
+    assert f"--pictures {where!r} cannot be written into: [Errno " in capsys.readouterr().err
 
 
 def test_the_model_is_the_papers():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from gpucomm import _core
 from gpucomm.errors import Error, InvalidArgumentError
@@ -34,27 +38,72 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments, without the program's name; by default those of the process.
 
     Returns:
-        The exit code: 0, the subcommand's own, 2 for a wrong argument, 1 for another error of gpucomm.
+        The exit code: 0, the subcommand's own, 2 for a wrong argument, 1 for another error of gpucomm or of
+        the system, such as a full disk, 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: the arguments are no command's, or SIGTERM came: 143, once all has been cleaned up.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["--version"]:
         print(f"gpucomm {_core.version}")
         return 0
     name = _top_parser().parse_args(given[:1]).command
+    try:
+        with _sigterm_exits():
+            return _run(name, given[1:])
+    except Error as error:
+        print(f"gpucomm {name}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InvalidArgumentError) else 1
+    except BrokenPipeError:  # the reader of our output has gone
+        _give_up_output()
+        return 141
+    except OSError as error:
+        print(f"gpucomm {name}: {error}", file=sys.stderr)
+        _give_up_output()
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(name: str, given: Sequence[str]) -> int:
     module_name, summary = COMMANDS[name]
     module = importlib.import_module(module_name)
     parser = argparse.ArgumentParser(prog=f"gpucomm {name}", description=summary, allow_abbrev=False)
     module.add_arguments(parser)
-    args = parser.parse_args(given[1:])
+    code = int(module.main(parser.parse_args(given)))
+    print(end="", flush=True)  # here a full disk is a sentence, at Python's exit it were a traceback
+    return code
+
+
+@contextlib.contextmanager
+def _sigterm_exits() -> Iterator[None]:
+    """SIGTERM raises SystemExit, so that ranks are ended and folders removed; a second one ends us at once.
+
+    Left as it is where somebody else has said what it does, or it cannot be said: in other threads.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit_by_signal)
     try:
-        return int(module.main(args))
-    except Error as error:
-        print(f"gpucomm {name}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InvalidArgumentError) else 1
-    except BrokenPipeError:
-        # The reader of our output has gone; Python's own flush at exit must not complain once more.
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit_by_signal(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_DFL)
+    raise SystemExit(128 + signum)
+
+
+def _give_up_output() -> None:
+    """Drop what cannot be written, so that Python's own flush at exit does not complain once more."""
+    try:
+        print(end="", flush=True)
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def _top_parser() -> argparse.ArgumentParser:

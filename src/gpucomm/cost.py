@@ -90,7 +90,7 @@ def cost(
             the largest multiple of `world` is taken.
         links: the model of the links.
         root: the rank that gets (reduce, gather) or gives (broadcast, scatter) the message.
-        segments: how finely the message is cut.
+        segments: how finely the message is cut, into 4096 at most.
         coding: of an algorithm that takes a codec what that costs; None: nothing, and no bytes less.
 
     Returns:
@@ -212,6 +212,8 @@ def _checked(collective: Any, algorithm: Any, *numbers: Any, links: Any, coding:
     for name, value in zip(("world", "root", "segments"), others, strict=True):
         if not is_whole(value) or not -(2**31) <= value < 2**31:
             raise InvalidArgumentError(f"{name} must be a whole number of 32 bits, got {value!r}")
+    if others[-1] > MOST_SEGMENTS:
+        raise InvalidArgumentError(f"segments must be at most {MOST_SEGMENTS}, got {others[-1]}")
     check_message(nbytes, links)
     given = _FREE if coding is None else coding
     if not (isinstance(given, tuple) and len(given) == 3 and all(map(_is_figure, given))):

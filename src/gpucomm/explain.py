@@ -107,7 +107,8 @@ def candidates(
 ) -> list[dict[str, Any]]:
     """Every algorithm that offers the collective on such links, with the segments it would take.
 
-    Those that "auto" considers: of those that code only with a codec, and none that must be named.
+    Those that "auto" considers: of those that code only with a codec, and none that must be named
+    or that is as another one among so few ranks.
 
     Args:
         collective: its name.
@@ -133,6 +134,7 @@ def candidates(
     rows = []
     for name, about in _core.algorithms().items():
         considered = not about["named_only"] and (several or not about["across_nodes"])
+        considered = considered and world >= about["from_world"]
         if considered and collective in about["collectives"] and (of or not about["coded"]):
             how = {"algorithm": name, "nodes": where, **(of if about["coded"] else {})}
             _, segments, cost_s = _core.choose(collective, nbytes, world, links, **how)

@@ -18,6 +18,7 @@ from gpucomm.units import format_seconds, format_size, parse_size
 __all__ = ["add_arguments", "main"]
 
 _MODEL = {"alpha": "alpha", "beta": "beta", "latency": "lambda_", "gamma": "gamma"}
+_ROOTED = ("reduce", "broadcast", "gather", "scatter")
 _MOST_STEPS = 1 << 18  # of all ranks, listed in seconds
 _EPILOG = """\
 --links is a model: switch (each rank has one port in and one out), chain (each neighbour pair has its own
@@ -38,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--segments", type=int, default=1, metavar="M", help="pieces to cut into (default: 1)"
     )
-    parser.add_argument(
-        "--root", type=int, default=0, metavar="RANK", help="of reduce, broadcast, gather, scatter"
-    )
+    parser.add_argument("--root", type=int, metavar="RANK", help=f"of {', '.join(_ROOTED)} (default: 0)")
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument("--links", default="switch", metavar="MODEL", help="see below (default: switch)")
     parser.add_argument("--codec", metavar="SPEC", help="of coded messages, as int8: timed here, on one core")
@@ -50,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Build the plan, verify it, and show it."""
+    _require_root(args)
     _require_few(args)
     links, nbytes = parse_model(args.links, args.world), parse_size(args.bytes)
     coding = _coding(args)
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
         nbytes,
         links,
         world=args.world,
-        root=args.root,
+        root=args.root or 0,
         segments=args.segments,
         coding=coding,
         additive=coding is not None and _core.Codec(args.codec).traits["additive"],
@@ -80,6 +80,14 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _require_root(args: argparse.Namespace) -> None:
+    known = {name for about in _core.algorithms().values() for name in about["collectives"]}
+    if args.root is not None and args.collective in known - set(_ROOTED):
+        raise InvalidArgumentError(
+            f"--root {args.root}: {args.collective} has no root; those that have: {', '.join(_ROOTED)}"
+        )
+
+
 def _coding(args: argparse.Namespace) -> Coding | None:
     known = _core.algorithms().get(args.algorithm)  # what is unknown is said where plans are built
     if args.codec is None or known is None:
@@ -97,7 +105,7 @@ def _require_few(args: argparse.Namespace) -> None:
         if not 1 <= value <= most:
             raise InvalidArgumentError(f"--{name} {value} must be from 1 to {most}")
     ends = {0, args.world - 1}  # a root may have many more steps than the others
-    plans = [_core.build_plan(args.collective, args.algorithm, args.world, r, args.root) for r in ends]
+    plans = [_core.build_plan(args.collective, args.algorithm, args.world, r, args.root or 0) for r in ends]
     steps = min(len(plan.steps) for plan in plans) * args.segments * args.world
     if steps > _MOST_STEPS:
         raise InvalidArgumentError(

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from gpucomm.doctor import devices, host, packages
 from gpucomm.doctor.finding import Finding
+from gpucomm.errors import Error
 
 __all__ = ["Finding", "add_arguments", "examine", "main"]
 
@@ -38,6 +39,8 @@ def examine() -> list[Finding]:
     for name, look in _LOOKS.items():
         try:
             findings += look(name)
+        except Error as error:
+            findings.append(Finding(name, False, str(error)))
         except Exception as error:
             findings.append(Finding(name, False, f"could not be examined: {error!r}"))
     return findings

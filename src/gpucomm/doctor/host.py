@@ -23,15 +23,24 @@ from gpucomm.probe import cache
 __all__ = ["LOOKS"]
 
 
-def _basics(name: str) -> Iterator[Finding]:
-    yield Finding("gpucomm", True, f"{_core.version} in {Path(gpucomm.__file__).parent}")
-    yield Finding("Python", True, f"{platform.python_version()} ({sys.executable}) on {platform.machine()}")
+def _gpucomm(name: str) -> Iterator[Finding]:
+    yield Finding(name, True, f"{_core.version} in {Path(gpucomm.__file__).parent}")
+
+
+def _python(name: str) -> Iterator[Finding]:
+    yield Finding(name, True, f"{platform.python_version()} ({sys.executable}) on {platform.machine()}")
+
+
+def _cores(name: str) -> Iterator[Finding]:
     quota = cgroup_quota()
     limit = "no quota" if quota is None else f"quota {quota:g}"
     seen = f"{os.cpu_count()} in the machine, affinity {len(os.sched_getaffinity(0))}, {limit}"
-    yield Finding("cores", True, f"{usable_cores()} usable ({seen})")
+    yield Finding(name, True, f"{usable_cores()} usable ({seen})")
+
+
+def _simd(name: str) -> Iterator[Finding]:
     levels = ", ".join(_core.simd_levels())
-    yield Finding("SIMD", True, f"{_core.simd_level()} of {levels}; GPUCOMM_SIMD forces one")
+    yield Finding(name, True, f"{_core.simd_level()} of {levels}; GPUCOMM_SIMD forces one")
 
 
 def _shared_memory(name: str) -> Iterator[Finding]:
@@ -94,6 +103,12 @@ def _figures(name: str) -> Iterator[Finding]:
     if where is None:
         yield Finding(name, False, "GPUCOMM_CACHE=off: every communicator measures its links anew")
         return
+    if not cache.is_writable(where):
+        why = (
+            f"{where} cannot be written, so what is measured is not kept; GPUCOMM_CACHE names another folder"
+        )
+        yield Finding(name, False, why)
+        return
     files = cache.kept(where)
     if not files:
         yield Finding(name, True, f"none in {where} yet; measured at the first choice of an algorithm")
@@ -132,7 +147,10 @@ def _limits(name: str) -> Iterator[Finding]:
 
 
 LOOKS = {
-    "basics": _basics,
+    "gpucomm": _gpucomm,
+    "Python": _python,
+    "cores": _cores,
+    "SIMD": _simd,
     "shared memory": _shared_memory,
     "shared heap": _shared_heap,
     "cross-memory attach": _cross_memory,

@@ -57,8 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="the target is a module, as in python -m")
     kind.add_argument("--no-python", action="store_true", help="the target is an executable")
-    parser.add_argument("target", help="a Python script, a module (-m) or an executable (--no-python)")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the target")
+    # One positional for all: of two, argparse would drop a "--" between them.
+    parser.add_argument(
+        "command",
+        nargs=argparse.PARSER,
+        metavar="target",
+        help="a Python script, a module (-m) or an executable (--no-python), then its arguments",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -71,19 +76,19 @@ def main(args: argparse.Namespace) -> int:
         spec.check(args.ranks, nodes)
         if marked := host_bound(spec, args.ranks):
             print(f"gpucomm run: {marked}", file=sys.stderr, flush=True)
-    if args.no_python:
-        command = [args.target]
-    elif args.module:
-        command = [sys.executable, "-m", args.target]
-    elif Path(args.target).exists():
-        command = [sys.executable, args.target]
-    else:
+    ours = args.command[0] == "--"  # before the target; later ones are the target's
+    command = args.command[1:] if ours else args.command
+    if args.module:
+        command = [sys.executable, "-m", *command]
+    elif not args.no_python and Path(command[0]).exists():
+        command = [sys.executable, *command]
+    elif not args.no_python:
         raise InvalidArgumentError(
-            f"there is no script {args.target!r} (-m takes a module, --no-python any executable)"
+            f"there is no script {command[0]!r} (-m takes a module, --no-python any executable)"
         )
     told = {"GPUCOMM_LINKS": args.links, "GPUCOMM_NODES": args.nodes}
     job = _Job(args.ranks, args.tag_output, {name: value for name, value in told.items() if value})
-    return job.run([*command, *args.args])
+    return job.run(command)
 
 
 class _Job:

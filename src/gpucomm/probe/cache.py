@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -14,7 +15,7 @@ from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.probe.figures import Figures
 
-__all__ = ["MAX_AGE_S", "folder", "kept", "load", "place", "store"]
+__all__ = ["MAX_AGE_S", "folder", "is_writable", "kept", "load", "place", "store"]
 
 MAX_AGE_S = 24 * 3600.0  # a virtual machine may have been given other cores since
 _PREFIX = "links-"
@@ -52,7 +53,7 @@ def load(file: Path | None, transport: str, nodes: tuple[int, ...]) -> Figures |
         return None
     try:
         figures = Figures.from_json(file.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError, InvalidArgumentError) as error:
         _log.warning("%s is not used, the links are measured again: %s", file, error)
@@ -65,7 +66,7 @@ def load(file: Path | None, transport: str, nodes: tuple[int, ...]) -> Figures |
 
 
 def store(file: Path | None, figures: Figures) -> None:
-    """Writes the file in one move, and removes what is too old to be used; that it cannot is no fault."""
+    """Writes the file in one move, and removes what is too old to be used; that it cannot is a warning."""
     if file is None:
         return
     try:
@@ -78,11 +79,29 @@ def store(file: Path | None, figures: Figures) -> None:
         except BaseException:
             os.unlink(draft)
             raise
+    except OSError as error:
+        _warn(file.parent, error.strerror)
+        return
+    with contextlib.suppress(OSError):  # another process removes them too
         for old in file.parent.glob(f"{_PREFIX}*"):
             if time.time() - old.stat().st_mtime > MAX_AGE_S:
                 old.unlink()
-    except OSError as error:
-        _log.info("the figures of the links are not kept: %s", error)
+
+
+@functools.cache  # once, however many communicators there are
+def _warn(where: Path, why: str) -> None:
+    _log.warning(
+        "what is measured of the links is not kept in %s, so each job measures anew: %s (GPUCOMM_CACHE names"
+        " another folder, or off)",
+        where,
+        why,
+    )
+
+
+def is_writable(where: Path) -> bool:
+    """Whether figures can be kept in a folder, which may have to be made."""
+    there = next(folder for folder in (where, *where.absolute().parents) if os.path.lexists(folder))
+    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
 
 
 def kept(where: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paper", metavar="PAPER", help=", ".join(PAPERS))
     add("--quick", action="store_true", help="few sizes, worlds and repeats: about a minute")
-    add("--claims", default="", metavar="LIST", help="only these (default: all)")
+    add("--claims", metavar="LIST", help="only these (default: all)")
     add("--json", type=Path, metavar="FILE", help="write a list of rows there, raw samples included")
     add(
         "--pictures",
@@ -53,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     if args.pictures is not None:
         if importlib.util.find_spec("matplotlib") is None:
             raise UnavailableError("--pictures needs matplotlib: pip install 'gpucomm[bench]'")
-        args.pictures.mkdir(parents=True, exist_ok=True)
+        _make_folder(args.pictures)
     run = Run(args.quick)
     outcomes = work(run, claims)
     rows = [row for outcome in outcomes for row in outcome.rows]
@@ -70,6 +71,15 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise InvalidArgumentError(f"--pictures {str(path)!r} cannot be written into: {error}") from error
+
+
 def work(run: Run, claims: Sequence[Claim]) -> list[Outcome]:
     """Obtain the figures of these claims, in their order."""
     outcomes = []
@@ -81,9 +91,12 @@ def work(run: Run, claims: Sequence[Claim]) -> list[Outcome]:
     return outcomes
 
 
-def _claims(paper: Paper, text: str) -> list[Claim]:
+def _claims(paper: Paper, text: str | None) -> list[Claim]:
     by_name = {claim.name: claim for claim in paper.claims}
-    names = parse_names(text) or list(by_name)
+    names = list(by_name) if text is None else parse_names(text)
+    if not names:
+        known = ", ".join(by_name)
+        raise InvalidArgumentError(f"--claims {text!r} must name at least one of {paper.name}: {known}")
     for name in names:
         if name not in by_name:
             raise InvalidArgumentError(f"unknown claim {name!r} of {paper.name}; known: {', '.join(by_name)}")

@@ -1,0 +1,88 @@
+"""The `gpucomm` command from outside: signals, a full disk, and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpucomm import cli, doctor
+
+COMMAND = [sys.executable, "-m", "gpucomm"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("name", ["bench", "explain"])
+def test_a_signal_ends_a_measurement_that_leaves_nothing(
+    name: str, signum: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    many = ["--sizes", "16M", "--repeats", "1000"] if name == "bench" else ["--bytes", "64M", "--ranks", "4"]
+    pipe = subprocess.PIPE
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [*COMMAND, name, "all_reduce", *many], env=environ, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not list(tmp_path.glob("gpucomm-bench-*")) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert process.poll() is None
+            process.send_signal(signum)
+            said = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, *said) == (code, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_ctrl_c_is_no_traceback(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(module: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.importlib, "import_module", interrupted)
+    assert cli.main([name]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_sigterm_is_ours_only_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def look(args: object) -> int:
+        seen.append(signal.getsignal(signal.SIGTERM))
+        return 0
+
+    monkeypatch.setattr(doctor, "main", look)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert cli.main(["doctor"]) == 0
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        thread = threading.Thread(target=cli.main, args=(["doctor"],))
+        thread.start()
+        thread.join()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert cli.main(["doctor"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen[0] not in (signal.SIG_DFL, signal.SIG_IGN)
+    assert seen[1:] == [signal.SIG_DFL, signal.SIG_IGN]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("arguments", [["plan", "all_reduce", "--algorithm", "ring"], ["doctor"]])
+def test_a_full_disk_is_a_sentence(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    said = f"gpucomm {arguments[0]}: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
