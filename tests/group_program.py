@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from group_checkpoints import checkpoint, shards  # noqa: F401
 from group_collectives import all_reduces, layouts, moves, reduce_scatters  # noqa: F401
+from group_rooted import halves, rooted, silence  # noqa: F401
 from group_training import ddp, differences, fsdp, functional, on_gloo, tensors, trained, weights  # noqa: F401
 from jobs import leave
 from torch.nn.parallel import DistributedDataParallel
@@ -49,7 +50,7 @@ def own(rank, world):
 
 
 def inside(rank, world):
-    """What goes by the Gloo group inside, and objects."""
+    """Objects, calls with roots, and what goes by the Gloo group inside."""
     every = [None] * world
     dist.all_gather_object(every, {"rank": rank, "long": "x" * 1000 * rank})
     wrong = [] if [e["rank"] for e in every] == list(range(world)) else ["all_gather_object"]

@@ -24,7 +24,17 @@ pytestmark = pytest.mark.processes
 
 PROGRAM = str(Path(__file__).parent / "group_program.py")
 LOADED = " ".join(f"torch.distributed.{name}" for name in ("fsdp", "checkpoint", "tensor.parallel"))
-COLLECTIVES = ["all_reduces", "layouts", "moves", "reduce_scatters", "handles", "coalesced"]
+COLLECTIVES = [
+    "all_reduces",
+    "layouts",
+    "moves",
+    "reduce_scatters",
+    "rooted",
+    "halves",
+    "silence",
+    "handles",
+    "coalesced",
+]
 PARALLELISM = [
     "ddp",
     "fsdp",
@@ -40,7 +50,7 @@ PARALLELISM = [
     "orders",
     "again",
 ]
-BETWEEN = ["layouts", "moves", "handles", "again"]  # of the checks for several nodes
+BETWEEN = ["layouts", "moves", "rooted", "handles", "again"]  # of the checks for several nodes
 
 
 def run(folder, ranks, *checks, **env):

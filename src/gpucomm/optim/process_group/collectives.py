@@ -6,35 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from gpucomm.comm import Communicator
+from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import telling
 from gpucomm.optim.process_group.calls import is_async, keywords, reduction
+from gpucomm.optim.process_group.gloo_work import GlooWork
+from gpucomm.optim.process_group.issue import Calls, Issuing
 from gpucomm.optim.process_group.packing import Copies, counts, joined, source, splits, spread, target
-from gpucomm.optim.process_group.work import Done, Work, place
-from gpucomm.optim.streams import Beside
+from gpucomm.optim.process_group.work import Done
 
 __all__ = ["Collectives"]
 
-Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]  # arguments and keywords of each
 
-
-class Collectives(dist.ProcessGroup):  # type: ignore[misc]
+class Collectives(Issuing):
     """Every method takes what torch.distributed and its C++ pass, and returns a Work.
 
     `opts` are that call's options; None: their defaults.
     """
 
-    _comm: Communicator
     _choices: Mapping[str, Mapping[str, Any]]
-    _together: list[Work] | None = None  # what was issued since _start_coalescing
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         """Reduces each tensor over all ranks, in place."""
         xs = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if any(x.layout != torch.strided for x in xs):
-            return super().allreduce(xs, opts)
+            self._require_open("a sparse all_reduce")
+            return GlooWork(super().allreduce(xs, opts), "a sparse all_reduce", self._comm)
         copies: Copies = []
         calls: Calls = []
         for x in xs:
@@ -183,26 +180,9 @@ class Collectives(dist.ProcessGroup):  # type: ignore[misc]
     def _reducing(self, collective: str, x: Any, sent: Any, opts: Any) -> dict[str, Any]:
         with telling(self._comm, collective):
             reduced = reduction(opts, x)
-        return reduced | keywords(self._choices[collective], sent, opts, reduced["op"])
-
-    def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
-        if not is_async(opts):
-            for args, how in calls:
-                call(*args, **how)
-            place(copies)
-            return Done(result)
-        beside, pending = Beside(), []
-        for args, how in calls:
-            x = args[0][0] if isinstance(args[0], list) else args[0]
-            with beside.behind(x):
-                pending.append(call(*args, async_op=True, **how))
-        work = Work(pending, result, copies, beside)
-        if (together := self._together) is not None:
-            # torch does not end a coalescing that has failed: what has ended well is not kept for it.
-            while together and together[0].is_success():
-                together.pop(0)
-            together.append(work)
-        return work
+        how = reduced | keywords(self._choices.get(collective, {}), sent, opts, reduced["op"])
+        # As NCCL does: sums of float16 are infinite where their mean need not be.
+        return how | averaging(sent, self._comm.world) if reduced["op"] == "mean" else how
 
     # Names before torch 2.13.
     _allgather_base = all_gather_single

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
-from gpucomm.errors import InvalidArgumentError, UnavailableError, UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.start import close_at_exit
-from gpucomm.optim.process_group.collectives import Collectives
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.meeting import Seat, communicator_of, own_store
+from gpucomm.optim.process_group.messages import Messages
 from gpucomm.optim.process_group.options import Options
 from gpucomm.optim.process_group.work import Together, Work
 from gpucomm.probe import measure
@@ -28,13 +28,13 @@ _LAST_FUTURES_S = 2.0  # how long the end of the process waits for callbacks of 
 _open: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
 
-class ProcessGroup(Collectives):
+class ProcessGroup(Messages):
     """A group of torch.distributed on a communicator of its own.
 
     torch.distributed makes it: `init_process_group("gpucomm")`, `new_group`, `init_device_mesh`. Its own are
-    all_reduce, broadcast, all_gather, reduce_scatter, all_to_all and barrier in all their forms; reduce,
-    gather, scatter, send, recv and sparse tensors go by a Gloo group inside, which sends and receives host
-    memory only. After a fault it is closed for good, on every rank.
+    all collectives in all their forms. send, recv and sparse tensors go by a Gloo group inside, which sends
+    and receives host memory only and does not compare what the ranks call. After a fault, also one that a
+    wait for Gloo has raised, it is closed for good, on every rank.
     """
 
     def __init__(self, seat: Seat, store: Any, options: Options) -> None:
@@ -79,29 +79,6 @@ class ProcessGroup(Collectives):
         return _NAME
 
     name = getBackendName
-
-    def send(self, tensors: Any, to: int, tag: int) -> Any:
-        """Sends by Gloo."""
-        self._require_host("send", tensors)
-        return super().send(tensors, to, tag)
-
-    def recv(self, tensors: Any, source: int, tag: int) -> Any:
-        """Receives by Gloo."""
-        self._require_host("recv", tensors)
-        return super().recv(tensors, source, tag)
-
-    def recv_anysource(self, tensors: Any, tag: int) -> Any:
-        """Receives by Gloo."""
-        self._require_host("recv", tensors)
-        return super().recv_anysource(tensors, tag)
-
-    def _require_host(self, what: str, tensors: Any) -> None:
-        # Gloo would take the device's address for the host's.
-        if any(x.is_cuda for x in tensors):
-            raise UnsupportedTypeError(
-                f"{what} goes by Gloo, which takes host memory only, got a tensor on {tensors[0].device}:"
-                f" use communicator.{what} of the group (rank {self._comm.rank} of {self._comm.world})"
-            )
 
     def shutdown(self) -> None:
         """Closes the communicator; `destroy_process_group` calls it. Calls under way fail on every rank."""

@@ -1,0 +1,65 @@
+"""How a process group issues its calls: by its communicator, or by the Gloo group inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from gpucomm.comm import Communicator
+from gpucomm.errors import ClosedError
+from gpucomm.optim.process_group.calls import is_async
+from gpucomm.optim.process_group.work import Done, Work, place
+from gpucomm.optim.streams import Beside
+
+__all__ = ["Calls", "Issuing"]
+
+Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]  # arguments and keywords of each
+
+
+class Issuing(dist.ProcessGroup):  # type: ignore[misc]
+    """A group on a communicator."""
+
+    _comm: Communicator
+    _together: list[Work] | None = None  # what was issued since _start_coalescing
+
+    def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
+        if not is_async(opts):
+            for args, how in calls:
+                call(*args, **how)
+            place(copies)
+            return Done(result)
+        beside, pending = Beside(), []
+        for args, how in calls:
+            with beside.behind(_first(args[0], how)):
+                pending.append(call(*args, async_op=True, **how))
+        return self._noted(Work(pending, result, copies, beside))
+
+    def _noted(self, work: Work) -> Work:
+        """Work that has been issued; what is coalesced is waited for together."""
+        if (together := self._together) is not None:
+            # torch does not end a coalescing that has failed: what has ended well is not kept for it.
+            while together and together[0].is_success():
+                together.pop(0)
+            together.append(work)
+        return work
+
+    def _require_open(self, what: str) -> None:
+        """Refuses what would go by Gloo, which may be open still, after a fault.
+
+        Raises:
+            ClosedError: the group is closed.
+        """
+        if self._comm.closed:
+            raise ClosedError(
+                f"{what} goes by the Gloo group inside, and this process group is closed after a fault"
+                f" (rank {self._comm.rank} of {self._comm.world})"
+            )
+
+
+def _first(sent: Any, how: Mapping[str, Any]) -> Any:
+    """A tensor of a call, which tells its device."""
+    if sent is None:  # what only the root sends
+        return how["out"]
+    return sent[0] if isinstance(sent, list) else sent
