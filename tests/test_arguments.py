@@ -490,11 +490,19 @@ def test_timeouts_may_be_longer_than_clocks_count(alone):
 
 
 @pytest.mark.parametrize(
-    "name", ["GPUCOMM_CMA", "GPUCOMM_DEVICE_TRANSPORT", "GPUCOMM_HEAP_MIB", "GPUCOMM_SPIN_US", "GPUCOMM_SIMD"]
+    ("name", "rule"),
+    [
+        ("GPUCOMM_CMA", "a whole number from 0 to 2"),
+        ("GPUCOMM_DEVICE_TRANSPORT", "auto, arena, nccl or staged"),
+        ("GPUCOMM_HEAP_MIB", "a whole number from 0 to 100000000"),
+        ("GPUCOMM_SPIN_US", "a whole number from 0 to 100000000"),
+        ("GPUCOMM_SIMD", ""),
+    ],
 )
-def test_a_setting_that_cannot_be_read_is_an_error(name):
+def test_a_setting_that_cannot_be_read_is_an_error(name, rule):
     program = "import gpucomm; gpucomm.init()"
     ended = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, name: "no"}, capture_output=True, text=True
     )
     assert ended.returncode and "InvalidArgumentError" in ended.stderr and name in ended.stderr
+    assert not rule or f"{name}='no' must be {rule}" in ended.stderr

@@ -72,7 +72,7 @@ def _run(name: str, given: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"gpucomm {name}", description=summary, allow_abbrev=False)
     module.add_arguments(parser)
     code = int(module.main(parser.parse_args(given)))
-    print(end="", flush=True)  # here a full disk is a sentence, at Python's exit it were a traceback
+    print(end="", flush=True)  # here a full disk is a sentence, at Python's exit it would be a traceback
     return code
 
 

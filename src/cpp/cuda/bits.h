@@ -14,18 +14,11 @@ GPUCOMM_PROGRAM unsigned highest(uint32_t bits) {
   asm("bfind.u32 %0, %1;" : "=r"(place) : "r"(bits));
   return place;
 #else
-  return 31 - static_cast<unsigned>(__builtin_clz(bits));
+  return kWordBits - 1 - static_cast<unsigned>(__builtin_clz(bits));
 #endif
 }
 
 // Of 32 bits, one of which at least is 1.
-GPUCOMM_PROGRAM unsigned leading_zeros(uint32_t bits) {
-#ifdef __CUDACC__
-  return static_cast<unsigned>(__clz(static_cast<int>(bits)));
-#else
-  return static_cast<unsigned>(__builtin_clz(bits));
-#endif
-}
 GPUCOMM_PROGRAM unsigned trailing_zeros(uint32_t bits) {
 #ifdef __CUDACC__
   return static_cast<unsigned>(__ffs(static_cast<int>(bits)) - 1);
@@ -65,24 +58,23 @@ GPUCOMM_PROGRAM uint32_t append(uint32_t bits, uint32_t more, unsigned count) {
 // 2^exponent, below 2^32: to multiply by, where the compiler would shift if it saw 1u << exponent.
 GPUCOMM_PROGRAM uint32_t factor_for(unsigned exponent) { return shift_left(1, exponent); }
 
-// (a & b) | c and (a ^ b) & c, each as one instruction, also where two of the three are constants.
-GPUCOMM_PROGRAM uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
+// What a table says of three bits, of each three in turn: its bit 4 a + 2 b + c. One instruction, also where
+// two of the three are constants, which compilers do not take apart.
+template <uint32_t kTable>
+GPUCOMM_PROGRAM uint32_t of_three(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t bits = 0;
 #ifdef __CUDACC__
-  uint32_t bits;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(a), "r"(b), "r"(c));
-  return bits;
+  asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(bits) : "r"(a), "r"(b), "r"(c), "n"(kTable));
 #else
-  return (a & b) | c;
+  for (unsigned i = 0; i < 8; ++i)
+    if (kTable >> i & 1) bits |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
 #endif
+  return bits;
 }
+// (a & b) | c and (a ^ b) & c.
+GPUCOMM_PROGRAM uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) { return of_three<0xea>(a, b, c); }
 GPUCOMM_PROGRAM uint32_t differing(uint32_t a, uint32_t b, uint32_t within) {
-#ifdef __CUDACC__
-  uint32_t bits;
-  asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(bits) : "r"(a), "r"(b), "r"(within));
-  return bits;
-#else
-  return (a ^ b) & within;
-#endif
+  return of_three<0x28>(a, b, within);
 }
 
 // The last bit first.

@@ -30,15 +30,17 @@ struct Scales {
   GPUCOMM_PROGRAM void encode(const Exec& ex, typename Math::Shared& shared, const Piece<Math>& piece,
                               typename Exec::template Lanes<Four>& x, size_t first, unsigned place,
                               std::byte* slot) {
-    const Tile tile = piece.tile(first + place);
+    const auto coded = [&] {
+      return piece.math.template encode<kFull>(ex, shared, x, piece.tile(first + place), piece.message(slot),
+                                               piece.status);
+    };
     if constexpr (kAny) {
-      const uint32_t scale =
-          piece.math.template encode<kFull>(ex, shared, x, tile, piece.message(slot), piece.status);
+      const uint32_t scale = coded();
       ex.each([&](unsigned lane) {
         if (lane == place) of[lane] = scale;
       });
     } else {
-      piece.math.template encode<kFull>(ex, shared, x, tile, piece.message(slot), piece.status);
+      coded();
     }
   }
 

@@ -11,7 +11,7 @@ template <class Writer>
 GPUCOMM_PROGRAM void encode_block(const ZfpTables& tables, const Four& x, uint32_t most, Writer& writer) {
   uint32_t q[4], entry = 0;
   blocks::zfp::coefficients(x.at, most, q);
-  const unsigned zeros = leading_zeros(q[0] | q[1] | q[2] | q[3] | 1);
+  const unsigned zeros = kWordBits - 1 - highest(q[0] | q[1] | q[2] | q[3] | 1);
   for (uint32_t& coefficient : q) coefficient <<= zeros;
   writer.put(((most >> 23) + 1) << 1 | 1, kZfpHeaderBits);
   writer.put(0, zeros);

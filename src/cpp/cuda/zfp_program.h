@@ -151,14 +151,11 @@ struct Zfp {
   }
 };
 
-GPUCOMM_PROGRAM void prepare(ZfpTables& tables, unsigned thread, unsigned threads) {
-  copy_table(tables, kZfpTables, thread, threads);
-}
 GPUCOMM_PROGRAM void prepare(ZfpWordTables& tables, unsigned thread, unsigned threads) {
   copy_table(tables, kZfpWordTables, thread, threads);
 }
 GPUCOMM_PROGRAM void prepare(Zfp::Shared& shared, unsigned thread, unsigned threads) {
-  prepare(shared.tables, thread, threads);
+  copy_table(shared.tables, kZfpTables, thread, threads);
 }
 
 // Whether ZfpWord codes at this rate.

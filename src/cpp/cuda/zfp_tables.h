@@ -18,28 +18,44 @@ struct alignas(16) ZfpTables {
   uint32_t decode[kZfpDecodeEntries];
 };
 
+// The code of two planes, of coefficient i the bits at first + step i of `pairs`, the upper plane's above.
+constexpr zfp::Code encode_two_planes(uint32_t n, uint32_t pairs, int first, int step) {
+  uint32_t planes[2] = {};
+  for (int i = 0; i < 4; ++i)
+    for (int plane = 0; plane < 2; ++plane) planes[plane] |= (pairs >> (first + step * i + plane) & 1) << i;
+  return zfp::encode_plane(zfp::encode_plane({0, 0, n}, planes[1]), planes[0]);
+}
+
 constexpr uint32_t encode_planes(uint32_t n, uint32_t pairs) {
-  uint32_t upper = 0, lower = 0;
-  for (uint32_t i = 0; i < 4; ++i) {
-    upper |= (pairs >> (7 - 2 * i) & 1) << i;
-    lower |= (pairs >> (6 - 2 * i) & 1) << i;
-  }
-  const zfp::Code code = zfp::encode_plane(zfp::encode_plane({0, 0, n}, upper), lower);
+  const zfp::Code code = encode_two_planes(n, pairs, 6, -2);
   return code.bits << 18 | code.n << 8 | code.length;
 }
 
-// The planes that `left` bits of the stream hold, whole ones where the stream goes on behind them.
-constexpr uint32_t decode_planes(uint32_t n, uint32_t stream, uint32_t left) {
-  uint32_t fours = 0, count = 0, used = 0;
-  while (count < 4 && used < left) {
-    const uint32_t rest = left - used;
-    const bool whole = zfp::decode_plane(n, stream >> used, zfp::kLongest).length <= rest;
-    if (left == kZfpAhead && !whole) break;
-    const zfp::Code plane = zfp::decode_plane(n, stream >> used, rest);
-    for (uint32_t i = 0; i < 4; ++i) fours |= (plane.bits >> i & 1) << (31 - 4 * i - count);
-    n = plane.n, used += plane.length, ++count;
+// What `left` bits of the stream hold: of each coefficient its bits, those of the first plane on top.
+struct PlanesAhead {
+  uint32_t of[4], count, used, n;
+};
+
+// Whole planes only where the stream goes on behind these bits, up to kMost.
+template <uint32_t kWindow, uint32_t kMost>
+constexpr PlanesAhead look_ahead(uint32_t n, uint32_t stream, uint32_t left) {
+  PlanesAhead planes = {{}, 0, 0, n};
+  while (planes.count < kMost && planes.used < left) {
+    const uint32_t rest = left - planes.used, bits = stream >> planes.used;
+    const bool whole = zfp::decode_plane(planes.n, bits, zfp::kLongest).length <= rest;
+    if (left == kWindow && !whole) break;
+    const zfp::Code plane = zfp::decode_plane(planes.n, bits, rest);
+    for (uint32_t i = 0; i < 4; ++i) planes.of[i] = planes.of[i] << 1 | (plane.bits >> i & 1);
+    planes.n = plane.n, planes.used += plane.length, ++planes.count;
   }
-  return fours | n << 9 | used << 5 | count;
+  return planes;
+}
+
+constexpr uint32_t decode_planes(uint32_t n, uint32_t stream, uint32_t left) {
+  const PlanesAhead planes = look_ahead<kZfpAhead, 4>(n, stream, left);
+  uint32_t entry = planes.n << 9 | planes.used << 5 | planes.count;
+  for (uint32_t i = 0; i < 4; ++i) entry |= planes.of[i] << (4 - planes.count) << (28 - 4 * i);
+  return entry;
 }
 
 constexpr ZfpTables make_zfp_tables() {

@@ -55,7 +55,7 @@ GPUCOMM_PROGRAM uint32_t encode_word(const ZfpWordTables& tables, const Four& x,
   }
   blocks::zfp::transform(q);
   for (uint32_t& coefficient : q) coefficient += kNegabinary;
-  constexpr uint32_t flip = kNegabinary;
+  constexpr uint32_t flip = kNegabinary;  // in place of four exclusive ors, one of the bytes
   const unsigned top = highest((q[0] ^ flip) | (q[1] ^ flip) | (q[2] ^ flip) | (q[3] ^ flip) | 1);
   const uint32_t power = factor_for(kWordBits - 1 - top);
   for (uint32_t& coefficient : q) coefficient *= power;
@@ -152,7 +152,8 @@ GPUCOMM_PROGRAM void decode_word(const ZfpWordTables& tables, uint32_t word, Fou
   const uint32_t header = and_or(word, 0x1ff, 0);
   const float scale = word & 1 ? blocks::float_of((header << 22) + (9u << 22)) : 0;
   for (unsigned i = 0; i < 4; ++i) x.at[i] = times_plus(q[i], scale, 0);  // 0, not -0
-  if ((word & 1) && !(whole && fits && header < 500)) decode_word_by_bits(word, x);
+  constexpr uint32_t kMostField = 249;                                    // whose factor is a float32
+  if ((word & 1) && !(whole && fits && header <= 2 * kMostField + 1)) decode_word_by_bits(word, x);
 }
 
 }  // namespace gpucomm::cuda

@@ -1,8 +1,7 @@
 // The embedded code of zfp as tables for blocks that are a word each, made of the same functions as the
 // host's (codecs/zfp_planes.h). What is in an entry lies where few instructions take it from.
 #pragma once
-#include "codecs/zfp_planes.h"
-#include "cuda/bits.h"
+#include "cuda/zfp_tables.h"
 
 namespace gpucomm::cuda {
 
@@ -22,31 +21,17 @@ inline constexpr uint32_t kZfpFieldOfN = 7u << 12;
 inline constexpr unsigned kZfpCodeBegin = 18;
 
 constexpr uint32_t encode_pairs(uint32_t n, uint32_t pairs) {
-  uint32_t upper = 0, lower = 0;
-  for (uint32_t i = 0; i < 4; ++i) {
-    upper |= (pairs >> (2 * i + 1) & 1) << i;
-    lower |= (pairs >> (2 * i) & 1) << i;
-  }
-  const zfp::Code code = zfp::encode_plane(zfp::encode_plane({0, 0, n}, upper), lower);
+  const zfp::Code code = encode_two_planes(n, pairs, 0, 2);
   uint32_t entry = code.n << 8 | code.length;
   for (uint32_t i = 0; i < code.length; ++i) entry |= (code.bits >> i & 1) << (31 - i);
   return entry;
 }
 
-// The planes that `left` bits of the stream hold, whole ones where the stream goes on behind them.
 constexpr uint32_t decode_window(uint32_t n, uint32_t stream, uint32_t left) {
   constexpr uint32_t kPlaces[] = {5, 8, 16, 19};
-  uint32_t of[4] = {}, count = 0, used = 0;
-  while (count < kZfpMostPlanes && used < left) {
-    const uint32_t rest = left - used;
-    const bool whole = zfp::decode_plane(n, stream >> used, zfp::kLongest).length <= rest;
-    if (left == kZfpWindow && !whole) break;
-    const zfp::Code plane = zfp::decode_plane(n, stream >> used, rest);
-    for (uint32_t i = 0; i < 4; ++i) of[i] = of[i] << 1 | (plane.bits >> i & 1);
-    n = plane.n, used += plane.length, ++count;
-  }
-  uint32_t entry = used | n << 12 | 1u << (28 + count);
-  for (uint32_t i = 0; i < 4; ++i) entry |= of[i] << kPlaces[i];
+  const PlanesAhead planes = look_ahead<kZfpWindow, kZfpMostPlanes>(n, stream, left);
+  uint32_t entry = planes.used | planes.n << 12 | 1u << (28 + planes.count);
+  for (uint32_t i = 0; i < 4; ++i) entry |= planes.of[i] << kPlaces[i];
   return entry;
 }
 

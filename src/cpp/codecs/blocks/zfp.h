@@ -67,7 +67,7 @@ GPUCOMM_BLOCK void transform(uint32_t (&q)[4]) {
   q[3] += half_of(q[1]), q[1] -= half_of(q[3]);
 }
 
-// A number in negabinary is what was added, exclusive or the same.
+// Of which a number's sum, exclusive or this again, is the number in negabinary.
 inline constexpr uint32_t kNegabinary = 0xaaaaaaaa;
 GPUCOMM_BLOCK void coefficients(const float (&x)[4], uint32_t max_bits, uint32_t (&q)[4]) {
   scaled<false>(x, max_bits, q);

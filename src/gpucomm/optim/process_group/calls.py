@@ -12,7 +12,7 @@ from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 from gpucomm.exchange import Coding
 from gpucomm.optim.process_group.packing import REDUCIBLE
 
-__all__ = ["is_async", "keywords", "reduction"]
+__all__ = ["is_async", "keywords", "reduction", "root_of"]
 
 _SUM = dist.ReduceOp.SUM
 _OPS = {
@@ -33,6 +33,11 @@ _SUMS = ("sum", "mean", "premul_sum")
 def is_async(opts: Any) -> bool:
     """Whether the caller waits for a handle itself; C++ always does."""
     return getattr(opts, "asyncOp", True)
+
+
+def root_of(opts: Any) -> int:
+    """The root's rank in the group, of options or of what stands in their place; None: 0."""
+    return int(getattr(opts, "rootRank", opts) or 0)
 
 
 def reduction(opts: Any, x: Any) -> dict[str, Any]:

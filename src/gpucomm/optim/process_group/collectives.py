@@ -9,7 +9,7 @@ import torch
 
 from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import telling
-from gpucomm.optim.process_group.calls import is_async, keywords, reduction
+from gpucomm.optim.process_group.calls import is_async, keywords, reduction, root_of
 from gpucomm.optim.process_group.gloo_work import GlooWork
 from gpucomm.optim.process_group.issue import Calls, Issuing
 from gpucomm.optim.process_group.packing import Copies, counts, joined, source, splits, spread, target
@@ -53,7 +53,7 @@ class Collectives(Issuing):
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         """Copies the root's tensors to all ranks."""
         xs = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        root = getattr(opts, "rootRank", opts) or 0
+        root = root_of(opts)
         copies: Copies = []
         calls: Calls = []
         for x in xs:

@@ -9,7 +9,7 @@ import torch
 
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.agreement import telling
-from gpucomm.optim.process_group.calls import keywords
+from gpucomm.optim.process_group.calls import keywords, root_of
 from gpucomm.optim.process_group.collectives import Collectives
 from gpucomm.optim.process_group.gloo_work import GlooWork
 from gpucomm.optim.process_group.issue import Calls
@@ -27,7 +27,7 @@ class Rooted(Collectives):
         if any(x.layout != torch.strided for x in xs):
             self._require_open("a sparse reduce")
             return GlooWork(super().reduce(xs, opts), "a sparse reduce", self._comm)
-        root, how = _root(opts), op if isinstance(opts, int) else opts
+        root, how = root_of(opts), op if isinstance(opts, int) else opts
         copies: Copies = []
         calls: Calls = []
         for x in xs:
@@ -40,7 +40,7 @@ class Rooted(Collectives):
         if isinstance(inputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         x = inputs[0]
-        root, sent = _root(opts), source(x).reshape(-1)
+        root, sent = root_of(opts), source(x).reshape(-1)
         how: dict[str, Any] = keywords({}, sent, opts)
         copies: Copies = []
         if root == self._comm.rank:
@@ -53,7 +53,7 @@ class Rooted(Collectives):
         if isinstance(outputs, torch.Tensor):
             outputs, inputs = [outputs], [inputs]
         out = outputs[0]
-        root, sent = _root(opts), None
+        root, sent = root_of(opts), None
         copies: Copies = []
         if root == self._comm.rank:
             self._check("scatter", inputs[0], out)
@@ -71,7 +71,3 @@ class Rooted(Collectives):
                     f"{call} takes a list of {world} tensors of {x.numel()} {x.dtype} elements, as the rank's"
                     f" own has, got {', '.join(f'{one.numel()} {one.dtype}' for one in listed) or 'none'}"
                 )
-
-
-def _root(opts: Any) -> int:
-    return int(getattr(opts, "rootRank", opts) or 0)
