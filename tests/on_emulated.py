@@ -36,7 +36,7 @@ SHARED += [f"devices/{name}.cpp" for name in ("host_event", "host_graph", "share
 # The sanitizer that tools/sanitize.sh has loaded into this process, and the environment without it.
 SANITIZER = os.environ.get("GPUCOMM_SANITIZE")
 PLAIN = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-LAUNCH = re.compile(r"(\w+)<<<(.*), kThreads, 0, stream>>>\(")
+LAUNCH = re.compile(r"(\w+)<<<(.*), (\w+), 0, stream>>>\(")
 
 
 def cuda_headers() -> Path:
@@ -79,7 +79,7 @@ def build(folder: Path, headers: Path) -> Path:
     """The extension, made in this folder; `headers`: where CUDA's are."""
     (folder / "cuda").mkdir(parents=True)
     for source in (CPP / "cuda").iterdir():
-        text = LAUNCH.sub(r"::emulated::launch(\1, \2, kThreads, stream, ", source.read_text())
+        text = LAUNCH.sub(r"::emulated::launch(\1, \2, \3, stream, ", source.read_text())
         assert "<<<" not in text, f"a launch in {source} is written in another way than the emulation knows"
         (folder / "cuda" / source.name).write_text(text)
     sources = [*folder.glob("cuda/*.cu"), *folder.glob("cuda/*.cpp"), *EMULATION.glob("*.cpp")]

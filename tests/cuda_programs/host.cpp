@@ -13,6 +13,7 @@
 #include "cuda/integers_program.h"
 #include "cuda/mpc_decode_program.h"
 #include "cuda/mpc_encode_program.h"
+#include "cuda/recode_program.h"
 #include "cuda/zfp_program.h"
 #include "loops.h"
 
@@ -217,6 +218,17 @@ extern "C" unsigned long long copy_bytes_of(const std::byte* from, std::byte* to
   wrong = 0;
   each_warp(seed, [&](const Loops& ex) { copy_span(ex, from, to, bytes); });
   return wrong;
+}
+
+// Of blocks of 4, how many are coded quickly, and how many are then decoded quickly too.
+extern "C" void count_zfp_words(const Four* blocks, uint64_t count, uint64_t* coded, uint64_t* decoded) {
+  *coded = *decoded = 0;
+  for (; count > 0; --count, ++blocks) {
+    uint32_t word = 0;
+    Four x = *blocks;
+    if (!encode_word_quickly(kZfpEncodeTable, x, largest_bits(x), word)) continue;
+    ++*coded, *decoded += add_word<true>(kZfpDecodeTable, word, x);
+  }
 }
 
 extern "C" const char* describe(uint64_t status) {

@@ -7,14 +7,25 @@ namespace gpucomm::cuda {
 
 inline constexpr unsigned kWordBits = 32;
 
-// The highest that is 1, of which there is at least one.
+// The highest that is 1; -1 where none is.
 GPUCOMM_PROGRAM unsigned highest(uint32_t bits) {
 #ifdef __CUDACC__
   unsigned place;
   asm("bfind.u32 %0, %1;" : "=r"(place) : "r"(bits));
   return place;
 #else
-  return kWordBits - 1 - static_cast<unsigned>(__builtin_clz(bits));
+  return bits ? kWordBits - 1 - static_cast<unsigned>(__builtin_clz(bits)) : ~0u;
+#endif
+}
+
+// The zeros above it; -1 where there is none.
+GPUCOMM_PROGRAM uint32_t zeros_above(uint32_t bits) {
+#ifdef __CUDACC__
+  uint32_t zeros;
+  asm("bfind.shiftamt.u32 %0, %1;" : "=r"(zeros) : "r"(bits));
+  return zeros;
+#else
+  return bits ? static_cast<uint32_t>(__builtin_clz(bits)) : ~0u;
 #endif
 }
 
@@ -55,8 +66,16 @@ GPUCOMM_PROGRAM uint32_t append(uint32_t bits, uint32_t more, unsigned count) {
 #endif
 }
 
-// 2^exponent, below 2^32: to multiply by, where the compiler would shift if it saw 1u << exponent.
-GPUCOMM_PROGRAM uint32_t factor_for(unsigned exponent) { return shift_left(1, exponent); }
+// 2^exponent, 0 from 2^32 on: to multiply by, where the compiler would shift if it saw 1u << exponent.
+GPUCOMM_PROGRAM uint32_t factor_for(unsigned exponent) {
+#ifdef __CUDACC__
+  uint32_t power;
+  asm("bmsk.clamp.b32 %0, %1, 1;" : "=r"(power) : "r"(exponent));
+  return power;
+#else
+  return exponent < kWordBits ? 1u << exponent : 0;
+#endif
+}
 
 // What a table says of three bits, of each three in turn: its bit 4 a + 2 b + c. One instruction, also where
 // two of the three are constants, which compilers do not take apart.

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "cuda/kernels.h"
+#include "cuda/recode_program.h"
 #include "cuda/residency.h"
-#include "cuda/tiles_program.h"
 #include "cuda/warp.h"
 
 namespace gpucomm::cuda {
@@ -21,11 +21,13 @@ struct Rows {
 
 // For one or more groups. All rows get as many thread blocks as the longest one should have, by its share of
 // the work; those that a shorter row has nothing for end at once.
-template <auto kernel, bool kStays = true, class... Args>
+template <auto kernel, bool kStays = true, unsigned kBlockWarps = kWarps, class... Args>
 void launch(const Rows& rows, cudaStream_t stream, const Args&... args) {
-  const size_t held = resident_blocks(residency<kernel>), wanted = (rows.longest + kWarps - 1) / kWarps;
+  constexpr unsigned kBlockThreads = kBlockWarps * kLanes;
+  const size_t held = resident_blocks(residency<kernel, kBlockWarps>);
+  const size_t wanted = (rows.longest + kBlockWarps - 1) / kBlockWarps;
   const size_t most = kStays ? std::max<size_t>(held * rows.longest / rows.groups, 1) : kMostBlocks;
-  kernel<<<dim3(std::min(wanted, most), rows.count), kThreads, 0, stream>>>(args...);
+  kernel<<<dim3(std::min(wanted, most), rows.count), kBlockThreads, 0, stream>>>(args...);
   check_launch();
 }
 template <auto kernel, bool kStays = true, class... Args>
@@ -33,9 +35,20 @@ void launch(size_t groups, cudaStream_t stream, const Args&... args) {
   launch<kernel, kStays>(Rows{1, groups, groups}, stream, args...);
 }
 
+// Warps of a thread block that decodes tiles, which is more than others where they share large tables.
 template <class Math>
-__device__ __forceinline__ void prepare_block(typename Math::Shared& shared) {
-  prepare(shared, threadIdx.x, kThreads);
+inline constexpr unsigned kDecodeWarps = [] {
+  if constexpr (requires { Math::kDecodeWarps; })
+    return Math::kDecodeWarps;
+  else
+    return kWarps;
+}();
+template <class Math>
+using DecodeExec = WarpExecOf<kDecodeWarps<Math>>;
+
+template <class Shared>
+__device__ __forceinline__ void prepare_block(Shared& shared, unsigned warps) {
+  prepare(shared, threadIdx.x, warps * kLanes);
   __syncthreads();
 }
 
@@ -56,31 +69,32 @@ struct Coded {
 
 template <class Math, Kind kKind>
 __global__ void __launch_bounds__(kThreads) encode_tiles(const __grid_constant__ Coded<Math> coded) {
-  __shared__ typename Math::Shared shared;
-  prepare_block<Math>(shared);
+  __shared__ typename SharedOf<Math>::Encode shared;
+  prepare_block(shared, kWarps);
   const Piece<Math> piece = coded.template piece<kKind>();
   const WarpExec ex;
   Encode<Math, const WarpExec>{ex, shared, piece, coded.to[blockIdx.y]}.run();
 }
 
 template <class Math, Kind kKind>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kDecodeWarps<Math>* kLanes)
     decode_tiles(const __grid_constant__ Coded<Math> coded, bool adds, int divisor) {
-  __shared__ typename Math::Shared shared;
-  prepare_block<Math>(shared);
+  __shared__ typename SharedOf<Math>::Decode shared;
+  prepare_block(shared, kDecodeWarps<Math>);
   const Piece<Math> piece = coded.template piece<kKind>();
-  const WarpExec ex;
-  Decode<Math, const WarpExec>{ex, shared, piece, coded.from[blockIdx.y], adds, divisor}.run();
+  const DecodeExec<Math> ex;
+  Decode<Math, const DecodeExec<Math>>{ex, shared, piece, coded.from[blockIdx.y], adds, divisor}.run();
 }
 
-// Four thread blocks at a time: without the number ptxas spills registers of some to make room for five.
+// 32 warps at a time: without the number ptxas spills registers of some to make room for more.
 template <class Math, Kind kKind>
-__global__ void __launch_bounds__(kThreads, 4) recode_tiles(const __grid_constant__ Coded<Math> coded) {
-  __shared__ typename Math::Shared shared;
-  prepare_block<Math>(shared);
+__global__ void __launch_bounds__(kDecodeWarps<Math>* kLanes, 32 / kDecodeWarps<Math>)
+    recode_tiles(const __grid_constant__ Coded<Math> coded) {
+  __shared__ typename SharedOf<Math>::Both shared;
+  prepare_block(shared, kDecodeWarps<Math>);
   const Piece<Math> piece = coded.template piece<kKind>();
-  const WarpExec ex;
-  Recode<Math, const WarpExec>{ex, shared, piece, coded.from[blockIdx.y], coded.to[blockIdx.y]}.run();
+  const DecodeExec<Math> ex;
+  Recode<Math, const DecodeExec<Math>>{ex, shared, piece, coded.from[blockIdx.y], coded.to[blockIdx.y]}.run();
 }
 
 template <class Math>
@@ -120,13 +134,14 @@ struct TileKernels {
   static void decode(const Job* jobs, size_t count) {
     const Pieces all(jobs, count, Math::kTiles);
     with_kind(jobs->dtype, [&]<Kind kKind>() {
-      launch<decode_tiles<Math, kKind>, kStays>(all.rows, jobs->stream, all.coded, jobs->adds, jobs->divisor);
+      launch<decode_tiles<Math, kKind>, kStays, kDecodeWarps<Math>>(all.rows, jobs->stream, all.coded,
+                                                                    jobs->adds, jobs->divisor);
     });
   }
   static void recode(const Job* jobs, size_t count) {
     const Pieces all(jobs, count, Math::kTiles);
     with_kind(jobs->dtype, [&]<Kind kKind>() {
-      launch<recode_tiles<Math, kKind>, kStaysFused>(all.rows, jobs->stream, all.coded);
+      launch<recode_tiles<Math, kKind>, kStaysFused, kDecodeWarps<Math>>(all.rows, jobs->stream, all.coded);
     });
   }
   static CodecKernels named(const char* name) { return {name, encode, decode, recode}; }

@@ -22,7 +22,8 @@ unsigned resident_blocks(Residency& residency) {
   cudaFuncAttributes loaded;
   GPUCOMM_CUDA(cudaFuncGetAttributes(&loaded, residency.kernel));
   GPUCOMM_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  GPUCOMM_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, residency.kernel, kThreads, 0));
+  GPUCOMM_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, residency.kernel,
+                                                             static_cast<int>(residency.threads), 0));
   blocks.store(static_cast<unsigned>(processors * std::max(each, 1)), std::memory_order_relaxed);
   return blocks.load(std::memory_order_relaxed);
 }

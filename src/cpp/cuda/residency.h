@@ -9,17 +9,20 @@ inline constexpr unsigned kThreads = kWarps * kLanes;
 // Of one kernel, for each device; 0: not asked yet. Objects of static storage, which put themselves into a
 // list.
 struct Residency {
-  explicit Residency(const void* kernel) : kernel(kernel), next(first) { first = this; }
+  Residency(const void* kernel, unsigned threads) : kernel(kernel), threads(threads), next(first) {
+    first = this;
+  }
 
   const void* kernel;
+  unsigned threads;  // of a thread block
   Residency* next;
   unsigned blocks[64] = {};
 
   inline static constinit Residency* first = nullptr;
 };
 
-template <auto kernel>
-inline Residency residency{reinterpret_cast<const void*>(kernel)};
+template <auto kernel, unsigned kBlockWarps = kWarps>
+inline Residency residency{reinterpret_cast<const void*>(kernel), kBlockWarps * kLanes};
 
 // On the current device. Asked first, it loads the kernel.
 unsigned resident_blocks(Residency& residency);

@@ -51,6 +51,30 @@ GPUCOMM_PROGRAM void walk(const Exec& ex, const Dense& dense, const Call& call) 
   if (tile * kTile < dense.count) call.template run<1, Access::some>(tile);
 }
 
+// quick(tile's place, lane) for all tiles of a group; exact(tile's place), by all lanes, where any gave
+// false.
+template <unsigned kTiles, class Exec, class Quick, class Exact>
+GPUCOMM_PROGRAM void try_quickly(const Exec& ex, const Quick& quick, const Exact& exact) {
+  typename Exec::template Lanes<bool> right[kTiles], all_right;
+  ex.each([&](unsigned lane) {
+    all_right[lane] = true;
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t) {
+      right[t][lane] = quick(t, lane);
+      all_right[lane] &= right[t][lane];
+    }
+  });
+  if (!ex.any([&](unsigned lane) { return !all_right[lane]; })) return;
+  typename Exec::template Lanes<unsigned> wrong = {};
+  ex.each([&](unsigned lane) {
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t) wrong[lane] |= (right[t][lane] ? 0u : 1u) << t;
+  });
+#pragma unroll 1
+  for (unsigned t = 0; t < kTiles; ++t)
+    if (ex.any([&](unsigned lane) { return wrong[lane] >> t & 1; })) exact(t);
+}
+
 template <class Exec>
 GPUCOMM_PROGRAM void write_size(const Exec& ex, std::byte* slot, uint64_t bytes) {
   if (ex.warp() == 0)

@@ -1,12 +1,15 @@
-// Encode, decode and recode (decode, add, encode) of a piece, tile by tile, with the Math of one codec. A
+// Encode and decode of a piece, tile by tile, with the Math of one codec; recode_program.h has both as one. A
 // warp takes several whole tiles at a time, whose loads are then under way together; what is left, or not
 // aligned, goes one by one.
 //
 // Math has kTiles, and kEncodeTiles where that is another number; Raw, what a lane fetches of a coded tile;
-// Shared, memory of a thread block; fetch(message, tile, lane); decode(ex, shared, raw, tile, x), false where
-// the message is damaged; encode(ex, shared, x, tile, message, status), whose code is the same for every NaN.
-// Where tiles have scales, encode() returns it, and store_scale(message, tile's number, scale) takes those of
-// a group together: alone each would be a store of one lane.
+// Shared, memory of a thread block, and EncodeShared and DecodeShared, bases of it, where these need less;
+// fetch(message, tile, lane); decode(ex, shared, raw, tile, x), false where the message is damaged;
+// encode(ex, shared, x, tile, message, status), whose code is the same for every NaN. Where tiles have
+// scales, encode() returns it, and store_scale(message, tile's number, scale) takes those of a group
+// together: alone each would be a store of one lane. encode_quickly(shared, x, tile, lane, message), where
+// there is one, is a lane's part of encode() in a full tile, or false where that would take longer: such
+// tiles are coded once more.
 #pragma once
 #include "cuda/tiles.h"
 
@@ -20,14 +23,28 @@ inline constexpr unsigned kEncodeTiles = [] {
     return Math::kTiles;
 }();
 
+template <class Math>
+struct SharedOf {
+  using Both = typename Math::Shared;
+  using Encode = Both;
+  using Decode = Both;
+};
+template <class Math>
+  requires requires { typename Math::EncodeShared; }
+struct SharedOf<Math> {
+  using Both = typename Math::Shared;
+  using Encode = typename Math::EncodeShared;
+  using Decode = typename Math::DecodeShared;
+};
+
 // The scales of the tiles that a warp takes at a time, each with the lane of its place among them.
 template <class Math, class Exec, unsigned kTiles>
 struct Scales {
   static constexpr bool kAny = requires { &Math::store_scale; };
   typename Exec::template Lanes<uint32_t> of = {};
 
-  template <bool kFull>
-  GPUCOMM_PROGRAM void encode(const Exec& ex, typename Math::Shared& shared, const Piece<Math>& piece,
+  template <bool kFull, class Shared>
+  GPUCOMM_PROGRAM void encode(const Exec& ex, Shared& shared, const Piece<Math>& piece,
                               typename Exec::template Lanes<Four>& x, size_t first, unsigned place,
                               std::byte* slot) {
     const auto coded = [&] {
@@ -55,7 +72,7 @@ struct Scales {
 template <class Math, class Exec>
 struct Encode {
   Exec& ex;
-  typename Math::Shared& shared;
+  typename SharedOf<Math>::Encode& shared;
   const Piece<Math>& piece;
   std::byte* slot;
 
@@ -73,6 +90,14 @@ struct Encode {
       for (unsigned t = 0; t < kTiles; ++t)
         raw[t][lane] = fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
     });
+    if constexpr (kAccess == Access::as_one && requires { &Math::encode_quickly; })
+      encode_quickly<kTiles>(first, raw);
+    else
+      encode<kTiles, kFull>(first, raw);
+  }
+
+  template <unsigned kTiles, bool kFull, class Raws>
+  GPUCOMM_PROGRAM void encode(size_t first, Raws& raw) const {
     Scales<Math, Exec, kTiles> scales;
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
@@ -82,12 +107,23 @@ struct Encode {
     }
     scales.store(ex, piece, first, slot);
   }
+
+  template <unsigned kTiles, class Raws>
+  GPUCOMM_PROGRAM void encode_quickly(size_t first, Raws& raw) const {
+    try_quickly<kTiles>(
+        ex,
+        [&](unsigned t, unsigned lane) {
+          return Math::encode_quickly(shared, widen_any(piece.dense.kind, raw[t][lane]),
+                                      piece.tile(first + t), lane, piece.message(slot));
+        },
+        [&](unsigned t) { run<1, Access::each>(first + t); });
+  }
 };
 
 template <class Math, class Exec>
 struct Decode {
   Exec& ex;
-  typename Math::Shared& shared;
+  typename SharedOf<Math>::Decode& shared;
   const Piece<Math>& piece;
   const std::byte* slot;
   bool adds;
@@ -144,56 +180,6 @@ struct Decode {
     ex.each([&](unsigned lane) {
       if (lane == 0) ex.report(piece.status, place_fault(tile.index(0)));
     });
-  }
-};
-
-// piece.dense is the own operand, which is only read.
-template <class Math, class Exec>
-struct Recode {
-  Exec& ex;
-  typename Math::Shared& shared;
-  const Piece<Math>& piece;
-  const std::byte* from;
-  std::byte* to;
-
-  GPUCOMM_PROGRAM void run() const {
-    write_size(ex, to, piece.coded_bytes);
-    if (check_size(ex, from, piece.coded_bytes, piece.status)) walk<Math::kTiles>(ex, piece.dense, *this);
-  }
-
-  template <unsigned kTiles, Access kAccess>
-  GPUCOMM_PROGRAM void run(size_t first) const {
-    constexpr bool kFull = kAccess != Access::some;
-    typename Exec::template Lanes<typename Math::Raw> raw[kTiles];
-    typename Exec::template Lanes<Words4> own[kTiles];
-    ex.each_together([&](unsigned lane) {
-#pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t)
-        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(from), piece.tile(first + t), lane);
-#pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t)
-        own[t][lane] = cuda::fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
-    });
-    Scales<Math, Exec, kTiles> scales;
-#pragma unroll
-    for (unsigned t = 0; t < kTiles; ++t) {
-      const Tile tile = piece.tile(first + t);
-      typename Exec::template Lanes<Four> x;
-      if (!piece.math.template decode<kFull>(ex, shared, raw[t], tile, x)) {
-        ex.each([&](unsigned lane) {
-          if (lane == 0) ex.report(piece.status, place_fault(tile.index(0)));
-        });
-        continue;
-      }
-      ex.each([&](unsigned lane) {
-        x[lane] = rounded(piece.dense.kind, sum(piece.dense.kind, own[t][lane], x[lane]));
-        // beyond the end a code may decode to what is no element
-        for (unsigned i = 0; !kFull && i < kPerLane; ++i)
-          if (lane * kPerLane + i >= tile.count) x[lane].at[i] = 0;
-      });
-      scales.template encode<kFull>(ex, shared, piece, x, first, t, to);
-    }
-    scales.store(ex, piece, first, to);
   }
 };
 

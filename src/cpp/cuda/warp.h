@@ -4,7 +4,8 @@
 
 namespace gpucomm::cuda {
 
-class WarpExec {
+template <unsigned kBlockWarps>
+class WarpExecOf {
  public:
   template <class T>
   struct Lanes {
@@ -13,8 +14,8 @@ class WarpExec {
     __device__ const T& operator[](unsigned) const { return own; }
   };
 
-  __device__ size_t warp() const { return size_t{blockIdx.x} * kWarps + warp_in_block(); }
-  __device__ size_t warps() const { return size_t{gridDim.x} * kWarps; }
+  __device__ size_t warp() const { return size_t{blockIdx.x} * kBlockWarps + warp_in_block(); }
+  __device__ size_t warps() const { return size_t{gridDim.x} * kBlockWarps; }
   __device__ unsigned warp_in_block() const { return threadIdx.x / kLanes; }
 
   template <class Call>
@@ -59,5 +60,6 @@ class WarpExec {
     atomicMax_system(status, fault);  // other GPUs may have the word too
   }
 };
+using WarpExec = WarpExecOf<kWarps>;
 
 }  // namespace gpucomm::cuda

@@ -55,10 +55,12 @@ GPUCOMM_PROGRAM void copy_table(Tables& to, const Tables& from, unsigned thread,
 }
 
 struct ZfpWord {  // R = 8
-  static constexpr unsigned kTiles = 4;
+  static constexpr unsigned kTiles = 4, kDecodeWarps = 16;
   static constexpr bool kStays = true;  // each thread block copies the tables first
   using Raw = uint32_t;
   using Shared = ZfpWordTables;
+  using EncodeShared = ZfpEncodeTable;
+  using DecodeShared = ZfpDecodeTable;
   static ZfpWord make(const char*) { return {}; }
 
   template <bool kFull>
@@ -68,25 +70,37 @@ struct ZfpWord {  // R = 8
   }
 
   template <bool kFull, class Exec>
-  GPUCOMM_PROGRAM bool decode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Raw>& raw,
+  GPUCOMM_PROGRAM bool decode(const Exec& ex, DecodeShared& shared, typename Exec::template Lanes<Raw>& raw,
                               const Tile&, typename Exec::template Lanes<Four>& x) const {
     ex.each([&](unsigned lane) { decode_word(shared, raw[lane], x[lane]); });
     return true;
   }
 
   template <bool kFull, class Exec>
-  GPUCOMM_PROGRAM void encode(const Exec& ex, Shared& shared, typename Exec::template Lanes<Four>& x,
+  GPUCOMM_PROGRAM void encode(const Exec& ex, EncodeShared& shared, typename Exec::template Lanes<Four>& x,
                               const Tile& tile, const Message& message, Status* status) const {
-    constexpr uint32_t kLeast = blocks::zfp::kLeastPlain;
     typename Exec::template Lanes<uint32_t> most;
     find_largest<kFull>(ex, x, tile, most);
-    const bool plain =
-        !ex.any([&](unsigned lane) { return most[lane] - kLeast >= blocks::kInfinityBits - kLeast; });
-    if (!plain && !all_finite(ex, x, tile, status, most)) return;
+    if (!all_finite(ex, x, tile, status, most)) return;
     ex.each([&](unsigned lane) {
       if (!kFull && lane >= zfp_words(message, tile, kWordBits)) return;
-      store(message.bytes + tile.number * kTile + 4 * lane, encode_word(shared, x[lane], most[lane], plain));
+      store(message.bytes + tile.number * kTile + 4 * lane, encode_word(shared, x[lane], most[lane]));
     });
+  }
+
+  // A lane's part of encode(), and of decode(), a sum with x and encode(), in a full tile. False where the
+  // code is wrong, which is rare.
+  static GPUCOMM_PROGRAM bool encode_quickly(EncodeShared& shared, const Four& x, const Tile& tile,
+                                             unsigned lane, const Message& message) {
+    uint32_t word;
+    const bool right = encode_word_quickly(shared, x, largest_bits(x), word);
+    store(message.bytes + tile.number * kTile + 4 * lane, word);
+    return right;
+  }
+  static GPUCOMM_PROGRAM bool recode_quickly(Shared& shared, Kind kind, Raw raw, Four& x, const Tile& tile,
+                                             unsigned lane, const Message& message) {
+    const bool right = add_word<true>(shared, raw, x);
+    return right & encode_quickly(shared, rounded(kind, x), tile, lane, message);
   }
 };
 
@@ -151,8 +165,15 @@ struct Zfp {
   }
 };
 
+GPUCOMM_PROGRAM void prepare(ZfpEncodeTable& table, unsigned thread, unsigned threads) {
+  copy_table(table, kZfpEncodeTable, thread, threads);
+}
+GPUCOMM_PROGRAM void prepare(ZfpDecodeTable& table, unsigned thread, unsigned threads) {
+  copy_table(table, kZfpDecodeTable, thread, threads);
+}
 GPUCOMM_PROGRAM void prepare(ZfpWordTables& tables, unsigned thread, unsigned threads) {
-  copy_table(tables, kZfpWordTables, thread, threads);
+  prepare(static_cast<ZfpEncodeTable&>(tables), thread, threads);
+  prepare(static_cast<ZfpDecodeTable&>(tables), thread, threads);
 }
 GPUCOMM_PROGRAM void prepare(Zfp::Shared& shared, unsigned thread, unsigned threads) {
   copy_table(shared.tables, kZfpTables, thread, threads);

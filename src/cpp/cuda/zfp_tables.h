@@ -31,6 +31,13 @@ constexpr uint32_t encode_planes(uint32_t n, uint32_t pairs) {
   return code.bits << 18 | code.n << 8 | code.length;
 }
 
+// zfp::decode_plane() by its table: compilers give up on tables that take too many steps.
+constexpr zfp::Code plane_ahead(uint32_t n, uint32_t stream, uint32_t left) {
+  const uint32_t most = left < zfp::kLongest ? left : zfp::kLongest;
+  const uint32_t entry = zfp::kDecodeTable<uint32_t>[most << 10 | n << 7 | (stream & 127)];
+  return {entry & 0xffff, entry >> 16 & 0xff, entry >> 24};
+}
+
 // What `left` bits of the stream hold: of each coefficient its bits, those of the first plane on top.
 struct PlanesAhead {
   uint32_t of[4], count, used, n;
@@ -42,9 +49,9 @@ constexpr PlanesAhead look_ahead(uint32_t n, uint32_t stream, uint32_t left) {
   PlanesAhead planes = {{}, 0, 0, n};
   while (planes.count < kMost && planes.used < left) {
     const uint32_t rest = left - planes.used, bits = stream >> planes.used;
-    const bool whole = zfp::decode_plane(planes.n, bits, zfp::kLongest).length <= rest;
+    const bool whole = plane_ahead(planes.n, bits, zfp::kLongest).length <= rest;
     if (left == kWindow && !whole) break;
-    const zfp::Code plane = zfp::decode_plane(planes.n, bits, rest);
+    const zfp::Code plane = plane_ahead(planes.n, bits, rest);
     for (uint32_t i = 0; i < 4; ++i) planes.of[i] = planes.of[i] << 1 | (plane.bits >> i & 1);
     planes.n = plane.n, planes.used += plane.length, ++planes.count;
   }

@@ -18,65 +18,83 @@ GPUCOMM_PROGRAM uint32_t entry_at(const uint32_t* table, unsigned byte) {
 
 // Eight planes coded.
 struct EightPlanes {
-  uint32_t bits;    // the first on top; those of them that fit
-  uint32_t length;  // of all
+  uint32_t bits;    // the first on top; those of them that fit, but for the last eight
+  uint32_t length;  // of all, in the lowest byte
   uint32_t last;    // the entry of the last two planes
 };
 
-// The upper eight planes of q, exclusive or `flip`. before: the entry of the planes above these.
-GPUCOMM_PROGRAM EightPlanes encode_eight(const ZfpWordTables& tables, const uint32_t (&q)[4], uint32_t flip,
+// The upper eight planes of q, exclusive or `flip`. before: the entry of the planes above these. The first
+// has a bit, or there are some above.
+GPUCOMM_PROGRAM EightPlanes encode_eight(const ZfpEncodeTable& table, const uint32_t (&q)[4], uint32_t flip,
                                          uint32_t before) {
   constexpr uint32_t kGather = 1u << 18 | 1u << 12 | 1u << 6 | 1;
   const uint32_t bytes = bytes_at<0x5410>(bytes_at<0x7373>(q[0], q[1]), bytes_at<0x7373>(q[2], q[3]));
   const uint32_t flips = bytes_at<0x3333>(flip, 0);
-  uint32_t entry = before, bits = 0, length = 0;
+  EightPlanes planes = {0, 0, before};
 #pragma unroll
   for (unsigned two = 0; two < 4; ++two) {
     // Two bits of each byte; by the product those of all meet on top.
     const uint32_t pairs = differing(bytes, flips, 0xc0c0c0c0 >> (2 * two)) * (kGather << (2 * two));
-    entry = entry_at(tables.encode, 4 * bytes_at<0xdd53>(pairs, entry));
-    if (two < 3)
-      bits = append(bits, entry, entry);
-    else
-      bits = append(bits, 0, 0u - length) | shift_right(entry & ~0u << kZfpCodeBegin, length);
-    length += entry;  // in the lowest byte
+    const uint32_t entry = entry_at(table.encode, 4 * bytes_at<0xdd53>(pairs, planes.last));
+    // What is no code in the first entry is masked, in the others it is among the last eight bits.
+    planes.bits |= two ? shift_right(entry, planes.length) : entry & ~0u << kZfpCodeBegin;
+    planes.length += entry;
+    planes.last = entry;
   }
-  return {bits, length & 255, entry};
+  return planes;
 }
 
-// plain: `most`, the largest magnitude, is as blocks::zfp::scaled() asks for it.
-GPUCOMM_PROGRAM uint32_t encode_word(const ZfpWordTables& tables, const Four& x, uint32_t most, bool plain) {
-  uint32_t q[4], header = 2 * (most >> 23) + 3;
-  if (plain) {
-    blocks::zfp::scaled<true>(x.at, most, q);
-  } else {
-    blocks::zfp::scaled<false>(x.at, most, q);
-    if (most == 0) header = 0;
-  }
+// q: integers, of which any is not 0 if `some`.
+GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (&q)[4], uint32_t header,
+                                         bool some) {
+  constexpr uint32_t flip = kNegabinary;  // in place of four exclusive ors, one of the bytes
   blocks::zfp::transform(q);
   for (uint32_t& coefficient : q) coefficient += kNegabinary;
-  constexpr uint32_t flip = kNegabinary;  // in place of four exclusive ors, one of the bytes
-  const unsigned top = highest((q[0] ^ flip) | (q[1] ^ flip) | (q[2] ^ flip) | (q[3] ^ flip) | 1);
-  const uint32_t power = factor_for(kWordBits - 1 - top);
+  const uint32_t zeros = zeros_above((q[0] ^ flip) | (q[1] ^ flip) | (q[2] ^ flip) | (q[3] ^ flip));
+  const uint32_t power = factor_for(zeros);
   for (uint32_t& coefficient : q) coefficient *= power;
-  const EightPlanes planes = encode_eight(tables, q, flip * power, 0);
+  const EightPlanes planes = encode_eight(table, q, flip * power, 0);
   uint32_t bits = planes.bits;
-  if (planes.length + kZfpHeaderBits <= top) {  // rare
+  if (((planes.length + zeros) << 24 < kZfpCodeBits << 24) & some) {  // rare
     for (uint32_t& coefficient : q) coefficient <<= 8;
-    bits |= encode_eight(tables, q, flip * power << 8, planes.last).bits >> planes.length;
+    bits = (bits & ~0u << kZfpHeaderBits) |
+           shift_right(encode_eight(table, q, flip * power << 8, planes.last).bits, planes.length);
   }
-  return shift_left(reversed(bits), kZfpHeaderBits + kWordBits - 1 - top) | header;
+  return reversed(bits) * (power << kZfpHeaderBits) + header;
+}
+
+// most: the largest magnitude. False where the word is wrong: of tiny numbers, Inf and NaN.
+GPUCOMM_PROGRAM bool encode_word_quickly(const ZfpEncodeTable& table, const Four& x, uint32_t most,
+                                         uint32_t& word) {
+  constexpr uint32_t kLeast = blocks::zfp::kLeastPlain;
+  const bool some = most != 0;
+  uint32_t q[4];
+  blocks::zfp::scaled<true>(x.at, most, q);
+  const uint32_t header = some ? ((most & blocks::kInfinityBits) >> 22) + 3 : 0;
+  word = encode_integers(table, q, header, some);
+  return !some | (most - kLeast < blocks::kInfinityBits - kLeast);
+}
+
+GPUCOMM_PROGRAM uint32_t encode_word(const ZfpEncodeTable& table, const Four& x, uint32_t most) {
+  uint32_t q[4];
+  if (most >= blocks::zfp::kLeastPlain)
+    blocks::zfp::scaled<true>(x.at, most, q);
+  else
+    blocks::zfp::scaled<false>(x.at, most, q);
+  const bool some = most != 0;
+  return encode_integers(table, q, some ? 2 * (most >> 23) + 3 : 0, some);
 }
 
 // What is read of a block: of each coefficient its bits in the planes that have any, two of them in a word.
 struct ZfpPlanes {
   uint32_t a = 0, b = 0;
-  uint32_t power;  // of two, for each plane, and those above all
+  uint32_t power = 1;  // of two, for each plane
+  uint32_t zeros;      // planes above them
 
   GPUCOMM_PROGRAM void take(uint32_t entry) {
-    const uint32_t by = entry >> 28;
-    a = a * by + (entry & (7u << 5 | 7u << 16));
-    b = b * by + (entry & (7u << 8 | 7u << 19));
+    const uint32_t by = entry >> 27;
+    a = a * by + (entry & (15u << 5 | 15u << 16));
+    b = b * by + (entry & (15u << 9 | 15u << 20));
     power *= by;
   }
 };
@@ -94,66 +112,85 @@ GPUCOMM_PROGRAM void decode_word_by_bits(uint32_t word, Four& x) {
   blocks::zfp::values(q, word >> 1 & 255, x.at);
 }
 
-// Two coefficients of up to 11 bits in negabinary, at bits 5 and 16 of a word, to floats: times `unit`.
-GPUCOMM_PROGRAM void to_floats(uint32_t two, float unit, float& first, float& second) {
+// Two coefficients of up to 11 bits in negabinary, at bits 5 and 16 of a word: the first 32 times.
+GPUCOMM_PROGRAM void to_floats(uint32_t two, float& first, float& second) {
   constexpr uint32_t kFlip = kNegabinary & ((1u << 11) - 1), k2To23 = 0x4b000000;
+  constexpr float kUpper = 1 << 23, kMost = kFlip;
   two ^= kFlip << 5 | kFlip << 16;
-  const float upper = 1 << 23, most = kFlip;
-  const float finer = unit / 32;
-  first = times_plus(blocks::float_of(bytes_at<0x7410>(two, k2To23)), finer, -finer * (upper + 32 * most));
-  second = times_plus(blocks::float_of(bytes_at<0x7432>(two, k2To23)), unit, -unit * (upper + most));
+  first = blocks::float_of(bytes_at<0x7410>(two, k2To23)) - (kUpper + 32 * kMost);
+  second = blocks::float_of(bytes_at<0x7432>(two, k2To23)) - (kUpper + kMost);
 }
 
-// blocks::zfp::integers(), of numbers that it would not round: from coefficients to what the floats were. The
-// sum of the squares of all that must not be beyond the integers' range.
+// blocks::zfp::integers(), of numbers that it would not round, the first two 32 times: from coefficients to
+// what the floats were. The sum of their squares, which must not be beyond the integers' range: then nothing
+// else is.
 GPUCOMM_PROGRAM float restore(float (&q)[4]) {
-  q[1] = times_plus(0.5f, q[3], q[1]), q[3] = times_plus(-0.5f, q[1], q[3]);
-  const float halved = q[1];
-  q[1] += q[3], q[3] = times_plus(2, q[3], -q[1]);
-  q[2] += q[0], q[0] = times_plus(2, q[0], -q[2]);
+  q[1] = times_plus(16, q[3], q[1]), q[3] = times_plus(-1.0f / 64, q[1], q[3]);
+  q[1] = times_plus(1.0f / 32, q[1], q[3]), q[3] = times_plus(2, q[3], -q[1]);
+  q[2] = times_plus(1.0f / 32, q[0], q[2]), q[0] = times_plus(1.0f / 16, q[0], -q[2]);
   q[1] += q[2], q[2] = times_plus(2, q[2], -q[1]);
   q[3] += q[0], q[0] = times_plus(2, q[0], -q[3]);
-  float squares = halved * halved;
-  for (const float value : q) squares = times_plus(value, value, squares);
+  float squares = q[0] * q[0];
+  for (unsigned i = 1; i < 4; ++i) squares = times_plus(q[i], q[i], squares);
   return squares;
 }
 
-// False where the coded bits may end within two looks into the table: the planes are wrong then.
-GPUCOMM_PROGRAM bool read_planes(const ZfpWordTables& tables, uint32_t word, ZfpPlanes& planes) {
+// By three looks into the table, or as many as it takes. False where they take more, or the coded bits end
+// within the first two: the planes are wrong then.
+template <bool kQuickly>
+GPUCOMM_PROGRAM bool read_planes(const ZfpDecodeTable& table, uint32_t word, ZfpPlanes& planes) {
   constexpr uint32_t kMore = 1u << kZfpWindow;                     // above the bits of a window that is full
   uint32_t pending = word >> kZfpHeaderBits | 1u << kZfpCodeBits;  // a 1 behind the last bit
-  planes.power = pending & (0 - pending);
-  pending >>= highest(planes.power);
-  uint32_t entry = entry_at(tables.decode + kMore, 4 * and_or(pending, kMore - 1, 0));
-  planes.take(entry), pending = shift_right(pending, entry);
-  entry = entry_at(tables.decode + kMore, (entry & kZfpFieldOfN) + 4 * and_or(pending, kMore - 1, 0));
-  planes.take(entry), pending = shift_right(pending, entry);
-#pragma unroll 1
-  do {
-    const uint32_t some = and_or(pending, kMore - 1, kMore);
-    entry = entry_at(tables.decode, (entry & kZfpFieldOfN) + 4 * (some < pending ? some : pending));
+  planes.zeros = zeros_above(reversed(pending));
+  pending = shift_right(pending, planes.zeros);
+  uint32_t entry = 0;
+  const auto look = [&](const uint32_t* at, uint32_t window) {
+    entry = entry_at(at, (entry & kZfpFieldOfN) + 4 * window);
     planes.take(entry), pending = shift_right(pending, entry);
-  } while (pending > 1);
-  constexpr unsigned kMostZeros = kZfpCodeBits - 2 * kZfpWindow;
-  return word & ((2u << kMostZeros) - 1) << kZfpHeaderBits;
+  };
+  look(table.decode + kMore, and_or(pending, kMore - 1, 0));
+  look(table.decode + kMore, and_or(pending, kMore - 1, 0));
+#pragma unroll 1
+  while (!kQuickly && pending >= 2 * kMore) look(table.decode + kMore, pending & (kMore - 1));
+  look(table.decode, and_or(pending, 2 * kMore - 1, 0));
+  if (!kQuickly && pending > 1) look(table.decode, pending);
+  return pending == 1;
 }
 
-// All is exact but the last product, which underflows as the host's.
-GPUCOMM_PROGRAM void decode_word(const ZfpWordTables& tables, uint32_t word, Four& x) {
+// What was coded is q times scale. False where they are anything.
+template <bool kQuickly>
+GPUCOMM_PROGRAM bool decode_word(const ZfpDecodeTable& table, uint32_t word, float (&q)[4], float& scale) {
   ZfpPlanes planes;
-  const bool whole = read_planes(tables, word, planes);
-  // Integers of 32 bits, divided by 2^35: the units are powers of -2.
-  float q[4];
-  const float unit = blocks::float_of((124u << 23) - highest(planes.power) * ((1u << 23) + (1u << 31)));
-  to_floats(planes.a, unit, q[0], q[2]);
-  to_floats(planes.b >> 3, unit, q[1], q[3]);
-  const bool fits = restore(q) < 0x1p-8f;
-  // 2 field + 1, if anything is in the block. The factor is 2^(field - 122), of which this has the exponent.
-  const uint32_t header = and_or(word, 0x1ff, 0);
-  const float scale = word & 1 ? blocks::float_of((header << 22) + (9u << 22)) : 0;
-  for (unsigned i = 0; i < 4; ++i) x.at[i] = times_plus(q[i], scale, 0);  // 0, not -0
-  constexpr uint32_t kMostField = 249;                                    // whose factor is a float32
-  if ((word & 1) && !(whole && fits && header <= 2 * kMostField + 1)) decode_word_by_bits(word, x);
+  const bool whole = read_planes<kQuickly>(table, word, planes);
+  to_floats(planes.a, q[0], q[2]);
+  to_floats(planes.b >> 4, q[1], q[3]);
+  // Integers of 32 bits, divided by (-2)^(32 - planes).
+  const unsigned count = planes.zeros + highest(planes.power);
+  const auto size = static_cast<int32_t>(blocks::bits_of(restore(q)) - count * (2u << 23));
+  const bool fits = size < static_cast<int32_t>((127u - 2) << 23);
+  // 2 field + 1, if anything is in the block. The integers' factor is 2^(field - 157).
+  const uint32_t header = and_or(word, 0x1ff, 0), some = and_or(word, 1, 0);
+  const float factor = blocks::float_of((header << 22) + (3u << 22) - count * ((1u << 23) + (1u << 31)));
+  scale = some ? factor : 0;
+  // Fields of which this, and all that comes of it, is a normal number.
+  constexpr uint32_t kLeast = 2 * 32 + 1, kMost = 2 * 253 + 1;
+  return !some | (whole & fits & (header - kLeast <= kMost - kLeast));  // without branches
+}
+
+// x: what is to be added. False where the sum is wrong.
+template <bool kQuickly>
+GPUCOMM_PROGRAM bool add_word(const ZfpDecodeTable& table, uint32_t word, Four& x) {
+  float q[4], scale;
+  const bool right = decode_word<kQuickly>(table, word, q, scale);
+  for (unsigned i = 0; i < 4; ++i) x.at[i] = times_plus(q[i], scale, x.at[i]);
+  return right;
+}
+
+GPUCOMM_PROGRAM void decode_word(const ZfpDecodeTable& table, uint32_t word, Four& x) {
+  x = {};
+  if (add_word<true>(table, word, x)) return;
+  x = {};
+  if (!add_word<false>(table, word, x)) decode_word_by_bits(word, x);
 }
 
 }  // namespace gpucomm::cuda

@@ -5,19 +5,22 @@
 
 namespace gpucomm::cuda {
 
-inline constexpr unsigned kZfpWindow = 9;      // bits of the stream that a look into the table takes
-inline constexpr unsigned kZfpMostPlanes = 3;  // that it gives at most
+inline constexpr unsigned kZfpWindow = 10;     // bits of the stream that a look into the table takes
+inline constexpr unsigned kZfpMostPlanes = 4;  // that it gives at most
 
-struct alignas(16) ZfpWordTables {
+struct alignas(16) ZfpEncodeTable {
   // [n << 8 | of coefficient i at 2 i its bits in two planes, the upper one above]: the code, its first bit
   // on top, down to bit 18; n in the second byte; the length in the first.
   uint32_t encode[5 * 256];
-  // [n << 10 | 1 << left | the next `left` bits], left up to 9: of each coefficient its bits in up to three
-  // planes, those of the first on top, at bits 5, 8, 16 and 19; n at 12; the bits that were read at 0; two to
-  // the number of planes at 28.
+};
+struct alignas(16) ZfpDecodeTable {
+  // [n << 11 | 1 << left | the next `left` bits], left up to 10: of each coefficient its bits in up to four
+  // planes, those of the first on top, at bits 5, 9, 16 and 20; n at 13; the bits that were read at 0; two to
+  // the number of planes at 27.
   uint32_t decode[5 << (kZfpWindow + 1)];
 };
-inline constexpr uint32_t kZfpFieldOfN = 7u << 12;
+struct ZfpWordTables : ZfpEncodeTable, ZfpDecodeTable {};
+inline constexpr uint32_t kZfpFieldOfN = 7u << 13;
 inline constexpr unsigned kZfpCodeBegin = 18;
 
 constexpr uint32_t encode_pairs(uint32_t n, uint32_t pairs) {
@@ -28,30 +31,38 @@ constexpr uint32_t encode_pairs(uint32_t n, uint32_t pairs) {
 }
 
 constexpr uint32_t decode_window(uint32_t n, uint32_t stream, uint32_t left) {
-  constexpr uint32_t kPlaces[] = {5, 8, 16, 19};
+  constexpr uint32_t kPlaces[] = {5, 9, 16, 20};
   const PlanesAhead planes = look_ahead<kZfpWindow, kZfpMostPlanes>(n, stream, left);
-  uint32_t entry = planes.used | planes.n << 12 | 1u << (28 + planes.count);
+  uint32_t entry = planes.used | planes.n << 13 | 1u << (27 + planes.count);
   for (uint32_t i = 0; i < 4; ++i) entry |= planes.of[i] << kPlaces[i];
   return entry;
 }
 
-constexpr ZfpWordTables make_zfp_word_tables() {
-  ZfpWordTables tables = {};
+constexpr ZfpEncodeTable make_zfp_encode_table() {
+  ZfpEncodeTable table = {};
+  for (uint32_t n = 0; n < 5; ++n)
+    for (uint32_t pairs = 0; pairs < 256; ++pairs) table.encode[n << 8 | pairs] = encode_pairs(n, pairs);
+  return table;
+}
+
+constexpr ZfpDecodeTable make_zfp_decode_table() {
+  ZfpDecodeTable table = {};
   for (uint32_t n = 0; n < 5; ++n) {
-    for (uint32_t pairs = 0; pairs < 256; ++pairs) tables.encode[n << 8 | pairs] = encode_pairs(n, pairs);
-    uint32_t* const decode = tables.decode + (n << (kZfpWindow + 1));
+    uint32_t* const decode = table.decode + (n << (kZfpWindow + 1));
     decode[0] = decode_window(n, 0, 0);  // for who looks behind the end
     for (uint32_t left = 0; left <= kZfpWindow; ++left)
       for (uint32_t stream = 0; stream < 1u << left; ++stream)
         decode[1u << left | stream] = decode_window(n, stream, left);
   }
-  return tables;
+  return table;
 }
 
 #ifdef __CUDACC__
-static __device__ const ZfpWordTables kZfpWordTables = make_zfp_word_tables();
+static __device__ const ZfpEncodeTable kZfpEncodeTable = make_zfp_encode_table();
+static __device__ const ZfpDecodeTable kZfpDecodeTable = make_zfp_decode_table();
 #else
-inline constexpr ZfpWordTables kZfpWordTables = make_zfp_word_tables();
+inline constexpr ZfpEncodeTable kZfpEncodeTable = make_zfp_encode_table();
+inline constexpr ZfpDecodeTable kZfpDecodeTable = make_zfp_decode_table();
 #endif
 
 // Whether the codes of so many pairs of planes fit in a word, whatever comes before.
