@@ -99,8 +99,8 @@ struct ZfpWord {  // R = 8
   }
   static GPUCOMM_PROGRAM bool recode_quickly(Shared& shared, Kind kind, Raw raw, Four& x, const Tile& tile,
                                              unsigned lane, const Message& message) {
-    const bool right = add_word<true>(shared, raw, x);
-    return right & encode_quickly(shared, rounded(kind, x), tile, lane, message);
+    const bool right = add_word<true>(shared.decode, raw, x);
+    return right & encode_quickly(shared.encode, rounded(kind, x), tile, lane, message);
   }
 };
 
@@ -172,8 +172,8 @@ GPUCOMM_PROGRAM void prepare(ZfpDecodeTable& table, unsigned thread, unsigned th
   copy_table(table, kZfpDecodeTable, thread, threads);
 }
 GPUCOMM_PROGRAM void prepare(ZfpWordTables& tables, unsigned thread, unsigned threads) {
-  prepare(static_cast<ZfpEncodeTable&>(tables), thread, threads);
-  prepare(static_cast<ZfpDecodeTable&>(tables), thread, threads);
+  prepare(tables.encode, thread, threads);
+  prepare(tables.decode, thread, threads);
 }
 GPUCOMM_PROGRAM void prepare(Zfp::Shared& shared, unsigned thread, unsigned threads) {
   copy_table(shared.tables, kZfpTables, thread, threads);

@@ -19,7 +19,13 @@ struct alignas(16) ZfpDecodeTable {
   // the number of planes at 27.
   uint32_t decode[5 << (kZfpWindow + 1)];
 };
-struct ZfpWordTables : ZfpEncodeTable, ZfpDecodeTable {};
+// Not derived from both: for a base nvcc asks, again and again, whether the pointer is null.
+struct ZfpWordTables {
+  ZfpEncodeTable encode;
+  ZfpDecodeTable decode;
+  GPUCOMM_PROGRAM operator ZfpEncodeTable&() { return encode; }
+  GPUCOMM_PROGRAM operator ZfpDecodeTable&() { return decode; }
+};
 inline constexpr uint32_t kZfpFieldOfN = 7u << 13;
 inline constexpr unsigned kZfpCodeBegin = 18;
 
