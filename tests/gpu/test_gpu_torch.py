@@ -19,6 +19,7 @@ from gpucomm.optim import ddp, fsdp
 from gpucomm.optim.fsdp.collectives import AllGather, Lane
 from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.optim.fsdp.route import Route
+from gpucomm.optim.process_group.messages import Messages
 
 # What torch warns of on a GPU has never been seen here.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -66,9 +67,33 @@ def test_fsdp2_alone(alone):
     assert_same([whole], train(None), atol=1e-5)
 
 
-def test_messages_of_gpus_are_refused(alone):
-    with pytest.raises(UnsupportedTypeError, match=r"send goes by Gloo.*cuda:0"):
-        dist.group.WORLD.send([torch.ones(1, device="cuda")], 0, 0)
+class Passing(Group, Messages):
+    pass
+
+
+def test_messages_of_the_group_between_threads():
+    """Both directions at once, into tensors in place and with gaps, which the waiting stream has then."""
+
+    def body(comm):
+        group, other = Passing(comm), 1 - comm.rank
+        mine = torch.arange(200_000.0, device="cuda").reshape(500, 400)
+        got = [torch.empty(500, 400, device="cuda"), torch.empty(400, 500, device="cuda").t()]
+        for x in got:
+            torch.cuda._sleep(10**7)
+            works = [group.send([mine + comm.rank], other), group.recv([x], other)]
+            for work in works:
+                work.wait()
+        return [bool((x == mine + other).all()) for x in got]
+
+    assert on_ranks(2, body) == [[True] * 2] * 2
+
+
+def test_messages_by_tag_and_from_any_rank_are_refused(alone):
+    x = torch.ones(1, device="cuda")
+    with pytest.raises(UnsupportedTypeError, match=r"send of tensors on a GPU has no tags, got tag 3"):
+        dist.group.WORLD.send([x], 0, 3)
+    with pytest.raises(UnsupportedTypeError, match=r"recv from any rank goes by Gloo.*cuda:0"):
+        dist.group.WORLD.recv_anysource([x])
 
 
 def test_the_group_between_threads():
