@@ -127,6 +127,17 @@ GPUCOMM_PROGRAM uint32_t bytes_at(uint32_t low, uint32_t high) {
 #endif
 }
 
+// The lower 16 bits, and the upper.
+GPUCOMM_PROGRAM void halves_to_floats(uint32_t two, float& low, float& high) {
+#ifdef __CUDACC__
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f32.u16 %0, low; cvt.rn.f32.u16 %1, high;}"
+      : "=f"(low), "=f"(high)
+      : "r"(two));
+#else
+  low = static_cast<float>(two & 0xffff), high = static_cast<float>(two >> 16);
+#endif
+}
+
 // a b + c where the product needs no rounding, as one instruction.
 GPUCOMM_PROGRAM float times_plus(float a, float b, float c) {
 #ifdef __CUDACC__

@@ -112,22 +112,24 @@ GPUCOMM_PROGRAM void decode_word_by_bits(uint32_t word, Four& x) {
   blocks::zfp::values(q, word >> 1 & 255, x.at);
 }
 
-// Two coefficients of up to 11 bits in negabinary, at bits 5 and 16 of a word: the first 32 times.
+// Of a number in negabinary of up to 11 bits, exclusive or this, the number is what is left without this.
+inline constexpr uint32_t kZfpFlip = kNegabinary & ((1u << 11) - 1);
+
+// Two coefficients at bits 5 and 16 of a word; more by kZfpFlip, and the first 32 times.
 GPUCOMM_PROGRAM void to_floats(uint32_t two, float& first, float& second) {
-  constexpr uint32_t kFlip = kNegabinary & ((1u << 11) - 1), k2To23 = 0x4b000000;
-  constexpr float kUpper = 1 << 23, kMost = kFlip;
-  two ^= kFlip << 5 | kFlip << 16;
-  first = blocks::float_of(bytes_at<0x7410>(two, k2To23)) - (kUpper + 32 * kMost);
-  second = blocks::float_of(bytes_at<0x7432>(two, k2To23)) - (kUpper + kMost);
+  two ^= kZfpFlip << 5 | kZfpFlip << 16;
+  halves_to_floats(two, first, second);
 }
 
-// blocks::zfp::integers(), of numbers that it would not round, the first two 32 times: from coefficients to
-// what the floats were. The sum of their squares, which must not be beyond the integers' range: then nothing
-// else is.
+// blocks::zfp::integers(), of numbers that it would not round, as to_floats() gives them: from coefficients
+// to what the floats were. The sum of their squares, which must not be beyond the integers' range: then
+// nothing else is.
 GPUCOMM_PROGRAM float restore(float (&q)[4]) {
+  constexpr float kMore = kZfpFlip;
   q[1] = times_plus(16, q[3], q[1]), q[3] = times_plus(-1.0f / 64, q[1], q[3]);
   q[1] = times_plus(1.0f / 32, q[1], q[3]), q[3] = times_plus(2, q[3], -q[1]);
   q[2] = times_plus(1.0f / 32, q[0], q[2]), q[0] = times_plus(1.0f / 16, q[0], -q[2]);
+  q[1] -= 1.75f * kMore, q[3] += 1.25f * kMore, q[2] -= 2 * kMore;  // of q[0] it is gone
   q[1] += q[2], q[2] = times_plus(2, q[2], -q[1]);
   q[3] += q[0], q[0] = times_plus(2, q[0], -q[3]);
   float squares = q[0] * q[0];
