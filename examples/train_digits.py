@@ -28,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import gpucomm
 from gpucomm.bench.command import check_writable
+from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import World
 
 ALGORITHMS = ("ring", "linear_pipeline", "binomial_tree", "bidirectional_exchange")
@@ -49,7 +50,17 @@ def _run(options: argparse.Namespace) -> int:
         if comm.world > 1 or options.algorithm:
             return train_as_rank(comm, settings, options.json)
     check_batch(settings.batch, options.ranks)
+    _make_folder(options.picture)
     return compare(settings, options.ranks, options.json, options.picture)
+
+
+def _make_folder(picture: Path) -> None:
+    """Finds out before the training whether the picture can be drawn there."""
+    try:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgumentError(f"--picture {str(picture)!r} cannot be written: {error}") from error
+    check_writable(picture, "--picture")
 
 
 def _parser() -> argparse.ArgumentParser:

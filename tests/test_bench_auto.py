@@ -96,3 +96,9 @@ def test_a_codec_that_auto_may_take(
 def test_bad_arguments(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench-auto", *arguments]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "value"), [("--links", ";"), ("--ranks", ","), ("--collectives", ",")])
+def test_empty_lists_are_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench-auto", option, value]) == 2
+    assert f"{option} must name at least one" in capsys.readouterr().err

@@ -78,7 +78,9 @@ def test_sigterm_is_ours_only_while_a_command_runs(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("arguments", [["plan", "all_reduce", "--algorithm", "ring"], ["doctor"]])
+@pytest.mark.parametrize(
+    "arguments", [["plan", "all_reduce", "--algorithm", "ring"], ["doctor"], ["--version"]]
+)
 def test_a_full_disk_is_a_sentence(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -61,6 +61,7 @@ def test_a_batch_that_does_not_divide_is_refused(demo, short):
         ("train_digits", "--ranks -1", "--ranks: '-1' must be a whole number"),
         ("train_digits", "--ranks 3", "got 64 images for 3 ranks"),
         ("train_digits", "--json /nowhere/x", "--json '/nowhere/x' cannot be written"),
+        ("train_digits", "--picture /dev/null/x.png", "--picture '/dev/null/x.png' cannot be written"),
         ("train_digits", "--merge many", "--merge: [merge] merge must be "),
         (
             "train_digits",

@@ -23,13 +23,12 @@ def draw(path: Path, runs: Sequence[Result]) -> None:
     """Writes the picture.
 
     Args:
-        path: a file that matplotlib can write, its folder is made.
+        path: a file that matplotlib can write.
         runs: one result per run, the reference first.
     """
     figure, (curves, bars) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
     _draw_losses(curves, runs)
     _draw_steps(bars, runs)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

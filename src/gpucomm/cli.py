@@ -45,10 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: the arguments are no command's, or SIGTERM came: 143, once all has been cleaned up.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] == ["--version"]:
-        print(f"gpucomm {_core.version}")
-        return 0
-    name = _top_parser().parse_args(given[:1]).command
+    name = "--version" if given[:1] == ["--version"] else _top_parser().parse_args(given[:1]).command
     try:
         with _sigterm_exits():
             return _run(name, given[1:])
@@ -67,11 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, given: Sequence[str]) -> int:
-    module_name, summary = COMMANDS[name]
-    module = importlib.import_module(module_name)
-    parser = argparse.ArgumentParser(prog=f"gpucomm {name}", description=summary, allow_abbrev=False)
-    module.add_arguments(parser)
-    code = int(module.main(parser.parse_args(given)))
+    code = 0
+    if name == "--version":
+        print(f"gpucomm {_core.version}")
+    else:
+        module_name, summary = COMMANDS[name]
+        module = importlib.import_module(module_name)
+        parser = argparse.ArgumentParser(prog=f"gpucomm {name}", description=summary, allow_abbrev=False)
+        module.add_arguments(parser)
+        code = int(module.main(parser.parse_args(given)))
     print(end="", flush=True)  # here a full disk is a sentence, at Python's exit it would be a traceback
     return code
 

@@ -113,6 +113,9 @@ def main(args: argparse.Namespace) -> int:
     offered = auto_cell.OFFERED if args.codec is None else coded.takers()
     collectives = parse_names(args.collectives or ",".join(offered))
     sizes = sorted(parse_sizes(args.sizes))
+    for option, values in (("--links", links), ("--ranks", ranks), ("--collectives", collectives)):
+        if not values:
+            raise InvalidArgumentError(f"{option} must name at least one")
     for name in collectives:
         if name not in offered:
             raise InvalidArgumentError(f"--collectives: {name!r} is none of {', '.join(offered)}")

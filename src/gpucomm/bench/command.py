@@ -138,13 +138,17 @@ def _algorithms(text: str, collective: str, ranks: int, codec: str | None) -> li
     return names
 
 
-def check_writable(path: Path | None) -> None:
-    """Find out before the measurement whether its rows can be written there, not after it.
+def check_writable(path: Path | None, option: str = "--json") -> None:
+    """Find out before the measurement whether what it gives can be written there, not after it.
+
+    Args:
+        path: a file; None is fine.
+        option: that named it, for the text.
 
     Raises:
-        InvalidArgumentError: they cannot.
+        InvalidArgumentError: it cannot.
     """
     if path is None:
         return
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InvalidArgumentError(f"--json {str(path)!r} cannot be written")
+        raise InvalidArgumentError(f"{option} {str(path)!r} cannot be written")
