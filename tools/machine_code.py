@@ -21,7 +21,7 @@ from cuda_gate import ROOT, find_nvcc, readable
 
 RARE = 24  # instructions
 # What runs each instruction, by Nsight Compute's names. For a warp the ALU takes two cycles, as does the half
-# of the FMA pipe that multiplies integers.
+# of the FMA pipe that multiplies integers; the XU takes more.
 PIPES = {
     "FMA": "FFMA FMUL FADD",
     "FMA, integers": "IMAD IDP",
@@ -35,12 +35,15 @@ PIPE_OF = {name: pipe for pipe, names in PIPES.items() for name in names.split()
 def assembly(source: str) -> str:
     """What nvdisasm makes of a .cu file of src/cpp/cuda."""
     path = ROOT / "src" / "cpp" / "cuda" / f"{source}.cu"
+    nvcc = find_nvcc()
+    if nvcc is None:
+        raise SystemExit("there is no nvcc here")
     if not shutil.which("nvdisasm"):
         raise SystemExit("there is no nvdisasm in PATH; PyPI's nvidia-cuda-nvdisasm has it too")
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder) / "code.cubin"
         flags = ["-std=c++20", "--fmad=false", "-gencode=arch=compute_90,code=sm_90", "-cubin"]
-        subprocess.run([find_nvcc() or "nvcc", *flags, f"-I{ROOT / 'src/cpp'}", path, "-o", code], check=True)
+        subprocess.run([nvcc, *flags, f"-I{ROOT / 'src/cpp'}", path, "-o", code], check=True)
         return subprocess.run(["nvdisasm", "-c", code], check=True, capture_output=True, text=True).stdout
 
 

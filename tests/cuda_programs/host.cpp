@@ -227,7 +227,18 @@ extern "C" void count_zfp_words(const Four* blocks, uint64_t count, uint64_t* co
     uint32_t word = 0;
     Four x = *blocks;
     if (!encode_word_quickly(kZfpEncodeTable, x, largest_bits(x), word)) continue;
-    ++*coded, *decoded += add_word<true>(kZfpDecodeTable, word, x);
+    ++*coded, *decoded += add_word(kZfpDecodeTable, word, x);
+  }
+}
+
+// Of all codes behind a header, how many are decoded quickly, and how many of these not as the format says.
+extern "C" void decode_all_zfp_words(uint32_t header, uint64_t* quick, uint64_t* wrong) {
+  *quick = *wrong = 0;
+  for (uint32_t code = 0; code >> kZfpCodeBits == 0; ++code) {
+    Four x = {}, expected = {};
+    if (!add_word(kZfpDecodeTable, code << kZfpHeaderBits | header, x)) continue;
+    decode_word_by_bits(code << kZfpHeaderBits | header, expected);
+    ++*quick, *wrong += std::memcmp(&x, &expected, sizeof x) != 0;
   }
 }
 

@@ -14,7 +14,7 @@ struct Code {
   constexpr uint32_t packed() const { return bits | length << 16 | n << 24; }
 };
 
-GPUCOMM_BLOCK constexpr Code encode_plane(Code code, uint32_t plane) {
+constexpr Code encode_plane(Code code, uint32_t plane) {
   const auto put = [&](uint32_t bit) { code.bits |= bit << code.length++; };
   for (uint32_t i = 0; i < code.n; ++i, plane >>= 1) put(plane & 1);
   for (; code.n < 4; plane >>= 1, ++code.n) {

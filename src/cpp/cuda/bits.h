@@ -29,15 +29,6 @@ GPUCOMM_PROGRAM uint32_t zeros_above(uint32_t bits) {
 #endif
 }
 
-// Of 32 bits, one of which at least is 1.
-GPUCOMM_PROGRAM unsigned trailing_zeros(uint32_t bits) {
-#ifdef __CUDACC__
-  return static_cast<unsigned>(__ffs(static_cast<int>(bits)) - 1);
-#else
-  return static_cast<unsigned>(__builtin_ctz(bits));
-#endif
-}
-
 // By any number of bits.
 GPUCOMM_PROGRAM uint32_t shift_left(uint32_t bits, unsigned by) {
 #ifdef __CUDACC__
@@ -90,6 +81,8 @@ GPUCOMM_PROGRAM uint32_t of_three(uint32_t a, uint32_t b, uint32_t c) {
 #endif
   return bits;
 }
+// a & mask: where compilers see that, they may shift and mask again what is shifted and masked already.
+GPUCOMM_PROGRAM uint32_t masked(uint32_t a, uint32_t mask) { return of_three<0xc0>(a, mask, 0); }
 // (a & b) | c and (a ^ b) & c.
 GPUCOMM_PROGRAM uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) { return of_three<0xea>(a, b, c); }
 GPUCOMM_PROGRAM uint32_t differing(uint32_t a, uint32_t b, uint32_t within) {
@@ -106,6 +99,9 @@ GPUCOMM_PROGRAM uint32_t reversed(uint32_t bits) {
   return other;
 #endif
 }
+
+// Of bits one of which at least is 1.
+GPUCOMM_PROGRAM unsigned trailing_zeros(uint32_t bits) { return zeros_above(reversed(bits)); }
 
 // Each hexadecimal digit of `places` says which byte comes there: 0 to 3 of `low`, 4 to 7 of `high`; with 8
 // added, eight times the byte's highest bit.

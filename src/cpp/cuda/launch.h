@@ -20,7 +20,7 @@ struct Rows {
 };
 
 // For one or more groups. All rows get as many thread blocks as the longest one should have, by its share of
-// the work; those that a shorter row has nothing for end at once.
+// the work; those that a shorter row has nothing for end soon.
 template <auto kernel, bool kStays = true, unsigned kBlockWarps = kWarps, class... Args>
 void launch(const Rows& rows, cudaStream_t stream, const Args&... args) {
   constexpr unsigned kBlockThreads = kBlockWarps * kLanes;

@@ -6,7 +6,8 @@
 
 namespace gpucomm::cuda {
 
-// piece.dense is the own operand, which is only read.
+// piece.dense is the own operand, which is only read; `to` is another slot than `from`, which is read twice
+// where something is coded once more.
 template <class Math, class Exec>
 struct Recode {
   Exec& ex;

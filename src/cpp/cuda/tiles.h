@@ -52,7 +52,7 @@ GPUCOMM_PROGRAM void walk(const Exec& ex, const Dense& dense, const Call& call) 
 }
 
 // quick(tile's place, lane) for all tiles of a group; exact(tile's place), by all lanes, where any gave
-// false.
+// false: it fetches once more what quick() had, and stores what is right over what that has stored.
 template <unsigned kTiles, class Exec, class Quick, class Exact>
 GPUCOMM_PROGRAM void try_quickly(const Exec& ex, const Quick& quick, const Exact& exact) {
   typename Exec::template Lanes<bool> right[kTiles], all_right;

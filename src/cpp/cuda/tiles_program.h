@@ -3,7 +3,7 @@
 // aligned, goes one by one.
 //
 // Math has kTiles, and kEncodeTiles where that is another number; Raw, what a lane fetches of a coded tile;
-// Shared, memory of a thread block, and EncodeShared and DecodeShared, bases of it, where these need less;
+// Shared, memory of a thread block, and EncodeShared and DecodeShared, parts of it, where these need less;
 // fetch(message, tile, lane); decode(ex, shared, raw, tile, x), false where the message is damaged;
 // encode(ex, shared, x, tile, message, status), whose code is the same for every NaN. Where tiles have
 // scales, encode() returns it, and store_scale(message, tile's number, scale) takes those of a group

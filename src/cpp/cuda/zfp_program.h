@@ -99,7 +99,7 @@ struct ZfpWord {  // R = 8
   }
   static GPUCOMM_PROGRAM bool recode_quickly(Shared& shared, Kind kind, Raw raw, Four& x, const Tile& tile,
                                              unsigned lane, const Message& message) {
-    const bool right = add_word<true>(shared.decode, raw, x);
+    const bool right = add_word(shared.decode, raw, x);
     return right & encode_quickly(shared.encode, rounded(kind, x), tile, lane, message);
   }
 };

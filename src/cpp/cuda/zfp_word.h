@@ -44,7 +44,7 @@ GPUCOMM_PROGRAM EightPlanes encode_eight(const ZfpEncodeTable& table, const uint
   return planes;
 }
 
-// q: integers, of which any is not 0 if `some`.
+// q: integers, of which any is not 0 if `some`; or else the word is wrong.
 GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (&q)[4], uint32_t header,
                                          bool some) {
   constexpr uint32_t flip = kNegabinary;  // in place of four exclusive ors, one of the bytes
@@ -63,7 +63,8 @@ GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (
   return reversed(bits) * (power << kZfpHeaderBits) + header;
 }
 
-// most: the largest magnitude. False where the word is wrong: of tiny numbers, Inf and NaN.
+// most: the largest magnitude. False where the word is wrong: of tiny numbers, Inf and NaN. What is nothing
+// but zeros is right, for scaled() multiplies them by a finite number.
 GPUCOMM_PROGRAM bool encode_word_quickly(const ZfpEncodeTable& table, const Four& x, uint32_t most,
                                          uint32_t& word) {
   constexpr uint32_t kLeast = blocks::zfp::kLeastPlain;
@@ -122,8 +123,9 @@ GPUCOMM_PROGRAM void to_floats(uint32_t two, float& first, float& second) {
 }
 
 // blocks::zfp::integers(), of numbers that it would not round, as to_floats() gives them: from coefficients
-// to what the floats were. The sum of their squares, which must not be beyond the integers' range: then
-// nothing else is.
+// to what the floats were, exactly. Gives what is at least the fourth power of their largest magnitude,
+// rounded here and there differently, and not much more; where that magnitude is in the integers' range,
+// nothing on the way was beyond it.
 GPUCOMM_PROGRAM float restore(float (&q)[4]) {
   constexpr float kMore = kZfpFlip;
   q[1] = times_plus(16, q[3], q[1]), q[3] = times_plus(-1.0f / 64, q[1], q[3]);
@@ -132,46 +134,40 @@ GPUCOMM_PROGRAM float restore(float (&q)[4]) {
   q[1] -= 1.75f * kMore, q[3] += 1.25f * kMore, q[2] -= 2 * kMore;  // of q[0] it is gone
   q[1] += q[2], q[2] = times_plus(2, q[2], -q[1]);
   q[3] += q[0], q[0] = times_plus(2, q[0], -q[3]);
-  float squares = q[0] * q[0];
-  for (unsigned i = 1; i < 4; ++i) squares = times_plus(q[i], q[i], squares);
-  return squares;
+  const float some = times_plus(q[1], q[1], q[0] * q[0]), others = times_plus(q[3], q[3], q[2] * q[2]);
+  return times_plus(some, some, others * others);
 }
 
-// By three looks into the table, or as many as it takes. False where they take more, or the coded bits end
-// within the first two: the planes are wrong then.
-template <bool kQuickly>
+// By three looks into the table. False where they take more, or the coded bits end within the first two: the
+// planes are wrong then.
 GPUCOMM_PROGRAM bool read_planes(const ZfpDecodeTable& table, uint32_t word, ZfpPlanes& planes) {
   constexpr uint32_t kMore = 1u << kZfpWindow;                     // above the bits of a window that is full
   uint32_t pending = word >> kZfpHeaderBits | 1u << kZfpCodeBits;  // a 1 behind the last bit
-  planes.zeros = zeros_above(reversed(pending));
+  planes.zeros = trailing_zeros(pending);
   pending = shift_right(pending, planes.zeros);
   uint32_t entry = 0;
-  const auto look = [&](const uint32_t* at, uint32_t window) {
+#pragma unroll
+  for (unsigned look = 0; look < 3; ++look) {
+    const uint32_t* const at = look < 2 ? table.decode + kMore : table.decode;
+    const uint32_t window = masked(pending, look < 2 ? kMore - 1 : 2 * kMore - 1);
     entry = entry_at(at, (entry & kZfpFieldOfN) + 4 * window);
     planes.take(entry), pending = shift_right(pending, entry);
-  };
-  look(table.decode + kMore, and_or(pending, kMore - 1, 0));
-  look(table.decode + kMore, and_or(pending, kMore - 1, 0));
-#pragma unroll 1
-  while (!kQuickly && pending >= 2 * kMore) look(table.decode + kMore, pending & (kMore - 1));
-  look(table.decode, and_or(pending, 2 * kMore - 1, 0));
-  if (!kQuickly && pending > 1) look(table.decode, pending);
+  }
   return pending == 1;
 }
 
 // What was coded is q times scale. False where they are anything.
-template <bool kQuickly>
-GPUCOMM_PROGRAM bool decode_word(const ZfpDecodeTable& table, uint32_t word, float (&q)[4], float& scale) {
+GPUCOMM_PROGRAM bool decode_scaled(const ZfpDecodeTable& table, uint32_t word, float (&q)[4], float& scale) {
   ZfpPlanes planes;
-  const bool whole = read_planes<kQuickly>(table, word, planes);
+  const bool whole = read_planes(table, word, planes);
   to_floats(planes.a, q[0], q[2]);
   to_floats(planes.b >> 4, q[1], q[3]);
-  // Integers of 32 bits, divided by (-2)^(32 - planes).
+  // Integers of 32 bits, divided by (-2)^(32 - count).
   const unsigned count = planes.zeros + highest(planes.power);
-  const auto size = static_cast<int32_t>(blocks::bits_of(restore(q)) - count * (2u << 23));
-  const bool fits = size < static_cast<int32_t>((127u - 2) << 23);
+  const auto size = static_cast<int32_t>(blocks::bits_of(restore(q)) - count * (4u << 23));
+  const bool fits = size < static_cast<int32_t>((127u - 4) << 23);
   // 2 field + 1, if anything is in the block. The integers' factor is 2^(field - 157).
-  const uint32_t header = and_or(word, 0x1ff, 0), some = and_or(word, 1, 0);
+  const uint32_t header = masked(word, 0x1ff), some = masked(word, 1);
   const float factor = blocks::float_of((header << 22) + (3u << 22) - count * ((1u << 23) + (1u << 31)));
   scale = some ? factor : 0;
   // Fields of which this, and all that comes of it, is a normal number.
@@ -180,19 +176,16 @@ GPUCOMM_PROGRAM bool decode_word(const ZfpDecodeTable& table, uint32_t word, flo
 }
 
 // x: what is to be added. False where the sum is wrong.
-template <bool kQuickly>
 GPUCOMM_PROGRAM bool add_word(const ZfpDecodeTable& table, uint32_t word, Four& x) {
   float q[4], scale;
-  const bool right = decode_word<kQuickly>(table, word, q, scale);
+  const bool right = decode_scaled(table, word, q, scale);
   for (unsigned i = 0; i < 4; ++i) x.at[i] = times_plus(q[i], scale, x.at[i]);
   return right;
 }
 
 GPUCOMM_PROGRAM void decode_word(const ZfpDecodeTable& table, uint32_t word, Four& x) {
   x = {};
-  if (add_word<true>(table, word, x)) return;
-  x = {};
-  if (!add_word<false>(table, word, x)) decode_word_by_bits(word, x);
+  if (!add_word(table, word, x)) decode_word_by_bits(word, x);
 }
 
 }  // namespace gpucomm::cuda

@@ -67,7 +67,7 @@ struct Decoding {
   const std::byte* slot;
   std::byte* dense;
 };
-struct Recoding {  // to = coded (decoded `from` + own)
+struct Recoding {  // to = coded (decoded `from` + own), in another slot
   CodedPiece piece;
   const std::byte *from, *own;
   std::byte* to;

@@ -48,15 +48,23 @@ GPUCOMM_BLOCK Factors factors(int exponent) {
   return {power_of_two(first), power_of_two(exponent - first)};
 }
 
+// To zero. GPUs, which code some blocks before they look at them, have an integer for every float.
+GPUCOMM_BLOCK int32_t truncated(float value) {
+#ifdef __CUDA_ARCH__
+  return __float2int_rz(value);
+#else
+  return static_cast<int32_t>(value);
+#endif
+}
+
 // Integers of 30 bits. max_bits: of the block's largest magnitude, which is finite. kPlain: it is at least
-// kLeastPlain, so that one factor will do.
+// kLeastPlain, so that one factor will do; below that, it is some number.
 inline constexpr uint32_t kLeastPlain = 29u << 23;
 template <bool kPlain>
 GPUCOMM_BLOCK void scaled(const float (&x)[4], uint32_t max_bits, uint32_t (&q)[4]) {
   const int exponent = 30 + 126 - static_cast<int>(max_bits >> 23);
   const Factors scale = kPlain ? Factors{power_of_two(exponent), 1} : factors(exponent);
-  for (int i = 0; i < 4; ++i)
-    q[i] = static_cast<uint32_t>(static_cast<int32_t>(x[i] * scale.first * scale.second));
+  for (int i = 0; i < 4; ++i) q[i] = static_cast<uint32_t>(truncated(x[i] * scale.first * scale.second));
 }
 
 GPUCOMM_BLOCK void transform(uint32_t (&q)[4]) {

@@ -32,7 +32,7 @@ class ProcessGroup(Messages):
     """A group of torch.distributed on a communicator of its own.
 
     torch.distributed makes it: `init_process_group("gpucomm")`, `new_group`, `init_device_mesh`. Its own are
-    all collectives in all their forms, and messages of GPUs. Those of host memory and sparse tensors go by a
+    all collectives in all their forms, and messages of tensors on GPUs. Those of host memory and sparse tensors go by a
     Gloo group inside, which does not compare what the ranks call. After a fault, also one that a
     wait for Gloo has raised, it is closed for good, on every rank.
     """
