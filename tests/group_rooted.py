@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import torch
@@ -57,9 +58,10 @@ def _told(rank, world):
         "uneven": lambda x: dist.gather(x[: 4 + rank], [x[:4].clone() for _ in lists], group=group),
         "another scatter": lambda x: dist.scatter(x[: 4 + rank], [x[:4].clone() for _ in lists], group=group),
     }
-    lists = range(0 if rank else world)
+    lists, groups = range(0 if rank else world), []
     for what, call in calls.items():
         group, to = dist.new_group(), {"dst": 0} if rank else {}
+        groups.append(group)
         try:
             call(torch.ones(8))
             dist.barrier(group=group)  # a rank that needs nothing of the others has not looked at them yet
@@ -70,6 +72,8 @@ def _told(rank, world):
         else:
             wrong.append(f"{what}: nothing")
         wrong += _still_open(group, what, rank, world)
+    with ThreadPoolExecutor(len(groups)) as pool:  # between nodes each has seconds for what is under way
+        list(pool.map(lambda group: group.shutdown(), groups))
     return wrong
 
 

@@ -62,9 +62,29 @@ class HostKit:
 
 def sleep(device: Any, stream: int, seconds: int) -> None:
     """A stream of a host device, not the default one, does nothing for so long."""
+    _call(stream, ctypes.CDLL(None).sleep, seconds)
+
+
+def _call(stream: int, function: Any, argument: Any) -> None:
     types = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
     call = ctypes.CFUNCTYPE(None, *types)(_core.HostDevice.stream_function())
-    call(stream, ctypes.cast(ctypes.CDLL(None).sleep, ctypes.c_void_p), seconds)
+    call(stream, ctypes.cast(function, ctypes.c_void_p), argument)
+
+
+@contextlib.contextmanager
+def held(device: Any, stream: int) -> Iterator[None]:
+    """A stream of a host device, not the default one, does nothing meanwhile."""
+    semaphore, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)  # room for any sem_t
+    _semaphores.append(semaphore)
+    library.sem_init(semaphore, 0, 0)
+    _call(stream, library.sem_wait, semaphore)
+    try:
+        yield
+    finally:
+        library.sem_post(semaphore)
+
+
+_semaphores: list[Any] = []  # a stream may still look at one when held() has ended
 
 
 def address(array: np.ndarray) -> int:

@@ -36,6 +36,8 @@ SHARED += [f"devices/{name}.cpp" for name in ("host_event", "host_graph", "share
 # The sanitizer that tools/sanitize.sh has loaded into this process, and the environment without it.
 SANITIZER = os.environ.get("GPUCOMM_SANITIZE")
 PLAIN = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+COMMON = ["algorithm", "atomic", "functional", "map", "memory", "mutex", "optional", "string", "thread"]
+COMMON += ["vector", "cuda.h"]
 LAUNCH = re.compile(r"(\w+)<<<(.*), (\w+), 0, stream>>>\(")
 
 
@@ -82,18 +84,26 @@ def build(folder: Path, headers: Path) -> Path:
         text = LAUNCH.sub(r"::emulated::launch(\1, \2, \3, stream, ", source.read_text())
         assert "<<<" not in text, f"a launch in {source} is written in another way than the emulation knows"
         (folder / "cuda" / source.name).write_text(text)
-    sources = [*folder.glob("cuda/*.cu"), *folder.glob("cuda/*.cpp"), *EMULATION.glob("*.cpp")]
-    sources += [CPP / name for name in SHARED]
+    # First what takes longest, so that no processor waits at the end.
+    sources = [CPP / name for name in SHARED]
+    sources += [*folder.glob("cuda/*.cpp"), *folder.glob("cuda/*.cu"), *EMULATION.glob("*.cpp")]
     flags = flags_of(headers, folder)
     # vptr wants the core's type information
     watched = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr", "-fno-sanitize-recover"] if SANITIZER else []
 
+    # What nearly all include is compiled once: else it is a fourth of all.
+    common = folder / "common.h"
+    common.write_text('#include "emulation.h"\n' + "".join(f"#include <{name}>\n" for name in COMMON))
+    command = [compiler(), *flags, *watched, "-x", "c++-header", common, "-o", f"{common}.gch"]
+    subprocess.run(command, check=True, env=PLAIN)
+
     def compiled(source: Path) -> Path:
         made = folder / f"{source.name}.o"
-        more = watched if source.name != "blocks.cpp" else []  # who has the threads take turns
-        subprocess.run(
-            [compiler(), *flags, *more, "-x", "c++", "-c", source, "-o", made], check=True, env=PLAIN
-        )
+        how = ["-include", common, *flags, *watched]
+        if source.name == "blocks.cpp":  # who has the threads take turns
+            how = flags
+        command = [compiler(), *how, "-x", "c++", "-c", source, "-o", made]
+        subprocess.run(command, check=True, env=PLAIN)
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

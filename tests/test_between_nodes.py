@@ -223,7 +223,7 @@ def test_links_are_not_emulated_between_nodes(two_ranks, monkeypatch, transport)
 
 
 def test_a_call_waits_as_long_as_it_says_whatever_init_was_told(tmp_path):
-    ended = jobs.run(jobs.find("forks"), "2x1", 2, tmp_path, "late", JOB_TIMEOUT="6")
+    ended = jobs.run(jobs.find("forks"), "2x1", 2, tmp_path, "late", JOB_TIMEOUT="4")
     assert [report["late"] for report in ended.reports] == [[], []], ended.output
 
 

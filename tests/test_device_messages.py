@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from on_device import HostKit, Racing, finish, sleep, stream_of
+from on_device import HostKit, Racing, finish, held, stream_of
 from ranks import outcomes_of, run_ranks
 
 import gpucomm
@@ -73,15 +73,12 @@ def test_what_a_sendrecv_sends_does_not_wait_for_what_it_receives():
         x, out = (kit.array(values) for values in (pattern(comm.rank, 100), np.zeros(100, np.float32)))
         with stream_of(kit) as stream:
             if comm.rank == 0:
-                sleep(kit.device, stream, 3)
-                slept = kit.device.make_event()
-                kit.device.record(slept, stream)
-                work = comm.sendrecv(x, to, out, source, stream=stream, async_op=True)
-                issued.set()
-                assert arrived.wait(20)
-                late = not kit.device.done(slept)
+                with held(kit.device, stream):
+                    work = comm.sendrecv(x, to, out, source, stream=stream, async_op=True)
+                    issued.set()
+                    assert arrived.wait(20)
                 work.synchronize()
-                return late
+                return True
             assert issued.wait(20)
             comm.sendrecv(x, to, out, source, stream=stream)
             deadline = time.monotonic() + 20

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from on_device import HostKit, Racing, sleep, stream_of, wait_for
+from on_device import HostKit, Racing, held, stream_of, wait_for
 from ranks import outcomes_of, run_ranks
 
 import gpucomm
@@ -259,17 +259,16 @@ def test_what_is_late_keeps_what_it_uses():
     kit = HostKit()
     xs = [kit.array(np.full(1000, rank + 1.0, np.float32)) for rank in range(2)]
     stream, event = kit.device.make_stream(), kit.device.make_event()
-    sleep(kit.device, stream, 5)
-    kit.device.record(event, stream)
 
     def body(comm):
         options = {"codec": "bf16", "algorithm": "coded_ring", "segments": 1}
         comm.all_reduce(xs[comm.rank], stream=stream, async_op=True, **options).wait()
 
-    run_ranks(2, body)
-    gc.collect()
-    assert not kit.device.done(event)
-    kit.device.record(event, stream)
+    with held(kit.device, stream):
+        run_ranks(2, body)
+        gc.collect()
+        kit.device.record(event, stream)
+        assert not kit.device.done(event)
     wait_for(kit.device, event)
     assert [set(kit.host(x).tolist()) for x in xs] == [{3.0}] * 2
     kit.device.end_event(event), kit.device.end_stream(stream)

@@ -50,15 +50,15 @@ def filled(hooks):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("launcher", "ranks", "printed", "code"), BLOCKS)
-def test_blocks_run_when_typed(launcher, ranks, printed, code, tmp_path):
+def test_blocks_run_when_typed(launcher, ranks, printed, code, tmp_path, tmp_path_factory):
     (tmp_path / "file.py").write_text(code)
+    env = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("tmp"))}  # torchrun leaves a folder there
     if launcher:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     else:
         launcher = ["-m", "gpucomm", "run", "-n", str(ranks)] if ranks > 1 else []
-    done = subprocess.run(
-        [sys.executable, *launcher, "file.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, *launcher, "file.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout
     assert os.listdir(tmp_path) == ["file.py"], "it cannot be run again where it has left something"

@@ -75,7 +75,8 @@ def test_all_is_found_and_right(cluster, name, hosts, each, tmp_path):
         assert cluster.call("exec", str(host), "ls", "/dev/shm") == ""
 
 
-def test_torchrun(cluster, tmp_path):
+def test_torchrun(cluster, tmp_path, tmp_path_factory):
+    own_tmp = tmp_path_factory.mktemp("tmp")  # where it leaves a folder
     module = ["-m", "torch.distributed.run", "--nnodes", str(HOSTS), "--nproc-per-node", "1"]
     module += ["--master-addr", "10.78.0.1", "--master-port", "29511"]
     program = [jobs.PROGRAM, str(tmp_path), "place", *CHECKS, "traffic"]
@@ -83,7 +84,7 @@ def test_torchrun(cluster, tmp_path):
     agents = [
         subprocess.Popen(
             cluster.on(host + 1, python, *module, "--node-rank", str(host), *program),
-            env=jobs.environment(GLOO_SOCKET_IFNAME="eth0"),
+            env=jobs.environment(GLOO_SOCKET_IFNAME="eth0", TMPDIR=str(own_tmp)),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

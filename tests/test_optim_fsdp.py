@@ -659,18 +659,16 @@ def test_what_can_not_work_is_a_sentence(world, body, error, text):
 
 
 def refused_by_one(comm):
-    join_torch(comm)
-    model = sharded(groups_of(comm, 4)[0])
-    comm.barrier()
+    model, group = sharded(groups_of(comm, 4)[0]), comm.split(0)
+    group.barrier()
     begin = time.monotonic()
     with pytest.raises((InvalidArgumentError, MismatchError), match=r"unknown codec 'zip'.*rank 1"):
-        fsdp.use(model, comm, all_gather="zip" if comm.rank == 1 else "int8", algorithm=RING)
+        fsdp.use(model, group, all_gather="zip" if comm.rank == 1 else "int8", algorithm=RING)
     assert comm.rank == 1 or time.monotonic() - begin < PROMPT_S
 
 
-def test_a_bad_argument_of_one_rank_is_told_to_all():
-    with gpucomm.local(4) as world:
-        world.run(refused_by_one)
+def test_a_bad_argument_of_one_rank_is_told_to_all(world):
+    world.run(refused_by_one)
 
 
 def learnt(comm, codecs, steps):

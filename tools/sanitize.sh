@@ -2,9 +2,10 @@
 # Builds the extension with each named sanitizer (address, undefined, thread) in an environment of its own and
 # runs the tests whose ranks are threads, in two processes side by side. One has emulated GPUs: `thread` looks
 # for races of their threads too, within a thread block and between two.
+# `sanitize.sh build KIND...` and `sanitize.sh check KIND...` do one half each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tests=(tests/test_{arguments,coalesce,device_any_call,device_bounded,device_graphs,device_order,device_refused,devices,heap,links,mixed_calls,point_to_point,shrink,uneven}.py)
+tests=(tests/test_{arguments,coalesce,collectives,device_any_call,device_bounded,device_graphs,device_order,device_refused,devices,heap,links,mixed_calls,point_to_point,shrink,uneven}.py)
 # Of the coded calls what differs by threads: in full they take minutes.
 tests+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})
 # Of the calls in worlds of every size, those of up to four ranks: more are slow and tell no more of threads.
@@ -13,19 +14,26 @@ alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_
 # Hypothesis tries its many calls on the host device alone.
 emulated=(tests/emulated/test_emulated_{kernels,collectives}.py --deselect tests/emulated/test_emulated_collectives.py::test_any_call_has_the_bits_of_host_memory)
 
-for kind in "$@"; do
-  venv=.venv-$kind
+# The extension of one sanitizer.
+build() {
+  local kind=$1 venv=.venv-$1
   test -x $venv/bin/python || python3 -m venv $venv
   $venv/bin/python -m pip install --quiet scikit-build-core pybind11 cmake ninja numpy pytest pytest-timeout hypothesis zfpy
-  export GPUCOMM_SANITIZE=$kind # of the build, and of the emulation's
-  $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
+  GPUCOMM_SANITIZE=$kind $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
     --config-settings=build-dir=build/$kind --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false \
     --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" .
-  preload="" more=("${alone[@]}")
+}
+
+# Its tests.
+check() {
+  local kind=$1 venv=.venv-$1
+  export GPUCOMM_SANITIZE=$kind # of what the emulation is built with
+  local preload="" more=("${alone[@]}")
   [ "$kind" = address ] && preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
   [ "$kind" = thread ] && preload="$(g++ -print-file-name=libtsan.so)" && more=()
   # A real interpreter binary: a sanitizer preloaded into a shell shim stops there. The forking test is left
   # out: neither runtime supports more after fork than exec. So is the test that wants a race.
+  local python site
   python=$($venv/bin/python -c 'import os, sys; print(os.path.realpath(sys.executable))')
   site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   echo "== $kind sanitizer"
@@ -35,9 +43,15 @@ for kind in "$@"; do
       TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
       timeout 900 "$python" -m pytest -p no:faulthandler -s -x -k "$selected" -m "not processes and not timing" -W ignore "$@"
   }
-  (run "${emulated[@]}" && run tests/test_collectives.py) &
-  other=$! failed=0
+  run "${emulated[@]}" &
+  local other=$! failed=0
   run "${tests[@]}" "${more[@]}" || failed=1
   wait $other || failed=1
   [ $failed = 0 ]
+}
+
+halves=(build check)
+case "${1-}" in build | check) halves=("$1") && shift ;; esac
+for kind in "$@"; do
+  for half in "${halves[@]}"; do $half $kind; done
 done

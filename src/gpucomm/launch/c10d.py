@@ -76,6 +76,7 @@ class _Server:
     def __init__(self, group: Any) -> None:
         self.wire = _core.ServedWire()
         self._group = group
+        self._closed = False
         self._receives: dict[int, tuple[Any, Any]] = {}  # request -> (Gloo's handle, the array)
         self._frames: dict[int, list[Any]] = {}  # by bytes: those that were received into, to be again
         self._dump: Any = None  # where messages go that nobody wants
@@ -84,8 +85,11 @@ class _Server:
         self._threads[0].start()
 
     def close(self) -> None:
-        """End the threads; what was still being received is left to Gloo."""
+        """End the threads, once; what was still being received is left to Gloo."""
         atexit.unregister(self.close)
+        if self._closed:
+            return
+        self._closed = True
         self.wire.close()
         if not self._join(2 * _FAREWELL.total_seconds()):
             # A thread that Gloo lets go of only when Python has ended would end the process by SIGABRT.

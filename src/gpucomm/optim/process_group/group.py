@@ -32,9 +32,9 @@ class ProcessGroup(Messages):
     """A group of torch.distributed on a communicator of its own.
 
     torch.distributed makes it: `init_process_group("gpucomm")`, `new_group`, `init_device_mesh`. Its own are
-    all collectives in all their forms, and messages of tensors on GPUs. Those of host memory and sparse tensors go by a
-    Gloo group inside, which does not compare what the ranks call. After a fault, also one that a
-    wait for Gloo has raised, it is closed for good, on every rank.
+    all collectives in all their forms, and messages of tensors on GPUs. Those of host memory, and sparse
+    tensors, go by a Gloo group inside, which does not compare what the ranks call. After a fault, also one
+    that a wait for Gloo has raised, it is closed for good, on every rank.
     """
 
     def __init__(self, seat: Seat, store: Any, options: Options) -> None:
