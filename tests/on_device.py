@@ -71,6 +71,9 @@ def _call(stream: int, function: Any, argument: Any) -> None:
     call(stream, ctypes.cast(function, ctypes.c_void_p), argument)
 
 
+_semaphores: list[Any] = []  # a stream may still look at one when held() has ended
+
+
 @contextlib.contextmanager
 def held(device: Any, stream: int) -> Iterator[None]:
     """A stream of a host device, not the default one, does nothing meanwhile."""
@@ -82,9 +85,6 @@ def held(device: Any, stream: int) -> Iterator[None]:
         yield
     finally:
         library.sem_post(semaphore)
-
-
-_semaphores: list[Any] = []  # a stream may still look at one when held() has ended
 
 
 def address(array: np.ndarray) -> int:

@@ -83,8 +83,7 @@ GPUCOMM_PROGRAM uint32_t of_three(uint32_t a, uint32_t b, uint32_t c) {
 }
 // a & mask: where compilers see that, they may shift and mask again what is shifted and masked already.
 GPUCOMM_PROGRAM uint32_t masked(uint32_t a, uint32_t mask) { return of_three<0xc0>(a, mask, 0); }
-// (a & b) | c and (a ^ b) & c.
-GPUCOMM_PROGRAM uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) { return of_three<0xea>(a, b, c); }
+// (a ^ b) & within.
 GPUCOMM_PROGRAM uint32_t differing(uint32_t a, uint32_t b, uint32_t within) {
   return of_three<0x28>(a, b, within);
 }
@@ -134,7 +133,7 @@ GPUCOMM_PROGRAM void halves_to_floats(uint32_t two, float& low, float& high) {
 #endif
 }
 
-// a b + c where the product needs no rounding, as one instruction.
+// a b + c as one instruction, which rounds once: the same elsewhere where the product needs no rounding.
 GPUCOMM_PROGRAM float times_plus(float a, float b, float c) {
 #ifdef __CUDACC__
   return __fmaf_rn(a, b, c);

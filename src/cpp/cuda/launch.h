@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kDecodeWarps<Math>* kLanes)
 template <class Math, Kind kKind>
 __global__ void __launch_bounds__(kDecodeWarps<Math>* kLanes, 32 / kDecodeWarps<Math>)
     recode_tiles(const __grid_constant__ Coded<Math> coded) {
-  __shared__ typename SharedOf<Math>::Both shared;
+  __shared__ typename Math::Shared shared;
   prepare_block(shared, kDecodeWarps<Math>);
   const Piece<Math> piece = coded.template piece<kKind>();
   const DecodeExec<Math> ex;

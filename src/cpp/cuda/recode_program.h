@@ -26,14 +26,7 @@ struct Recode {
     constexpr bool kFull = kAccess != Access::some;
     typename Exec::template Lanes<typename Math::Raw> raw[kTiles];
     typename Exec::template Lanes<Words4> own[kTiles];
-    ex.each_together([&](unsigned lane) {
-#pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t)
-        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(from), piece.tile(first + t), lane);
-#pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t)
-        own[t][lane] = cuda::fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
-    });
+    fetch_tiles<kTiles, kAccess>(ex, piece, from, first, true, raw, own);
     if constexpr (kAccess == Access::as_one && requires { &Math::recode_quickly; })
       recode_quickly<kTiles>(first, raw, own);
     else
@@ -48,9 +41,7 @@ struct Recode {
       const Tile tile = piece.tile(first + t);
       typename Exec::template Lanes<Four> x;
       if (!piece.math.template decode<kFull>(ex, shared, raw[t], tile, x)) {
-        ex.each([&](unsigned lane) {
-          if (lane == 0) ex.report(piece.status, place_fault(tile.index(0)));
-        });
+        report_damaged(ex, piece, tile);
         continue;
       }
       ex.each([&](unsigned lane) {

@@ -25,14 +25,12 @@ inline constexpr unsigned kEncodeTiles = [] {
 
 template <class Math>
 struct SharedOf {
-  using Both = typename Math::Shared;
-  using Encode = Both;
-  using Decode = Both;
+  using Encode = typename Math::Shared;
+  using Decode = typename Math::Shared;
 };
 template <class Math>
   requires requires { typename Math::EncodeShared; }
 struct SharedOf<Math> {
-  using Both = typename Math::Shared;
   using Encode = typename Math::EncodeShared;
   using Decode = typename Math::DecodeShared;
 };
@@ -120,6 +118,29 @@ struct Encode {
   }
 };
 
+// What a group of tiles begins with: their codes and, where these are to be added, the own elements.
+template <unsigned kTiles, Access kAccess, class Exec, class Math, class Raws, class Owns>
+GPUCOMM_PROGRAM void fetch_tiles(const Exec& ex, const Piece<Math>& piece, const std::byte* slot,
+                                 size_t first, bool adds, Raws& raw, Owns& own) {
+  ex.each_together([&](unsigned lane) {
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t)
+      raw[t][lane] = piece.math.template fetch<kAccess != Access::some>(piece.message(slot),
+                                                                        piece.tile(first + t), lane);
+    if (!adds) return;
+#pragma unroll
+    for (unsigned t = 0; t < kTiles; ++t)
+      own[t][lane] = fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
+  });
+}
+
+template <class Exec, class Math>
+GPUCOMM_PROGRAM void report_damaged(const Exec& ex, const Piece<Math>& piece, const Tile& tile) {
+  ex.each([&](unsigned lane) {
+    if (lane == 0) ex.report(piece.status, place_fault(tile.index(0)));
+  });
+}
+
 template <class Math, class Exec>
 struct Decode {
   Exec& ex;
@@ -138,21 +159,13 @@ struct Decode {
     constexpr bool kFull = kAccess != Access::some;
     typename Exec::template Lanes<typename Math::Raw> raw[kTiles];
     typename Exec::template Lanes<Words4> own[kTiles];
-    ex.each_together([&](unsigned lane) {
-#pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t)
-        raw[t][lane] = piece.math.template fetch<kFull>(piece.message(slot), piece.tile(first + t), lane);
-      if (!adds) return;
-#pragma unroll
-      for (unsigned t = 0; t < kTiles; ++t)
-        own[t][lane] = cuda::fetch<kAccess>(piece.dense, piece.tile(first + t).index(lane));
-    });
+    fetch_tiles<kTiles, kAccess>(ex, piece, slot, first, adds, raw, own);
 #pragma unroll
     for (unsigned t = 0; t < kTiles; ++t) {
       const Tile tile = piece.tile(first + t);
       typename Exec::template Lanes<Four> x;
       if (!piece.math.template decode<kFull>(ex, shared, raw[t], tile, x)) {
-        damaged(tile);
+        report_damaged(ex, piece, tile);
         continue;
       }
       const Kind kind = piece.dense.kind;
@@ -174,12 +187,6 @@ struct Decode {
   GPUCOMM_PROGRAM float stray() const {
     if constexpr (requires { piece.math.stray; }) return piece.math.stray;
     return blocks::float_of(blocks::kInfinityBits - 1);
-  }
-
-  GPUCOMM_PROGRAM void damaged(const Tile& tile) const {
-    ex.each([&](unsigned lane) {
-      if (lane == 0) ex.report(piece.status, place_fault(tile.index(0)));
-    });
   }
 };
 

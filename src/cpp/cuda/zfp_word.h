@@ -44,10 +44,10 @@ GPUCOMM_PROGRAM EightPlanes encode_eight(const ZfpEncodeTable& table, const uint
   return planes;
 }
 
-// q: integers, of which any is not 0 if `some`; or else the word is wrong.
-GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (&q)[4], uint32_t header,
-                                         bool some) {
+// q: integers, of which any is not 0 if `most`, the largest magnitude, is not; or else the word is wrong.
+GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (&q)[4], uint32_t most) {
   constexpr uint32_t flip = kNegabinary;  // in place of four exclusive ors, one of the bytes
+  const uint32_t header = most ? ((most & blocks::kInfinityBits) >> 22) + 3 : 0;
   blocks::zfp::transform(q);
   for (uint32_t& coefficient : q) coefficient += kNegabinary;
   const uint32_t zeros = zeros_above((q[0] ^ flip) | (q[1] ^ flip) | (q[2] ^ flip) | (q[3] ^ flip));
@@ -55,7 +55,7 @@ GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (
   for (uint32_t& coefficient : q) coefficient *= power;
   const EightPlanes planes = encode_eight(table, q, flip * power, 0);
   uint32_t bits = planes.bits;
-  if (((planes.length + zeros) << 24 < kZfpCodeBits << 24) & some) {  // rare
+  if (((planes.length + zeros) << 24 < kZfpCodeBits << 24) & (most != 0)) {  // rare
     for (uint32_t& coefficient : q) coefficient <<= 8;
     bits = (bits & ~0u << kZfpHeaderBits) |
            shift_right(encode_eight(table, q, flip * power << 8, planes.last).bits, planes.length);
@@ -68,12 +68,10 @@ GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (
 GPUCOMM_PROGRAM bool encode_word_quickly(const ZfpEncodeTable& table, const Four& x, uint32_t most,
                                          uint32_t& word) {
   constexpr uint32_t kLeast = blocks::zfp::kLeastPlain;
-  const bool some = most != 0;
   uint32_t q[4];
   blocks::zfp::scaled<true>(x.at, most, q);
-  const uint32_t header = some ? ((most & blocks::kInfinityBits) >> 22) + 3 : 0;
-  word = encode_integers(table, q, header, some);
-  return !some | (most - kLeast < blocks::kInfinityBits - kLeast);
+  word = encode_integers(table, q, most);
+  return (most == 0) | (most - kLeast < blocks::kInfinityBits - kLeast);
 }
 
 GPUCOMM_PROGRAM uint32_t encode_word(const ZfpEncodeTable& table, const Four& x, uint32_t most) {
@@ -82,8 +80,7 @@ GPUCOMM_PROGRAM uint32_t encode_word(const ZfpEncodeTable& table, const Four& x,
     blocks::zfp::scaled<true>(x.at, most, q);
   else
     blocks::zfp::scaled<false>(x.at, most, q);
-  const bool some = most != 0;
-  return encode_integers(table, q, some ? 2 * (most >> 23) + 3 : 0, some);
+  return encode_integers(table, q, most);
 }
 
 // What is read of a block: of each coefficient its bits in the planes that have any, two of them in a word.

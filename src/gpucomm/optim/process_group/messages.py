@@ -38,7 +38,7 @@ class Messages(Rooted):
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Receives from the first rank that sends."""
-        if self._by_communicator("recv", tensors, 0):
+        if self._by_communicator("recv from any rank", tensors, 0):
             raise UnsupportedTypeError(
                 f"recv from any rank goes by Gloo, which takes host memory only, got a tensor on"
                 f" {tensors[0].device} (rank {self._comm.rank} of {self._comm.world})"
