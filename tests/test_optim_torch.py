@@ -178,6 +178,18 @@ def test_add_param_group_takes_the_new_parameters_from_rank_0():
     assert_same(on_ranks(2, body), body(None))
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_refused_param_group_is_not_added(world):
+    def body(comm):
+        model = here(MLP)
+        opt = wrap(SGD(model.parameters()), model, comm)
+        with pytest.raises(UnsupportedTypeError, match="complex"):
+            opt.add_param_group({"params": [nn.Parameter(torch.ones(3, dtype=torch.complex64))]})
+        return len(opt.inner.param_groups)
+
+    assert on_ranks(world, body) == [1] * world
+
+
 def test_half_and_single_precision_in_one_model():
     template = nn.Sequential(copy.deepcopy(MLP[0]), nn.Linear(8, 3).bfloat16())
 

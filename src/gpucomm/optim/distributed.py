@@ -147,10 +147,19 @@ class DistributedOptimizer(WrappedOptimizer):
             self._adopt(*self._plan())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group, takes its parameters from rank 0 and plans the buckets anew; on all ranks at once."""
+        """Adds a group, takes its parameters from rank 0 and plans the buckets anew; on all ranks at once.
+
+        Raises:
+            MismatchError: the ranks add different parameters.
+            UnsupportedTypeError: one has a dtype or device that is not exchanged. The group is not added then.
+        """
         self.inner.add_param_group(param_group)
-        with telling(self.comm, "add_param_group"):
-            self._adopt(*self._plan())
+        try:
+            with telling(self.comm, "add_param_group"):
+                self._adopt(*self._plan())
+        except Exception:
+            self.param_groups.pop()
+            raise
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
