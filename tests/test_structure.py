@@ -43,7 +43,10 @@ PYTHON_LAYERS = {
     "memory": LOWEST | {"comm", "launch"},  # late, for the communicator of init()
     "non_member": {"errors"},
     "comm": LOWEST | {"non_member", "launch", "object_collectives", "object_work"},  # late
-    "coalesce": LOWEST | {"arrays", "comm"},
+    "packs": LOWEST | {"arrays", "comm"},
+    "coalesce": LOWEST | {"comm", "packs"},
+    "error_bounds": LOWEST,
+    "bounded": LOWEST | {"comm", "error_bounds"},
     "objects": LOWEST,
     "object_work": LOWEST | {"comm"},
     "object_collectives": LOWEST | {"comm", "object_work", "objects"},

@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gpucomm import _core
+from gpucomm.error_bounds import Sizes, bound_of, folding
 from gpucomm.errors import InvalidArgumentError, MismatchError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
-__all__ = ["ROUNDING", "Bounded", "all_reduce"]
+__all__ = ["Bounded", "all_reduce"]
 
-# A codec's bound is a multiple of the magnitude, the same in every octave and largest at one of these.
-_MANTISSAS = (1.0, 1.0 + 2**-23, 1.25, 1.5, 1.75, 2.0 - 2**-23)
-# What storing a partial sum rounds, relative to it, and half of the least number above 0, which a product or
-# quotient may be off by.
-ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-_LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127}
-_LEAST = {"float32": 2.0**-150, "float16": 2.0**-25, "bfloat16": 2.0**-134}
 _SUMS = ("sum", "mean", "premul_sum")
 
 
@@ -62,20 +56,6 @@ class _Choice(NamedTuple):
     algorithm: str
     segments: int
     bound: float
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """Of all ranks' x together, agreed: sums of norms, and of the largest magnitudes."""
-
-    count: int
-    dtype: str
-    norm: float
-    largest: float
-    blocks: dict[int, float]  # as of Communicator._norms, by block size
-    rounding: float  # of a quotient of two of these sums
-    factor: float  # what a factor of x is rounded by at most
-    folds: int  # how often what becomes a result is rounded at most
 
 
 def all_reduce(
@@ -136,7 +116,7 @@ def all_reduce(
             what = op, out, scale, choice.algorithm, choice.segments, timeout, choice.codec, stream
             mine = np.array([math.sqrt(comm._lossy_all_reduce(x, *what))])
             coded = float(_summed(comm, mine, timeout)[0]) / sizes.norm * (1 + sizes.rounding)
-            lost = min(lost, coded + (1 + choice.bound) * _folding(sizes))  # both are bounds
+            lost = min(lost, coded + (1 + choice.bound) * folding(sizes))  # both are bounds
     result = x if out is None else out
     return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, meter.bytes_sent)
 
@@ -177,7 +157,7 @@ def _agree(
     specs: tuple[str, ...],
     most: float,
     how: dict[str, Any],
-) -> _Sizes:
+) -> Sizes:
     blocks = _blocks()
     by = abs(scale) if scale is not None else 1.0
     dtype, count, *found = comm._norms(x, blocks, **how)
@@ -193,7 +173,7 @@ def _agree(
     factor = 2.0**-24 if scale is not None else 0.0
     folds = comm.world if comm.world > 1 else int(by != 1)
     norms = dict(zip(blocks, of_blocks, strict=True))
-    return _Sizes(count, dtype, norm, largest, norms, rounding, factor, folds)
+    return Sizes(count, dtype, norm, largest, norms, rounding, factor, folds)
 
 
 def _digest(text: str) -> Any:
@@ -206,7 +186,7 @@ def _digest(text: str) -> Any:
 
 
 def _codecs(
-    specs: tuple[str, ...], fixed: bool, most: float, sizes: _Sizes, world: int
+    specs: tuple[str, ...], fixed: bool, most: float, sizes: Sizes, world: int
 ) -> Iterator[_core.Codec]:
     """Those that can carry such arrays."""
     if world == 1 or not (0 < sizes.norm < math.inf):
@@ -234,12 +214,12 @@ def _cheapest(
     x: Any,
     most: float,
     codecs: Sequence[_core.Codec],
-    sizes: _Sizes,
+    sizes: Sizes,
     timeout: float | None,
 ) -> _Choice:
     """Of what keeps to the bound, the same on every rank: sending elements as they are always does."""
     if not codecs:
-        return _Choice(0.0, None, "auto", 0, _folding(sizes))
+        return _Choice(0.0, None, "auto", 0, folding(sizes))
     least = min(cost for *_, cost in comm._predict(x, None, timeout))
     telling = comm._agreement_time()  # what was lost
     coded = [
@@ -249,52 +229,7 @@ def _cheapest(
         if cost + telling < least and algorithm in _bounded_algorithms()
     ]
     for cost, codec, algorithm, segments in sorted(coded, key=lambda choice: choice[0]):
-        bound = _bound(codec, algorithm, comm.world, sizes)
+        bound = bound_of(codec, algorithm, comm.world, sizes)
         if bound <= most:
             return _Choice(cost, codec.spec, algorithm, segments, bound)
-    return _Choice(least, None, "auto", 0, _folding(sizes))
-
-
-def _bound(codec: _core.Codec, algorithm: str, world: int, sizes: _Sizes) -> float:
-    """What the error is at most, relative to the sum of norms.
-
-    A coding of a partial sum loses at most `share` of the sum of its contributions' largest magnitudes, block
-    by block; by Minkowski's inequality the norms of these add up. Rounded up: the norms are sums of floats.
-    """
-    up = 1 + sizes.rounding
-    additive = codec.traits["additive"]
-    found = _passes(algorithm, world, additive)
-    least = up * found * codec.bound(0.0, sizes.dtype) * world * math.sqrt(sizes.count) / sizes.norm
-    unit = ROUNDING[sizes.dtype]
-    if codec.traits["bound"] == "absolute":
-        growth = 2 * unit + unit**2  # what is rounded once decoded, and divided for a mean
-        blocks = sizes.norm
-    else:
-        # A share holds one rounding; plans of few passes store more partial sums, and a mean is divided.
-        share = max(codec.bound(m, sizes.dtype) / m for m in _MANTISSAS)
-        more = 0 if additive else max(1, world + 1 - found)
-        growth = math.expm1(found * math.log1p(share) + more * math.log1p(unit))  # (1 + share)^found ... - 1
-        blocks = sizes.blocks[codec.traits["block"]]
-    growth += sizes.factor * (1 + growth)
-    if not math.isfinite(codec.bound(sizes.largest * (1 + growth) + least * sizes.norm, sizes.dtype)):
-        return math.inf
-    return up * growth * blocks / sizes.norm + least
-
-
-def _folding(sizes: _Sizes) -> float:
-    """What adding up, and a product or quotient, round at most, relative to the sum of norms."""
-    if not sizes.folds or not sizes.norm:
-        return 0.0
-    least = sizes.folds * _LEAST[sizes.dtype] * math.sqrt(sizes.count) / sizes.norm
-    largest = sizes.largest * (1 + sizes.rounding) * (1 + sizes.factor)
-    largest *= (1 + ROUNDING[sizes.dtype]) ** sizes.folds
-    if largest > _LARGEST[sizes.dtype]:
-        return math.inf  # a sum, of a mean too, may leave the dtype: then nothing is promised
-    return math.expm1(sizes.folds * math.log1p(ROUNDING[sizes.dtype]) + math.log1p(sizes.factor)) + least
-
-
-@lru_cache
-def _passes(algorithm: str, world: int, additive: bool) -> int:
-    """Lossy passes on a contribution's way."""
-    plans = _core.build_plans("all_reduce", algorithm, world, additive=additive)
-    return int(_core.verify(plans).lossy_passes)
+    return _Choice(least, None, "auto", 0, folding(sizes))

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpucomm import _core
-from gpucomm.arrays import empty_like
 from gpucomm.comm import seconds_to_wait
 from gpucomm.errors import Error, InvalidArgumentError, UnsupportedTypeError
+from gpucomm.packs import Gathering, Message, Pack, Single, Staged
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
 __all__ = ["CoalescedWork", "run"]
 
-_Put = Callable[[Sequence[Any]], None]
-
 
 class CoalescedWork:
     """The handle of an asynchronous collective on a list of arrays."""
 
-    def __init__(self, result: Sequence[Any], messages: list[_Message]) -> None:
+    def __init__(self, result: Sequence[Any], messages: list[Message]) -> None:
         self._result, self._messages = result, messages
 
     def wait(self, timeout: float | None = None) -> Any:
@@ -84,141 +80,6 @@ class CoalescedWork:
         return self.wait()
 
 
-class _Message:
-    """One message of so many elements; `put` takes the results of its arrays, in their order."""
-
-    def __init__(
-        self, comm: Communicator, arrays: list[Any], outs: list[Any] | None, count: int, put: _Put
-    ) -> None:
-        self.comm, self._arrays, self._outs, self._count, self._put = comm, arrays, outs, count, put
-        self._result: Any = None
-        self._work: _core.Work | None = None
-        self._open = True
-        self._lock = threading.RLock()  # of threads that wait; again: a signal's handler may wait too
-
-    def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
-        """Issues the call; a blocking one ends here."""
-        raise NotImplementedError
-
-    def finish(self, end: float | None, host: bool) -> None:
-        """Waits until the clock says `end` and unpacks, the first time; `host`: for a device too."""
-        if self._work is not None:
-            wait = self._work.synchronize if host else self._work.wait
-            self._result = wait(None if end is None else max(0.001, end - time.monotonic()))
-            self._close()
-
-    def give_up(self) -> None:
-        """One of a list's has failed: lets the arrays of this one go, where it has ended too."""
-        with self._lock:  # another thread may be unpacking it
-            if self._work is not None and self._work.done():
-                self._let_go()
-
-    def done(self) -> bool:
-        return self._work is None or self._work.done()
-
-    def _take(self, issued: Any, how: dict[str, Any]) -> None:
-        if how["async_op"]:
-            self._work = issued
-        else:
-            self._result = issued
-            self._close()
-
-    def _close(self) -> None:
-        """Unpacks, the first time that it succeeds; who comes meanwhile waits until the results are there."""
-        with self._lock:
-            if self._open:
-                self._unpack()
-                self._open = False
-                self._give_back()
-
-    def _unpack(self) -> None:
-        self._put(self._result)
-
-    def _give_back(self) -> None:
-        """What was held until the results are in place."""
-
-    def _let_go(self) -> None:
-        """Nothing will be written into the arrays any more."""
-
-
-class _Single(_Message):
-    """An array by itself."""
-
-    def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
-        if self._outs is not None:
-            how = {**how, "out": self._outs[0]}
-        self._take(getattr(self.comm, collective)(self._arrays[0], **how), how)
-
-    def _unpack(self) -> None:
-        self._put([self._result])
-
-
-class _Staged(_Message):
-    """A pack of arrays on a device, which that puts together and takes apart by itself."""
-
-    def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
-        self._take(self.comm._packed(collective, self._arrays, digest, outs=self._outs, **how), how)
-
-
-class _Pack(_Message):
-    """A pack in host memory, in a buffer of the arrays' library."""
-
-    def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
-        self._take_buffer()
-        self._writes = writes
-        if reads:
-            _core.copy_pack(self._arrays, self._pack, True)
-        self._take(self.comm._packed(collective, self._pack, digest, **how), how)
-        self._awaiting = _core.Awaiting(self._targets if writes and self._open else [])
-
-    @property
-    def _targets(self) -> list[Any]:
-        return self._arrays if self._outs is None else self._outs
-
-    def _unpack(self) -> None:
-        if self._writes:
-            _core.copy_pack(self._targets, self._pack, False)
-
-    def _let_go(self) -> None:
-        if self._work is not None:
-            self._awaiting.release()
-
-    def _take_buffer(self) -> None:
-        """The last buffer of this dtype where it is free: memory that was touched before is much quicker."""
-        like = self._arrays[0]
-        self._key = (type(like), str(like.dtype))
-        self._buffer = _buffers(self.comm).pop(self._key, None)
-        if self._buffer is None or len(self._buffer) < self._count:
-            self._buffer = empty_like(like, (self._count,))
-        self._pack = self._buffer[: self._count]
-
-    def _give_back(self) -> None:
-        _buffers(self.comm)[self._key] = self._buffer
-        self._pack = self._buffer = None
-        self._let_go()
-
-
-class _Gathering(_Pack):
-    """A pack of all_gather: its results are new arrays where there are none to take them."""
-
-    def _unpack(self) -> None:
-        world, count = self.comm.world, self._count
-        shapes = [(world * (x.shape or (1,))[0], *x.shape[1:]) for x in self._arrays]
-        outs = self._outs
-        if outs is None:
-            outs = [empty_like(x, s) for x, s in zip(self._arrays, shapes, strict=True)]
-        views = [out.reshape(s) for out, s in zip(outs, shapes, strict=True)]
-        for rank in range(world):
-            parts = [v[rank * len(v) // world : (rank + 1) * len(v) // world] for v in views]
-            _core.copy_pack(parts, self._result[rank * count : (rank + 1) * count], False)
-        self._put(outs)
-
-
-def _buffers(comm: Communicator) -> dict[Any, Any]:
-    buffers: dict[Any, Any] = vars(comm).setdefault("_pack_buffers", {})
-    return buffers
-
-
 def run(
     comm: Communicator,
     collective: str,
@@ -263,14 +124,14 @@ def run(
     reads, writes = _directions(collective, is_root, outs is not None)
     gathered: list[Any] = [None] * len(xs)
     gathers = collective == "all_gather"
-    messages: list[_Message] = []
+    messages: list[Message] = []
     parts = comm.world if gathers else 1
     packs = comm._plan_packs(list(xs), outs, parts, reads, writes, how.get("op"), how.get("scale"))
     _check_likes(comm, xs, outs, gathers, packs)
     for places, count, digest, device in packs:
-        kind: type[_Message] = _Gathering if gathers else _Pack
+        kind: type[Message] = Gathering if gathers else Pack
         if device or len(places) == 1:
-            kind = _Single if len(places) == 1 else _Staged
+            kind = Single if len(places) == 1 else Staged
         into = None if outs is None else [outs[i] for i in places]
         made = kind(comm, [xs[i] for i in places], into, count, partial(_put, gathered, places))
         made.start(collective, digest, reads, writes, how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucomm import _core
 from gpucomm.bench.pattern import LARGEST
-from gpucomm.bounded import ROUNDING
+from gpucomm.error_bounds import ROUNDING
 from gpucomm.errors import InvalidArgumentError
 
 __all__ = ["check", "codec_of", "takers", "within"]

@@ -149,9 +149,11 @@ class DistributedOptimizer(WrappedOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, takes its parameters from rank 0 and plans the buckets anew; on all ranks at once.
 
+        A group that is refused is not added.
+
         Raises:
             MismatchError: the ranks add different parameters.
-            UnsupportedTypeError: one has a dtype or device that is not exchanged. The group is not added then.
+            UnsupportedTypeError: one has a dtype or device that is not exchanged.
         """
         self.inner.add_param_group(param_group)
         try:
