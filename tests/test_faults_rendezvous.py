@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -347,3 +348,49 @@ def test_a_rank_stopped_while_it_attaches(job: str, victim: int) -> None:
         kind, took, text = line.split(maxsplit=2)
         assert kind == "CollectiveTimeoutError" and expected in text, line
         assert 1.0 < float(took) < 1.5 + QUICK
+
+
+def test_an_unknown_user_is_ours_only_where_signals_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where our own number is the one that unknown users are shown as."""
+    overflow = wire._overflow_uid()
+    monkeypatch.setattr(os, "geteuid", lambda: overflow)
+
+    def is_ours(pid: int, uid: int) -> bool:
+        monkeypatch.setattr(wire, "peer", lambda _: (pid, uid))
+        with socket.socket() as connection:
+            return wire.is_ours(connection)
+
+    assert is_ours(os.getpid(), overflow)
+    assert not is_ours(0, overflow)
+    assert not is_ours(os.getpid(), overflow - 1)
+
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not is_ours(os.getpid(), overflow)
+
+
+def test_rank_0_without_descriptors_says_so_at_once(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def accept(listener: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    ranks = [Rank(job, rank, 2) for rank in range(2)]
+    check_all_raise(ranks[:1], errors.UnavailableError, "Too many open files", "ulimit -n")
+    check_all_raise(ranks[1:], errors.PeerLostError, "rank 0 of 2 ended")
+
+
+@pytest.mark.parametrize("step", ["socket", "bind", "connect"])
+def test_without_unix_sockets_a_sentence_says_so(
+    job: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if step == "socket":
+        monkeypatch.setattr(socket, "socket", refuse)
+    else:
+        monkeypatch.setattr(socket.socket, step, refuse)
+    rank = Rank(job, int(step == "connect"), 2)
+    check_all_raise([rank], errors.UnavailableError, "Operation not permitted")

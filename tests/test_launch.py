@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,14 +20,14 @@ import pytest
 
 import gpucomm
 from gpucomm import _core, cli, errors
-from gpucomm.launch import start, wire
+from gpucomm.launch import lasting, start, wire
 from gpucomm.launch.cores import cgroup_quota, threads_per_rank, usable_cores
 from gpucomm.launch.environment import Ranks, detect, parse_nodes
 from gpucomm.launch.lines import Lines
 
 PYTHON = sys.executable
 RUN = [PYTHON, "-m", "gpucomm", "run"]
-TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "1"}
 OPENMPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "1"), ("SIZE", "2"))}
 SLURM = {
     "SLURM_PROCID": "1",
@@ -58,8 +59,9 @@ def ancestor(variable: str) -> str:
             {"GPUCOMM_RANK": "2", "GPUCOMM_WORLD": "3", "GPUCOMM_JOB": "j", **TORCHRUN, **OPENMPI},
             Ranks(2, 3, 2, 3, "j", "gpucomm"),
         ),
-        ({**TORCHRUN, **OPENMPI}, Ranks(1, 2, 1, 2, ":::", "environment")),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Ranks(1, 2, 1, 2, ":::", "environment")),
+        ({**TORCHRUN, **OPENMPI}, Ranks(1, 2, 1, 2, ":1::", "environment")),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, Ranks(1, 2, 1, 2, ":1::", "environment")),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, Ranks(0, 1, 0, 1, ":::", "environment")),
         (
             {
                 **TORCHRUN,
@@ -90,7 +92,7 @@ def ancestor(variable: str) -> str:
         # The shells of sbatch and salloc carry the job's task count, but are no task themselves.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Ranks(0, 1, 0, 1, "alone", "alone")),
         ({**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, Ranks(0, 1, 0, 1, "alone", "alone")),
-        ({**SLURM, **TORCHRUN}, Ranks(1, 2, 1, 2, ":::", "environment")),
+        ({**SLURM, **TORCHRUN}, Ranks(1, 2, 1, 2, ":1::", "environment")),
         ({"RANK": "", "WORLD_SIZE": ""}, Ranks(0, 1, 0, 1, "alone", "alone")),
     ],
 )
@@ -102,6 +104,8 @@ def test_detect(environ: Mapping[str, str], expected: Ranks) -> None:
     ("environ", "words"),
     [
         ({"RANK": "1"}, ("WORLD_SIZE is not set", "RANK")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, ("not MASTER_PORT", "GPUCOMM_JOB")),
+        ({**TORCHRUN, "WORLD_SIZE": "9" * 5000}, ("WORLD_SIZE='999", "from 0 to 2147483647")),
         ({"WORLD_SIZE": "2"}, ("RANK is not set", "WORLD_SIZE")),
         ({"RANK": "2", "WORLD_SIZE": "2"}, ("RANK=2", "below WORLD_SIZE=2")),
         ({"RANK": "0", "WORLD_SIZE": "0"}, ("below WORLD_SIZE=0",)),
@@ -157,7 +161,7 @@ def test_detect_tells_what_connects_several_nodes(
 )
 def test_nodes(text: str, world: int, nodes: tuple[int, ...]) -> None:
     assert parse_nodes(text, world) == nodes
-    environ = {"RANK": "0", "WORLD_SIZE": str(world), "GPUCOMM_NODES": text}
+    environ = {"RANK": "0", "WORLD_SIZE": str(world), "MASTER_PORT": "1", "GPUCOMM_NODES": text}
     assert detect(environ, ancestor).nodes == nodes
 
 
@@ -175,7 +179,7 @@ def test_nodes(text: str, world: int, nodes: tuple[int, ...]) -> None:
 )
 def test_nodes_that_mean_nothing(text: str, said: str) -> None:
     with pytest.raises(errors.InvalidArgumentError, match=said) as caught:
-        detect({"RANK": "0", "WORLD_SIZE": "4", "GPUCOMM_NODES": text}, ancestor)
+        detect({"RANK": "0", "WORLD_SIZE": "4", "MASTER_PORT": "1", "GPUCOMM_NODES": text}, ancestor)
     assert repr(text) in str(caught.value)
 
 
@@ -291,6 +295,7 @@ def test_every_init_of_a_job_meets_at_an_address_of_its_own(
     monkeypatch.setattr(start, "meet", meet)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_PORT", "1")
     for _ in range(2):
         gpucomm.init().close()
     assert counts[1] == counts[0] + 1
@@ -605,3 +610,25 @@ def test_cli_help_lists_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in shown and summary in shown for name, (_, summary) in cli.COMMANDS.items())
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("gpucomm ")
+
+
+def test_a_launcher_that_is_hidden_is_known_by_its_pid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with hidepid, where the launcher is another user's."""
+
+    def hidden(pid: int) -> list[str]:
+        raise FileNotFoundError(f"/proc/{pid}/stat")
+
+    monkeypatch.setattr("gpucomm.launch.environment._stat", hidden)
+    assert detect({"PMI_RANK": "1", "PMI_SIZE": "2"}).job == str(os.getppid())
+
+
+def test_processes_can_be_started_once_there_are_threads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(lasting._Starter, "pid", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(errors.UnavailableError, match=r"can't start new thread \(ulimit -u\)"):
+            lasting.popen(["true"])
+    assert lasting.popen(["true"]).wait(timeout=10) == 0

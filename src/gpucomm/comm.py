@@ -14,6 +14,7 @@ from gpucomm.errors import Error, InvalidArgumentError
 from gpucomm.non_member import NonMember
 
 if TYPE_CHECKING:
+    from gpucomm.launch.claim import Claim
     from gpucomm.launch.fabric import Fabric
     from gpucomm.object_work import Side
 
@@ -60,6 +61,7 @@ class Communicator(_core.Communicator):
     _fabric: Fabric | None = None  # what connects its nodes; None: they share memory
     _wire_ranks: tuple[int, ...] = ()  # the fabric's number of each rank
     _side: Side | None = None  # what makes its asynchronous collectives of objects
+    _claim: Claim | None = None  # of its job, on rank 0
 
     def __enter__(self) -> Communicator:
         return self
@@ -86,6 +88,8 @@ class Communicator(_core.Communicator):
             if self._side:
                 self._side.close()
         finally:
+            if self._claim:
+                self._claim.release()
             super().close()
 
     def _refused(self, call: str, error: Error) -> Error:

@@ -12,7 +12,10 @@ __all__ = ["cgroup_quota", "threads_per_rank", "usable_cores"]
 def usable_cores() -> int:
     """Cores of the affinity mask, or fewer where a cgroup quota allows less; at least 1."""
     quota = cgroup_quota()
-    cores = len(os.sched_getaffinity(0))
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except OSError:  # a sandbox may refuse it
+        cores = os.cpu_count() or 1
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 

@@ -13,6 +13,7 @@ __all__ = ["Ranks", "asked_links", "detect", "deterministic", "numbered", "parse
 Environ = Mapping[str, str]
 
 _MOST_RANKS = 1 << 16
+_MOST = 2**31 - 1
 
 # What connects the nodes of a job that such a launcher has started.
 _BETWEEN = {
@@ -75,6 +76,8 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
     transport = environ.get("GPUCOMM_TRANSPORT") or ranks.transport
     if transport not in ("shm", "mpi", "c10d"):
         raise InvalidArgumentError(f"GPUCOMM_TRANSPORT={transport!r} must be shm, mpi or c10d")
+    if ranks.source == "environment" and ranks.world > 1 and transport == "shm":
+        _require_key(environ)
     nodes = parse_nodes(environ.get("GPUCOMM_NODES", ""), ranks.world)
     links = asked_links(environ, ranks.world, nodes)
     return replace(ranks, links=links, transport=transport, nodes=nodes)
@@ -177,6 +180,14 @@ def _torchrun(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
     return _ranks(environ, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), job, source)
 
 
+def _require_key(environ: Environ) -> None:
+    if not environ.get("MASTER_PORT"):
+        raise InvalidArgumentError(
+            "RANK and WORLD_SIZE are set, but not MASTER_PORT, which tells this job from others: set it to"
+            " one number on all ranks, or GPUCOMM_RANK, GPUCOMM_WORLD and GPUCOMM_JOB in place of these"
+        )
+
+
 def _openmpi(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
     prefix = "OMPI_COMM_WORLD_"
     if not _has_any(environ, prefix + "RANK", prefix + "SIZE"):
@@ -235,8 +246,8 @@ def _number(environ: Environ, name: str, partner: str = "") -> int:
     text = environ.get(name, "").strip()
     if not text:
         raise InvalidArgumentError(f"{name} is not set but {partner} is: the two belong together")
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidArgumentError(f"{name}={text!r} must be a whole number of at least 0")
+    if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > _MOST:
+        raise InvalidArgumentError(f"{name}={text!r:.60} must be a whole number from 0 to {_MOST}")
     return int(text)
 
 
@@ -250,8 +261,11 @@ def _launcher_process(variable: str) -> str:
         pid = int(_stat(pid)[1])
     if not pid:  # it is outside of this PID namespace, and only there somebody could look for it
         return "0"
-    # The start time tells a launcher from a later process with the same pid.
-    return f"{pid}:{_stat(pid)[19]}"
+    try:
+        # The start time tells a launcher from a later process with the same pid.
+        return f"{pid}:{_stat(pid)[19]}"
+    except OSError:  # another user's, and hidden (hidepid)
+        return str(pid)
 
 
 def _carries(pid: int, variable: str) -> bool:

@@ -46,13 +46,18 @@ def attempts(deadline: float) -> Iterator[None]:
 
 def try_connect(name: str, ranks: Ranks) -> socket.socket | None:
     """Connect once; None where nobody listens."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = wire.open_socket()
     try:
         connection.setblocking(False)  # a full queue must not hold us beyond the deadline
         connection.connect(name)
     except (ConnectionError, FileNotFoundError, BlockingIOError):
         connection.close()
         return None
+    except OSError as error:
+        connection.close()
+        raise UnavailableError(
+            f"rank {ranks.rank} of {ranks.world} may not connect to rank 0: {error.strerror}"
+        ) from None
     pid, uid = wire.peer(connection)
     if not wire.is_ours(connection):
         connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
@@ -78,8 +79,9 @@ class Host:
 
     def refuse(self, error: BaseException) -> None:
         """Tell every connection why the job does not start."""
-        while self._accept():
-            pass  # they connected, but were not looked at yet
+        with contextlib.suppress(UnavailableError):
+            while self._accept():
+                pass  # they connected, but were not looked at yet
         text = str(error) if isinstance(error, Error) else f"rank 0 could not start the job: {error!r}"
         kind = type(error).__name__ if isinstance(error, Error) else UnavailableError.__name__
         self._tell({"gpucomm": "error", "kind": kind, "text": text})
@@ -116,8 +118,13 @@ class Host:
         """Take one connection; False when there is none."""
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionError):
             return False
+        except OSError as error:
+            raise UnavailableError(
+                f"rank 0 of {self._world} could not take a rank's connection: {error.strerror} (the limit of"
+                " open files is ulimit -n)"
+            ) from None
         if not wire.is_ours(connection):
             connection.close()
             return True

@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
+from gpucomm.errors import UnavailableError
+
 __all__ = ["popen"]
 
 _Start = Callable[[], "subprocess.Popen[bytes]"]
@@ -32,10 +34,13 @@ def popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
     """`subprocess.Popen(command, **options)`, whose parent thread lasts."""
     with _Starter.lock:
         if _Starter.pid != os.getpid():
-            _Starter.pid, _Starter.orders = os.getpid(), SimpleQueue()
-            threading.Thread(
-                target=_serve, args=(_Starter.orders,), name="gpucomm-start", daemon=True
-            ).start()
+            orders: SimpleQueue[_Order] = SimpleQueue()
+            thread = threading.Thread(target=_serve, args=(orders,), name="gpucomm-start", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise UnavailableError(f"no thread to start processes from: {error} (ulimit -u)") from None
+            _Starter.pid, _Starter.orders = os.getpid(), orders
     future: Future[subprocess.Popen[bytes]] = Future()
     _Starter.orders.put((lambda: subprocess.Popen(command, **options), future))
     return future.result()

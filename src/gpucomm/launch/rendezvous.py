@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import time
@@ -44,7 +43,8 @@ def meet(
         CollectiveTimeoutError: some ranks did not come, or stopped answering, by the deadline.
         MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
         PeerLostError: a rank ended meanwhile.
-        UnavailableError: another user's process holds the address, or a rank could not attach.
+        UnavailableError: another user's process holds the address, there are no unix sockets, or a rank could
+            not attach.
     """
     if ranks.world > _ALWAYS_FIT:  # every rank says so, and waits for none
         os.close(create(ranks.world))
@@ -53,7 +53,7 @@ def meet(
     if ranks.rank != 0:
         return guest.join(guest.connect(name, ranks, deadline, timeout), ranks, deadline, timeout, attach)
     for _ in guest.attempts(deadline):
-        listener = _listen(name, ranks.world)
+        listener = wire.listen(name, ranks.world + 16)  # some room for strangers
         if listener is not None:
             return _serve(listener, ranks, deadline, timeout, create, attach)
         # Someone else is rank 0 already: going there as a guest tells all ranks of the duplicate.
@@ -98,18 +98,3 @@ def _hand_out(host: Host, memory: int, attach: Callable[[int], Attached]) -> Att
         raise
     host.release()
     return attached
-
-
-def _listen(name: str, world: int) -> socket.socket | None:
-    """A listening socket, or None where the name is taken."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(name)
-        listener.listen(world + 16)  # some room for strangers
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise
-    return listener

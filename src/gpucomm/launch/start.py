@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
+from gpucomm.launch.claim import Claim, claim
 from gpucomm.launch.environment import Ranks, detect
 from gpucomm.launch.environment import deterministic as asked_deterministic
 from gpucomm.launch.rendezvous import meet
@@ -76,7 +77,8 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
             was made with other arguments.
         UnavailableError: nothing connects the ranks' nodes, or the process was forked after its init.
         CollectiveTimeoutError: some ranks did not come; the text names them.
-        MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
+        MismatchError: two processes have one rank, world sizes, versions or emulated links differ, or another
+            job of the same key is running.
         PeerLostError: a rank ended meanwhile.
     """
     if timeout is not None:
@@ -190,7 +192,24 @@ def _make(ranks: Ranks, timeout: float) -> Communicator:
         nodes = list(ranks.nodes)
         return Communicator("shm", ranks.rank, ranks.world, fd=memory, timeout=timeout, nodes=nodes, **links)
 
-    comm = meet(ranks, _Process.count, timeout, _core.shm_create, attach)
+    claims: list[Claim] = []
+
+    def create(world: int) -> int:
+        memory: int = _core.shm_create(world)
+        try:
+            claims.append(claim(ranks))
+        except BaseException:
+            os.close(memory)
+            raise
+        return memory
+
+    try:
+        comm = meet(ranks, _Process.count, timeout, create, attach)
+    except BaseException:
+        for claimed in claims:
+            claimed.release()
+        raise
+    comm._claim = claims[0] if claims else None
     _Process.count += 1
     return comm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -11,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpucomm import _core
+from gpucomm.errors import UnavailableError
 
-__all__ = ["PROTOCOL", "Inbox", "Message", "address", "frame", "hello", "is_ours", "peer", "unfit"]
+__all__ = ["PROTOCOL", "Inbox", "Message", "address", "frame", "hello", "is_ours", "listen", "peer", "unfit"]
 
 PROTOCOL = 2
 LIMIT = 64 * 1024  # bytes; a stranger's length field must not make us wait for more
@@ -22,10 +24,39 @@ _CREDENTIALS = struct.Struct("3i")
 Message = dict[str, Any]
 
 
-def address(job: str, count: int) -> str:
-    """Name the abstract socket of the `count`-th init of `job`: no file, so nothing is ever left behind."""
-    digest = hashlib.sha256(f"{job}/{count}".encode()).hexdigest()[:24]
+def address(job: str, what: int | str) -> str:
+    """Name an abstract socket of `job`, say of its `what`-th init: no file, so nothing is left behind."""
+    digest = hashlib.sha256(f"{job}/{what}".encode(errors="surrogateescape")).hexdigest()[:24]
     return f"\0gpucomm-{os.geteuid()}-{digest}"
+
+
+def open_socket() -> socket.socket:
+    """A unix socket; raises UnavailableError where this process is given none."""
+    try:
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _without(error) from None
+
+
+def listen(name: str, backlog: int) -> socket.socket | None:
+    """A listening socket, or None where the name is taken; raises UnavailableError where none can be had."""
+    listener = open_socket()
+    try:
+        listener.bind(name)
+        listener.listen(backlog)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise _without(error) from None
+    return listener
+
+
+def _without(error: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"process {os.getpid()} can use no unix socket, by which ranks of a machine meet: {error.strerror}"
+    )
 
 
 def hello(rank: int, world: int, patience: float, links: str = "") -> Message:
@@ -65,7 +96,10 @@ def unfit(message: Message, world: int, our_version: str, links: str = "") -> st
     if theirs != (PROTOCOL, our_version):
         ours = f"{our_version} (protocol {PROTOCOL})"
         return f"{who} runs gpucomm {theirs[1]} (protocol {theirs[0]}), rank 0 runs {ours}"
-    if not (type(message.get("rank")) is int and isinstance(message.get("patience"), (int, float))):
+    patience = message.get("patience")
+    if type(message.get("rank")) is not int or not isinstance(patience, (int, float)):
+        return None
+    if not 0 <= patience <= 1e9:
         return None
     if message.get("world") != world:
         return f"{who} expects {message.get('world')} ranks, rank 0 expects {world}"
@@ -121,4 +155,22 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 def is_ours(connection: socket.socket) -> bool:
     """Whether the other end runs as our own user."""
-    return peer(connection)[1] == os.geteuid()
+    pid, uid = peer(connection)
+    return uid == os.geteuid() and (uid != _overflow_uid() or (pid > 0 and _may_signal(pid)))
+
+
+def _overflow_uid() -> int:
+    """What users are shown as that our user namespace does not know: it may be our own number too."""
+    try:
+        with open("/proc/sys/fs/overflowuid") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 65534
+
+
+def _may_signal(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
