@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -75,6 +76,57 @@ def test_sigterm_is_ours_only_while_a_command_runs(monkeypatch: pytest.MonkeyPat
         signal.signal(signal.SIGTERM, before)
     assert seen[0] not in (signal.SIG_DFL, signal.SIG_IGN)
     assert seen[1:] == [signal.SIG_DFL, signal.SIG_IGN]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "\udcff", "--algorithm", "ring"], "collective '\\udcff' must be UTF-8 text"),
+        (["plan", "all_reduce", "--algorithm", "\udcff"], "algorithm '\\udcff' must be UTF-8 text"),
+        (["explain", "all_reduce", "--codec", "\udcff"], "codec '\\udcff' must be UTF-8 text"),
+        (
+            ["plan", "broadcast", "--algorithm", "ring", "--root", "9" * 20],
+            f"root {'9' * 20} must be from -2^31",
+        ),
+        (
+            ["bench", "all_reduce", "--repeats", f"{1 << 31}"],
+            f"repeats {1 << 31} must be from -2^31 to 2^31 - 1",
+        ),
+    ],
+)
+def test_what_the_core_cannot_take_is_a_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"gpucomm {arguments[0]}: {words}")
+
+
+def test_files_may_have_any_name(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["flight", "/nowhere/\udcff"]) == 2
+    assert "No such file" in capfd.readouterr().err
+
+
+def test_microseconds_are_told_in_ascii_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    output = io.TextIOWrapper(raw, encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    assert cli.main(["plan", "all_reduce", "--algorithm", "ring", "--bytes", "1K"]) == 0
+    assert b" \\xb5s" in raw.getvalue()
+    assert output.errors == "strict", "it is the caller's"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", "all_reduce", "--algorithm", "ring"],
+        ["run", "-n", "1", "--tag-output", "--no-python", "echo", "hi"],
+    ],
+)
+def test_a_closed_output_is_no_error(arguments: list[str]) -> None:
+    command = ["sh", "-c", 'exec "$0" "$@" >&-', *COMMAND, *arguments]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.processes

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -81,11 +82,8 @@ def test_paths_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_refused_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No such process" in _core.read_process(2**22 + 1, 0, 8)
-    monkeypatch.setattr(
-        host.subprocess,
-        "run",
-        lambda *_, **__: SimpleNamespace(stdout="process_vm_readv: Operation not permitted\n"),
-    )
+    refused = SimpleNamespace(stdout="process_vm_readv: Operation not permitted\n")
+    monkeypatch.setattr(host, "ask", lambda code: refused)
     (finding,) = doctor._LOOKS["cross-memory attach"]("cross-memory attach")
     assert not finding.on and finding.why.endswith("process_vm_readv: Operation not permitted")
 
@@ -145,6 +143,20 @@ def test_the_questions_are_answered() -> None:
     """Without a GPU there is nothing to say of one."""
     done = devices.ask(devices._ABOUT_SHARING)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.processes
+def test_what_lies_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be another user's; what this process would import is found, gpucomm too."""
+    planted, wanted = tmp_path / "planted", tmp_path / "a:b"
+    planted.mkdir()
+    wanted.mkdir()
+    (planted / "which.py").write_text("name = 'planted'")
+    (wanted / "which.py").write_text("name = 'wanted'")
+    monkeypatch.chdir(planted)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry] + [str(wanted), None, tmp_path])
+    done = devices.ask("import which, gpucomm; print(which.name)")
+    assert (done.stdout, done.stderr) == ("wanted\n", "")
 
 
 @pytest.mark.processes

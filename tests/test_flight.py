@@ -154,7 +154,49 @@ def test_rows_that_cannot_be_written_are_a_sentence(tmp_path, capsys):
     assert "y.json' cannot be written" in capsys.readouterr().err
 
 
-def test_what_is_no_log_is_a_sentence(tmp_path, capsys):
-    (tmp_path / "x.json").write_text("[]")
+ROW = row(0, 1)
+LOG = {"rank": 0, "world": 2, "communicator": "ab", "calls": [ROW]}
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ([], "it must have objects, got []"),
+        ({}, "it lacks world, rank, communicator, calls"),
+        (LOG | {"calls": [1]}, "it must have objects, got 1"),
+        (LOG | {"calls": None}, "calls must be a list, got None"),
+        (LOG | {"world": "2"}, "world must be a whole number from 1 to 65536, got '2'"),
+        (LOG | {"world": 10**9}, "world must be a whole number from 1 to 65536, got 1000000000"),
+        (LOG | {"world": True}, "world must be a whole number from 1 to 65536, got True"),
+        (LOG | {"rank": 2}, "rank 2 is not in a world of 2"),
+        (LOG | {"communicator": [1]}, "communicator must be a text, got [1]"),
+        (LOG | {"calls": [{"rank": 0, "sequence": 1, "call": "x"}]}, "it lacks state"),
+        (LOG | {"calls": [ROW, ROW | {"rank": "a"}]}, "rank must be a whole number from 0 to 65536, got 'a'"),
+        (LOG | {"calls": [ROW | {"rank": 2}]}, "rank 2 is not in a world of 2"),
+        (LOG | {"calls": [ROW | {"call": ["x"]}]}, "call must be a text, got ['x']"),
+        (LOG | {"calls": [ROW | {"sequence": -1}]}, "sequence must be a whole number from 0 to "),
+        (LOG | {"calls": [ROW | {"peer": 1}]}, "it lacks op"),
+    ],
+)
+def test_what_is_no_log_is_a_sentence(log, words, tmp_path, capsys):
+    (tmp_path / "x.json").write_text(json.dumps(log))
     assert cli.main(["flight", str(tmp_path / "x.json")]) == 2
-    assert "x.json is no flight log" in capsys.readouterr().err
+    assert f"x.json is no flight log: {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"\x1f\x8b\xff", b"1" * 5000])
+def test_what_is_no_json_is_a_sentence(data, tmp_path, capsys):
+    (tmp_path / "x.json").write_bytes(data)
+    assert cli.main(["flight", str(tmp_path / "x.json")]) == 2
+    assert "x.json is no flight log: " in capsys.readouterr().err
+
+
+def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):
+    """Nor can the surrogate be printed at all."""
+    log = LOG | {"communicator": "\x1b[2J", "calls": [ROW | {"call": "\x1b]0;title\x07\ud800é"}]}
+    for name, one in (("x", log), ("y", LOG)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(one))
+    assert cli.main(["flight", str(tmp_path / "x.json"), str(tmp_path / "y.json")]) == 0
+    said = capsys.readouterr().out
+    assert "communicator \\x1b[2J, 2 ranks:" in said and "last \\x1b]0;title\\x07\\ud800é, done" in said
+    assert said.replace("\n", "").isprintable()

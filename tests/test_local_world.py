@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import select
@@ -234,6 +235,48 @@ def test_environment_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert world.run(lambda comm: sys.path) == [sys.path] * 2
     threads = str(threads_per_rank(2))
     assert seen == [[str(rank), "2", threads, "/as/it/was", "yes"] for rank in range(2)]
+
+
+@pytest.mark.processes
+def test_workers_find_modules_where_this_process_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in the current folder, nor in half a name; what is no text imports skip."""
+    wanted = tmp_path / "half:other"
+    for folder in (tmp_path / "here", tmp_path / "half", wanted):
+        folder.mkdir()
+        (folder / "pickle.py").write_text("raise SystemExit('planted')")
+    (wanted / "pickle.py").rename(wanted / "found.py")
+    (wanted / "found.py").write_text("")
+    monkeypatch.chdir(tmp_path / "here")
+    path = [str(wanted), *(entry for entry in sys.path if entry)]
+    monkeypatch.setattr(sys, "path", [*path, None, tmp_path])
+
+    def look(comm: gpucomm.Communicator) -> tuple[str, list[str]]:
+        import found  # type: ignore[import-not-found]
+
+        return found.__file__, sys.path
+
+    with gpucomm.local(1) as world:
+        assert world.run(look) == [(str(wanted / "found.py"), path)]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("sink", [None, "closed", "ascii"])
+def test_output_that_cannot_be_printed_ends_no_world(
+    sink: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = io.BytesIO()
+    stream = None if sink is None else io.TextIOWrapper(raw, encoding="ascii", line_buffering=True)
+    if sink == "closed":
+        assert stream is not None
+        stream.close()
+    with gpucomm.local(1) as world:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert world.run(lambda comm: os.write(1, "5 µs\n".encode())) == [6]
+        monkeypatch.undo()
+    if sink == "ascii":
+        assert raw.getvalue() == b"[0] 5 \\xb5s\n"
 
 
 @pytest.mark.processes

@@ -154,6 +154,11 @@ GOOD = json.loads(figures(even(2)).to_json())
         json.dumps(GOOD | {"latency": [[None, 1.0]]}),
         json.dumps(GOOD | {"nodes": [0, 0, 0]}),
         json.dumps(GOOD | {"nodes": 2}),
+        json.dumps(GOOD | {"nodes": [0, float("inf")]}),
+        json.dumps(GOOD | {"together": [float("inf")]}),
+        json.dumps(GOOD | {"alpha": [[None, 10**400], [1.0, None]]}),
+        json.dumps(GOOD | {"codecs": {"no:such": [1e-9, 1e-9]}}),
+        json.dumps(GOOD | {"codecs": {"\ud800": [1e-9, 1e-9]}}),
         json.dumps(GOOD | {"rates": {}}),
         json.dumps(GOOD | {"codecs": {"int8": [1e-9]}}),
         json.dumps(GOOD | {"measured_at": "yesterday"}),
@@ -304,11 +309,12 @@ def test_other_processors_are_other_hosts(monkeypatch):
     assert both()[0].measured_at > first.measured_at
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "\0" * 100, "other"])
+@pytest.mark.parametrize("damage", ["", "{}", "\0" * 100, "other", "codec"])
 def test_a_damaged_file_is_a_warning_and_measured_again(damage, folder, caplog):
     first = both()[0]
     (file,) = files(folder)
-    file.write_text(figures(even(2)).to_json() if damage == "other" else damage)
+    unknown = json.dumps(json.loads(file.read_text()) | {"codecs": {"no:such": [1e-9, 1e-9]}})
+    file.write_text({"other": figures(even(2)).to_json(), "codec": unknown}.get(damage, damage))
     with caplog.at_level(logging.WARNING, "gpucomm"):
         second, other = both()
     assert [record.getMessage() for record in caplog.records] == [caplog.records[0].getMessage()]
@@ -333,7 +339,7 @@ def test_what_is_older_than_a_day_is_measured_again_and_removed(folder):
         old = found.measured_at - cache.MAX_AGE_S - 1
         file.write_text(dataclasses.replace(found, measured_at=old).to_json())
         os.utime(file, (old, old))
-    draft = folder / "links-x.draft"  # of a process that was killed
+    draft = file.with_suffix(".abc_1234.draft")  # of a process that was killed
     draft.touch()
     os.utime(draft, (old, old))
     assert both()[0].measured_at > first.measured_at

@@ -35,6 +35,7 @@ MIDDLE = BASE | {"cost", "probe"}
 PYTHON_LAYERS = {
     "errors": set(),
     "units": {"errors"},
+    "files": {"errors"},
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
     "codecs": LOWEST | {"arrays"},
@@ -52,7 +53,7 @@ PYTHON_LAYERS = {
     "object_collectives": LOWEST | {"comm", "object_work", "objects"},
     "closed_forms": BASE,
     "cost": BASE | {"closed_forms"},
-    "probe": BASE | {"launch"},
+    "probe": BASE | {"files", "launch"},
     "launch": BASE,
     "merge": MIDDLE,
     "exchange": MIDDLE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -26,7 +27,7 @@ COMMANDS = {
     "bench-auto": ("gpucomm.bench.auto_command", 'how close "auto" comes to the best fixed choice'),
     "reproduce": ("gpucomm.reproduce.command", "a paper's claims beside our figures for them"),
     "run": ("gpucomm.launch.run", "start N processes of this node as the ranks of one job"),
-    "flight": ("gpucomm.flight", "name the first difference between the ranks' flight logs"),
+    "flight": ("gpucomm.flight_command", "name the first difference between the ranks' flight logs"),
     "doctor": ("gpucomm.doctor", "show what is on, what is off and why"),
 }
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     name = "--version" if given[:1] == ["--version"] else _top_parser().parse_args(given[:1]).command
     try:
-        with _sigterm_exits():
+        with _sigterm_exits(), _any_character():
             return _run(name, given[1:])
     except Error as error:
         print(f"gpucomm {name}: {error}", file=sys.stderr)
@@ -72,9 +73,35 @@ def _run(name: str, given: Sequence[str]) -> int:
         module = importlib.import_module(module_name)
         parser = argparse.ArgumentParser(prog=f"gpucomm {name}", description=summary, allow_abbrev=False)
         module.add_arguments(parser)
-        code = int(module.main(parser.parse_args(given)))
+        args = parser.parse_args(given)
+        _check(args)
+        code = int(module.main(args))
     print(end="", flush=True)  # here a full disk is a sentence, at Python's exit it would be a traceback
     return code
+
+
+def _check(args: argparse.Namespace) -> None:
+    """What the core could not even take, for one sentence here; files may have any name, they are paths."""
+    for name, value in vars(args).items():
+        if isinstance(value, int) and not -(1 << 31) <= value < 1 << 31:
+            raise InvalidArgumentError(f"{name} {value} must be from -2^31 to 2^31 - 1")
+        if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+            raise InvalidArgumentError(f"{name} {value!r} must be UTF-8 text")
+
+
+@contextlib.contextmanager
+def _any_character() -> Iterator[None]:
+    """What the output cannot encode, as ASCII cannot the sign of microseconds, is escaped and no error."""
+    output = sys.stdout
+    if not isinstance(output, io.TextIOWrapper):  # closed, or a notebook's
+        yield
+        return
+    before = output.errors
+    output.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        output.reconfigure(errors=before)
 
 
 @contextlib.contextmanager

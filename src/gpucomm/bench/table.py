@@ -92,4 +92,4 @@ def _show_rich(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 def fancy() -> bool:
     """Whether somebody looks on, and rich can show them something."""
-    return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
+    return sys.stdout is not None and sys.stdout.isatty() and importlib.util.find_spec("rich") is not None

@@ -6,8 +6,9 @@ import importlib.machinery
 import importlib.util
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
+
+from gpucomm.launch.fresh import fresh_python
 
 __all__ = ["Finding", "ask", "find", "last_line"]
 
@@ -29,7 +30,7 @@ class Finding:
 
 def ask(code: str) -> subprocess.CompletedProcess[str]:
     """What another process says, which may load or open what this one must not."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run(fresh_python(code), capture_output=True, text=True, timeout=60)
 
 
 def last_line(said: str, code: int) -> str:

@@ -7,7 +7,6 @@ import os
 import platform
 import resource
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import gpucomm
 from gpucomm import _core
-from gpucomm.doctor.finding import Finding
+from gpucomm.doctor.finding import Finding, ask
 from gpucomm.launch.cores import cgroup_quota, usable_cores
 from gpucomm.links import memory_bandwidth
 from gpucomm.probe import cache
@@ -72,8 +71,7 @@ def _cross_memory(name: str) -> Iterator[Finding]:
     code = (
         f"from gpucomm import _core; print(_core.read_process({os.getpid()}, {ctypes.addressof(secret)}, 16))"
     )
-    child = [sys.executable, "-c", code]
-    found = subprocess.run(child, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+    found = ask(code).stdout.strip()
     if found == repr(secret.raw):
         read, copy, quick = _core.small_page_speed()
         which = "" if quick else ", those on huge pages,"
@@ -101,7 +99,9 @@ def _emulated_links(name: str) -> Iterator[Finding]:
 def _figures(name: str) -> Iterator[Finding]:
     where = cache.folder()
     if where is None:
-        yield Finding(name, False, "GPUCOMM_CACHE=off: every communicator measures its links anew")
+        off = os.environ.get("GPUCOMM_CACHE") == "off"
+        why = "GPUCOMM_CACHE=off" if off else "there is no home folder, and GPUCOMM_CACHE names none"
+        yield Finding(name, False, f"{why}: every communicator measures its links anew")
         return
     if not cache.is_writable(where):
         why = (

@@ -62,7 +62,11 @@ class Output:
         self._print(self._lines.end())
 
     def _print(self, text: str) -> None:
-        if text:
-            sink = getattr(sys, self._sink)
+        sink = getattr(sys, self._sink)
+        if not text or sink is None or getattr(sink, "closed", False):  # nobody listens
+            return
+        try:
             sink.write(text)
-            sink.flush()
+        except UnicodeEncodeError:  # ranks may print what only they can
+            sink.write(text.encode("ascii", "backslashreplace").decode())
+        sink.flush()

@@ -8,11 +8,11 @@ import pickle
 import selectors
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from gpucomm.launch.channel import Channel
+from gpucomm.launch.fresh import fresh_python
 from gpucomm.launch.lasting import popen
 from gpucomm.launch.lines import Output
 
@@ -124,12 +124,9 @@ def _watch_death(pid: int) -> int:
 
 
 def _start(control: int, memory: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    # A fresh interpreter that finds gpucomm where we did; the worker puts the variable back.
-    search = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     return popen(
-        [sys.executable, *safe_path, "-m", "gpucomm.launch.worker", str(control), str(memory)],
-        env={**env, **search},
+        fresh_python("from gpucomm.launch.worker import main; main()", str(control), str(memory)),
+        env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import secrets
 import selectors
-import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -66,9 +65,7 @@ class ProcessWorld(World):
             "timeout": timeout,
             "links": links,
             "nodes": list(nodes),
-            "path": sys.path,
             "parent": os.getpid(),
-            "pythonpath": {**os.environ, **env}.get("PYTHONPATH"),
         }
         job = secrets.token_hex(8)
         memory = _core.shm_create(self.ranks) if self.ranks > 1 else -1

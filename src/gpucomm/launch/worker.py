@@ -1,4 +1,4 @@
-"""One rank of a local world: `python -m gpucomm.launch.worker CONTROL MEMORY`, two inherited descriptors."""
+"""One rank of a local world, started by `member.py` with CONTROL MEMORY, two inherited descriptors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def main() -> None:
     _line_by_line()
     settings = pickle.loads(channel.receive(control) or sys.exit(1))
     die_with(settings["parent"])
-    _restore(settings)
     comm = frozen_if_asked(_attach(settings, memory))
     if memory >= 0:
         os.close(memory)
@@ -49,15 +48,6 @@ def main() -> None:
 def _line_by_line() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def _restore(settings: dict[str, Any]) -> None:
-    """Look for modules where the world does, and hide from subprocesses how we were told."""
-    sys.path[:] = settings["path"]
-    if settings["pythonpath"] is None:
-        os.environ.pop("PYTHONPATH", None)
-    else:
-        os.environ["PYTHONPATH"] = settings["pythonpath"]
 
 
 def _attach(settings: dict[str, Any], memory: int) -> Communicator:
@@ -105,7 +95,3 @@ def _trace(error: BaseException) -> str:
     ours = error.__traceback__
     trace = ours.tb_next if ours is not None and ours.tb_next is not None else ours
     return "".join(traceback.format_exception(error.with_traceback(trace))).rstrip()
-
-
-if __name__ == "__main__":
-    main()

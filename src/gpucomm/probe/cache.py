@@ -7,31 +7,35 @@ import functools
 import hashlib
 import logging
 import os
-import tempfile
+import re
 import time
 from pathlib import Path
 
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.files import read_own, replace
 from gpucomm.probe.figures import Figures
 
 __all__ = ["MAX_AGE_S", "folder", "is_writable", "kept", "load", "place", "store"]
 
 MAX_AGE_S = 24 * 3600.0  # a virtual machine may have been given other cores since
-_PREFIX = "links-"
+_OURS = re.compile(r"links-[0-9a-f]{24}\.(json|[a-z0-9_]{8}\.draft)")  # drafts are of `files.replace`
+_MOST_BYTES, _MOST_PAIR_BYTES = 1 << 20, 128  # of a file, and for each pair of ranks in it
 
 _log = logging.getLogger("gpucomm")
 
 
 def folder() -> Path | None:
-    """Where figures are kept: GPUCOMM_CACHE, else the user's cache folder; None: nowhere ("off")."""
+    """Where figures are kept: GPUCOMM_CACHE, else the user's cache folder; None: nowhere ("off", no home)."""
     wish = os.environ.get("GPUCOMM_CACHE", "")
     if wish == "off":
         return None
     if wish:
         return Path(wish)
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path(os.path.expanduser("~"), ".cache")) / "gpucomm"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        base = Path(os.path.expanduser("~"), ".cache")
+    return base / "gpucomm" if base.is_absolute() else None  # without a home "~" stays as it is
 
 
 def place(transport: str, nodes: tuple[int, ...], hosts: bytes) -> Path | None:
@@ -44,7 +48,7 @@ def place(transport: str, nodes: tuple[int, ...], hosts: bytes) -> Path | None:
     """
     where = folder()
     key = repr((_core.version, transport, nodes)).encode() + hosts
-    return where and where / f"{_PREFIX}{hashlib.sha256(key).hexdigest()[:24]}.json"
+    return where and where / f"links-{hashlib.sha256(key).hexdigest()[:24]}.json"
 
 
 def load(file: Path | None, transport: str, nodes: tuple[int, ...]) -> Figures | None:
@@ -52,10 +56,11 @@ def load(file: Path | None, transport: str, nodes: tuple[int, ...]) -> Figures |
     if file is None:
         return None
     try:
-        figures = Figures.from_json(file.read_text())
+        most_bytes = _MOST_BYTES + _MOST_PAIR_BYTES * len(nodes) ** 2
+        figures = Figures.from_json(read_own(file, most_bytes))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, UnicodeDecodeError, InvalidArgumentError) as error:
+    except (OSError, InvalidArgumentError) as error:
         _log.warning("%s is not used, the links are measured again: %s", file, error)
         return None
     if (figures.transport, figures.nodes) != (transport, nodes):
@@ -71,20 +76,13 @@ def store(file: Path | None, figures: Figures) -> None:
         return
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=file.parent, prefix=_PREFIX, suffix=".draft")
-        try:
-            with open(handle, "w") as out:
-                out.write(figures.to_json())
-            os.replace(draft, file)
-        except BaseException:
-            os.unlink(draft)
-            raise
+        replace(file, figures.to_json())
     except OSError as error:
         _warn(file.parent, error.strerror)
         return
-    with contextlib.suppress(OSError):  # another process removes them too
-        for old in file.parent.glob(f"{_PREFIX}*"):
-            if time.time() - old.stat().st_mtime > MAX_AGE_S:
+    for written_at, old in _ours(file.parent):
+        if time.time() - written_at > MAX_AGE_S:
+            with contextlib.suppress(OSError):  # another process removes them too
                 old.unlink()
 
 
@@ -106,7 +104,14 @@ def is_writable(where: Path) -> bool:
 
 def kept(where: Path) -> list[Path]:
     """The files in a folder, the latest first."""
+    return [file for _, file in sorted(_ours(where), reverse=True) if file.suffix == ".json"]
+
+
+def _ours(where: Path) -> list[tuple[float, Path]]:
+    """What `store` has written there, drafts too, and when, in seconds since 1970; nobody else's files."""
     found = []
-    with contextlib.suppress(OSError):
-        found = [(file.stat().st_mtime, file) for file in where.glob(f"{_PREFIX}*.json")]
-    return [file for _, file in sorted(found, reverse=True)]
+    with contextlib.suppress(OSError), os.scandir(where) as entries:
+        for entry in entries:
+            if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                found.append((entry.stat().st_mtime, Path(entry.path)))
+    return found

@@ -107,11 +107,11 @@ class Figures:
                 nodes=tuple(int(node) for node in table["nodes"]),
                 together=tuple(int(node) for node in table["together"]),
                 rates=rates,
-                codecs={str(spec): _pair_of(pair) for spec, pair in table.get("codecs", {}).items()},
+                codecs={spec: _speeds(spec, pair) for spec, pair in table.get("codecs", {}).items()},
                 measured_at=_checked(table["measured_at"]),
                 **matrices,
             )
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"these are no figures of links: {error!r}") from None
 
     def __str__(self) -> str:
@@ -189,7 +189,8 @@ def _read(rows: Sequence[Sequence[Any]], world: int) -> Matrix:
     return matrix
 
 
-def _pair_of(values: Sequence[Any]) -> tuple[float, float]:
+def _speeds(spec: str, values: Sequence[Any]) -> tuple[float, float]:
+    _core.Codec(spec)  # raises where there is none
     encode, decode = values
     return _checked(encode), _checked(decode)
 

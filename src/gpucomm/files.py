@@ -1,0 +1,55 @@
+"""Small files in folders that others may write too: what they put there is not followed nor waited for."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from gpucomm.errors import InvalidArgumentError
+
+__all__ = ["read_own", "replace"]
+
+
+def read_own(path: Path, most_bytes: int) -> str:
+    """The text of a regular file of this user.
+
+    Args:
+        path: of the file.
+        most_bytes: how long it may be.
+
+    Raises:
+        OSError: it cannot be opened or read, or is a link.
+        InvalidArgumentError: it is no regular file, another user's, too long, or no UTF-8.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would wait for a writer
+    with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+        about, own = os.fstat(file.fileno()), os.geteuid()
+        if not stat.S_ISREG(about.st_mode):
+            raise InvalidArgumentError("it must be a regular file")
+        if about.st_uid != own:
+            raise InvalidArgumentError(f"it belongs to user {about.st_uid}, it must be of user {own}")
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise InvalidArgumentError(f"it must have at most {most_bytes} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"it is no UTF-8 text: {error}") from None
+
+
+def replace(path: Path, text: str) -> None:
+    """Writes a file that only this user can read, in one move, in place of what has its name by now.
+
+    Raises:
+        OSError: it cannot be written; then nothing is left of it.
+    """
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".draft")
+    try:
+        with open(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
