@@ -13,7 +13,9 @@ GPUCOMM_PROGRAM uint32_t packed(const Four& x, const Code& code) {
   return codes;
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+// CUDA 12.0 knows it for 9.0 only.
+#if defined(__CUDA_ARCH__) && \
+    __CUDA_ARCH__ >= (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ == 0 ? 900 : 890)
 
 GPUCOMM_PROGRAM uint32_t pair_to_fp8(blocks::E4m3, float low, float high) {
   uint16_t codes;

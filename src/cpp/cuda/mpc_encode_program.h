@@ -69,7 +69,7 @@ struct EncodeMpc {
   // How many words a round takes.
   GPUCOMM_PROGRAM uint64_t counted(size_t i) const {
     const unsigned some = elements_of<Word>(piece, i);
-    ex.each([&](unsigned lane) { round.sums.at[lane] = has(lane, some) ? ones(mask(lane, some)) : 0; });
+    ex.each([&](unsigned lane) { round.sums.at(lane) = has(lane, some) ? ones(mask(lane, some)) : 0; });
     round.sums.run(ex);
     return Round::groups(some) + round.sums.all();
   }
@@ -154,7 +154,7 @@ struct SumUpMpc {
     ex.each([&](unsigned lane) {
       uint64_t sum = 0;
       visit(lane, [&](std::byte* entry) { sum += load<uint64_t>(entry); });
-      sums.at[lane] = sum;
+      sums.at(lane) = sum;
     });
     sums.run(ex);
     ex.each([&](unsigned lane) {

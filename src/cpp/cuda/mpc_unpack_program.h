@@ -53,7 +53,7 @@ struct UnpackMpc {
       for (unsigned k = lane; k < words; k += kThreads)
         round.words[k] = load<Word>(in.words(first) + k * sizeof(Word));
     });
-    ex.each([&](unsigned lane) { round.sums.at[lane] = lane < groups ? ones(round.words[lane]) : 0; });
+    ex.each([&](unsigned lane) { round.sums.at(lane) = lane < groups ? ones(round.words[lane]) : 0; });
     round.sums.run(ex);
     if (groups + round.sums.all() != words) return damaged(fault);
     restore(groups);
@@ -102,8 +102,11 @@ struct UnpackMpc {
         word(lane, i) += round.bases[lane / Round::kChunk * kMpcMostDistance + remainder(lane, i)];
     });
     ex.each([&](unsigned lane) {
-      for (unsigned i = 0; lane && lane < groups && i < kGroup - d; ++i)
-        word(lane, i) += word(lane - 1, kGroup - d + i % d);
+      if (!lane || lane >= groups) return;
+      for (unsigned i = 0, from = kGroup - d; i < kGroup - d; ++i) {  // a quotient would take longer than all
+        word(lane, i) += word(lane - 1, from);
+        if (++from == kGroup) from = kGroup - d;
+      }
     });
   }
 

@@ -141,7 +141,7 @@ GPUCOMM_PROGRAM bool read_planes(const ZfpDecodeTable& table, uint32_t word, Zfp
   constexpr uint32_t kMore = 1u << kZfpWindow;                     // above the bits of a window that is full
   uint32_t pending = word >> kZfpHeaderBits | 1u << kZfpCodeBits;  // a 1 behind the last bit
   planes.zeros = trailing_zeros(pending);
-  pending = shift_right(pending, planes.zeros);
+  pending = shift_right(pending, planes.zeros + 1);
   uint32_t entry = 0;
 #pragma unroll
   for (unsigned look = 0; look < 3; ++look) {
