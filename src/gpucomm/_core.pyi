@@ -54,6 +54,8 @@ __all__: list[str] = [
     "last_level_cache",
     "least_segment",
     "let_siblings_read",
+    "memory_limit",
+    "memory_room",
     "most_bytes",
     "mpi_wire",
     "norm_parts",
@@ -1709,6 +1711,19 @@ def least_segment(links: Links) -> int:
 def let_siblings_read() -> None:
     """
     Lets the processes that its parent started read this process's memory, where Yama restricts that (as ranks do).
+    """
+
+def memory_limit(root: str = "") -> int:
+    """
+    Bytes that the cgroups of this process may have in all; beyond 2**62 where they have no limit.
+    """
+
+def memory_room(
+    enough: typing.SupportsInt | typing.SupportsIndex, root: str = ""
+) -> tuple[int, str]:
+    """
+    How many bytes of memory this process can still have by /proc/meminfo and its cgroups, at least `enough` or all
+    of them, and which of these has the fewest. `root` comes before the paths of the kernel's files.
     """
 
 def most_bytes(nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:

@@ -2,6 +2,7 @@
 #include "bindings/bind_heap.h"
 
 #include "base/cpus.h"
+#include "base/memory_limits.h"
 #include "bindings/interpreter.h"
 #include "transports/heap.h"
 #include "transports/remote.h"
@@ -65,6 +66,19 @@ void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
       "and\nwhether long private messages are therefore read from such pages.");
   m.def("last_level_cache", &last_level_cache,
         "Bytes of the last-level cache, as the kernel or GPUCOMM_LLC_MIB tells.");
+  m.def(
+      "memory_room",
+      [](uint64_t enough, const std::string& root) {
+        const auto [bytes, told_by] = MemoryLimits(root).room(enough);
+        return py::make_tuple(bytes, told_by);
+      },
+      "enough"_a, "root"_a = "",
+      "How many bytes of memory this process can still have by /proc/meminfo and its cgroups, at least "
+      "`enough` or all\nof them, and which of these has the fewest. `root` comes before the paths of the "
+      "kernel's files.");
+  m.def(
+      "memory_limit", [](const std::string& root) { return MemoryLimits(root).most(); }, "root"_a = "",
+      "Bytes that the cgroups of this process may have in all; beyond 2**62 where they have no limit.");
   py::class_<Block>(m, "Block", py::buffer_protocol(), "A piece of this rank's shared heap.")
       .def_buffer([](Block& block) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(block.memory.get()),

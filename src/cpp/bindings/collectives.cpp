@@ -243,6 +243,14 @@ void PyCommunicator::abort() {
   core_->abort();
 }
 
+void PyCommunicator::give_up(const std::exception& exception) const {
+  check_not_forked();
+  const Error error = core_->fate().error_of(exception);
+  const Released released;
+  core_->give_up(error);
+  throw error;
+}
+
 std::vector<int> PyCommunicator::survivors(int round, double patience_s) {
   const Seconds patience = checked_timeout(patience_s);
   check_not_forked();

@@ -89,7 +89,8 @@ class PyCommunicator {
   void end();
   pybind11::dict stats() const;
 
-  // Runs `call` and adds the rank to what it says of a bad argument.
+  // Runs `call` and adds the rank to what it says of a bad argument. Where there is no memory for it all
+  // ranks are told.
   template <class Call>
   auto located(Call call) const {
     try {
@@ -98,6 +99,10 @@ class PyCommunicator {
       const std::string text = error.what(), rank = where();
       const bool told = !error.bad_argument() || text.find(rank) != std::string::npos;
       throw Error(error.kind, told ? text : text + rank);
+    } catch (const std::bad_alloc& error) {
+      give_up(error);
+    } catch (const std::length_error& error) {
+      give_up(error);
     }
   }
 
@@ -126,6 +131,7 @@ class PyCommunicator {
     std::shared_ptr<Pending> call;
     pybind11::object x, out, error;
   };
+  [[noreturn]] void give_up(const std::exception& exception) const;
   void release_done();
   void refuse_message(bool sending, int peer, const Error& error);
   void check_peer(const char* what, int peer) const;

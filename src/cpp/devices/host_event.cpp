@@ -9,7 +9,8 @@ namespace gpucomm {
 struct HostMark::Words {
   std::atomic<uint64_t> recorded, reached;  // how often
   std::atomic<uint32_t> bell;
-  long long pid, started;  // of the maker; 0: not shared
+  long long pid;  // of the maker; 0: not shared
+  Birth birth;
 };
 
 void HostMark::reach() const {
@@ -35,7 +36,7 @@ long long HostMark::maker() const { return words_->pid; }
 
 bool HostMark::maker_ended() const {
   if (!words_->pid || words_->pid == getpid()) return false;
-  return process_state(words_->pid).lost(words_->started);
+  return process_state(words_->pid).lost(words_->birth);
 }
 
 HostEvent::HostEvent() : words_(std::make_shared<HostMark::Words>()) {}
@@ -49,7 +50,7 @@ std::shared_ptr<HostEvent> HostEvent::make_shared() {
   auto memory = std::make_shared<SharedMemory>(sizeof(HostMark::Words));
   auto event = std::make_shared<HostEvent>();
   event->words_ = {memory, reinterpret_cast<HostMark::Words*>(memory->data())};
-  event->words_->pid = getpid(), event->words_->started = process_state(getpid()).started;
+  event->words_->pid = getpid(), event->words_->birth = own_birth();
   event->handle_ = memory->handle(), event->shared_ = true;
   return event;
 }

@@ -146,10 +146,8 @@ bool Communicator::advance_front() {
     if (work.tuning) learn(work);
     count(work);
     finish_front({});
-  } catch (const Error& error) {
-    fault(error);
   } catch (const std::exception& error) {
-    fault(Error(ErrorKind::unavailable, concat(error.what(), fate_.where())));
+    fault(fate_.error_of(error));
   }
   return true;
 }

@@ -63,6 +63,9 @@ class Communicator : public Drivable {
   void refuse(const std::string& call, const std::string& why);
   // Ends it on every rank, for good: all calls under way and later ones raise.
   void abort();
+  // The same, for an error that comes before a call has begun and of which nobody knows what it has left half
+  // done.
+  void give_up(const Error& error);
   // After a fault: waits until all live ranks have come here too, or for so long, and returns those that go
   // on, the same on every rank; this one may have come too late. `round` counts the attempts.
   std::vector<int> survivors(int round, Seconds patience);

@@ -51,8 +51,8 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
     const auto now = Clock::now();
     if (!work.deadline) work.deadline = now + std::chrono::duration_cast<Clock::duration>(work.timeout);
     if (now >= *work.deadline) time_out(work, work.timeout);
-  } catch (const Error& error) {
-    fault(error);
+  } catch (const std::exception& error) {
+    fault(fate_.error_of(error));
   }
 }
 
@@ -170,8 +170,11 @@ void Communicator::close() {
 }
 
 void Communicator::abort() {
+  give_up(Error(ErrorKind::closed, concat("rank ", rank_, " of ", world_, " called abort()")));
+}
+
+void Communicator::give_up(const Error& error) {
   if (closed()) return;
-  const Error error(ErrorKind::closed, concat("rank ", rank_, " of ", world_, " called abort()"));
   fate_.fail(error);
   end(error);
   messages_.end(error);

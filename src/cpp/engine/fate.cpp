@@ -1,5 +1,8 @@
 #include "engine/fate.h"
 
+#include <new>
+#include <stdexcept>
+
 namespace gpucomm {
 
 void Fate::fail(const Error& error) {
@@ -58,6 +61,15 @@ std::optional<std::string> Fate::fault() const {
   }
   if (!control_->poisoned()) return {};
   return control_->poison().text;
+}
+
+Error Fate::error_of(const std::exception& exception) const {
+  if (const auto* error = dynamic_cast<const Error*>(&exception)) return *error;
+  const bool memory =
+      dynamic_cast<const std::bad_alloc*>(&exception) || dynamic_cast<const std::length_error*>(&exception);
+  const char* const what = exception.what();
+  return {ErrorKind::unavailable,
+          concat(memory ? concat("no memory for what a call needs (", what, ")") : what, where())};
 }
 
 void Fate::check_peer(int peer, const std::string& waiting) const {

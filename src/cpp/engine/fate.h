@@ -1,6 +1,7 @@
 // Whether a communicator is open and, if not, what ended it; shared by its collectives and its messages.
 #pragma once
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,8 @@ class Fate {
   std::optional<std::string> fault() const;
   // Throws peer_lost where a rank is gone that `waiting` (a clause) needs.
   void check_peer(int peer, const std::string& waiting) const;
+  // An error that any exception in a call is to the ranks.
+  Error error_of(const std::exception& exception) const;
   std::string where() const { return concat(" (rank ", rank_, " of ", world_, ")"); }
   Transport& control() const { return *control_; }
   int rank() const { return rank_; }

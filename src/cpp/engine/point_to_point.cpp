@@ -84,10 +84,8 @@ bool PointToPoint::advance() {
   if (fate_.closed()) return fate_.failed() && drop(fate_.closed_error());
   try {
     return advance_all();
-  } catch (const Error& error) {
-    fault(error);
   } catch (const std::exception& error) {
-    fault(Error(ErrorKind::unavailable, concat(error.what(), fate_.where())));
+    fault(fate_.error_of(error));
   }
   return true;
 }

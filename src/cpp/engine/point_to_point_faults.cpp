@@ -48,8 +48,8 @@ void PointToPoint::check(const Pending* waited, std::optional<Seconds> expired) 
       if (!queues_[index].empty()) look(std::shared_ptr(queues_[index].front()));
     if (expired && !waited->done.load(std::memory_order_acquire))
       time_out(static_cast<const Message&>(*waited), *expired);
-  } catch (const Error& error) {
-    fault(error);
+  } catch (const std::exception& error) {
+    fault(fate_.error_of(error));
   }
 }
 

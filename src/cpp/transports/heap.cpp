@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/pages.h"
 
 namespace gpucomm {
 namespace {
@@ -12,7 +13,6 @@ namespace {
 using Blocks = std::map<size_t, size_t>;
 
 size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-size_t down(size_t n, size_t to) { return n / to * to; }
 
 // Adds [begin, end), which touches no block but at its borders, and joins it to its neighbours.
 void join(Blocks& blocks, size_t begin, size_t end) {
@@ -44,11 +44,12 @@ std::shared_ptr<std::byte> Heap::allocate(size_t bytes) {
   if (bytes > bytes_)
     fail(ErrorKind::unavailable, bytes, " bytes do not fit into this rank's shared heap of ", bytes_,
          " bytes");
-  const size_t size = bytes >= kOwnPagesBytes ? up(bytes, kPageBytes) : up(std::max<size_t>(bytes, 1), 64);
+  const size_t least = up(std::max<size_t>(bytes, 1), 64);
+  const size_t size = least >= kOwnPagesBytes ? page_end(least) : least;
   std::lock_guard lock(mutex_);
   const size_t begin = take(size), end = begin + size;
   try {
-    back(down(begin, kPageBytes), up(end, kPageBytes));
+    back(page_begin(begin), page_end(end));
   } catch (...) {
     join(free_, begin, end), used_ -= size;
     throw;
@@ -59,7 +60,7 @@ std::shared_ptr<std::byte> Heap::allocate(size_t bytes) {
 
 // Finds room and takes it off the free blocks.
 size_t Heap::take(size_t size) {
-  const size_t align = size >= kOwnPagesBytes ? kPageBytes : 64;
+  const size_t align = size >= kOwnPagesBytes ? page_bytes() : 64;
   size_t largest = 0;
   for (auto [begin, end] : free_) {
     const size_t at = up(begin, align);

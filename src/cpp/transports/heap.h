@@ -16,8 +16,7 @@ namespace gpucomm {
 
 class Heap : public std::enable_shared_from_this<Heap> {
  public:
-  static constexpr size_t kKeptBytes = 256 << 20;  // of free blocks
-  static constexpr size_t kPageBytes = 4096;
+  static constexpr size_t kKeptBytes = 256 << 20;     // of free blocks
   static constexpr size_t kOwnPagesBytes = 64 << 10;  // blocks from here on share no page with others
 
   // The `bytes` of the region from `begin` on, both multiples of pages.

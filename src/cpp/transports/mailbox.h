@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/aligned.h"
+#include "base/process.h"
 #include "transports/heap.h"
 #include "transports/remote.h"
 #include "transports/transport.h"
@@ -100,8 +101,8 @@ class Mailbox : public Transport {
 
  protected:
   // The process behind a rank: pid (0: not yet known) and when it started.
-  std::pair<int64_t, int64_t> who(int rank) const;
-  void set_process(int rank, int64_t pid, int64_t started);
+  std::pair<int64_t, Birth> who(int rank) const;
+  void set_process(int rank, int64_t pid, const Birth& birth);
 
  private:
   RankArea& area(int rank) const;

@@ -92,20 +92,24 @@ std::string Mailbox::gone(int rank) const {
   return area(rank).left.load(std::memory_order_acquire) ? kHasClosed : "";
 }
 
-std::pair<int64_t, int64_t> Mailbox::who(int rank) const {
-  return {area(rank).pid.load(std::memory_order_acquire), area(rank).started.load(std::memory_order_acquire)};
+std::pair<int64_t, Birth> Mailbox::who(int rank) const {
+  const int64_t pid = area(rank).pid.load(std::memory_order_acquire);
+  return {
+      pid,
+      {area(rank).started.load(std::memory_order_acquire), area(rank).clock.load(std::memory_order_acquire)}};
 }
 
-void Mailbox::set_process(int rank, int64_t pid, int64_t started) {
+void Mailbox::set_process(int rank, int64_t pid, const Birth& birth) {
   if (rank == rank_ && env().cma) {
-    cookie_ = kMagic ^ static_cast<uint64_t>(pid) << 32 ^ static_cast<uint64_t>(started) ^
+    cookie_ = kMagic ^ static_cast<uint64_t>(pid) << 32 ^ static_cast<uint64_t>(birth.ticks) ^
               reinterpret_cast<uint64_t>(this);
     area(rank).cookie.store(cookie_, std::memory_order_relaxed);
     area(rank).cookie_address.store(reinterpret_cast<uint64_t>(&cookie_), std::memory_order_relaxed);
     unprobed_ = world_ - 1;
     let_siblings_read();
   }
-  area(rank).started.store(started, std::memory_order_release);
+  area(rank).started.store(birth.ticks, std::memory_order_release);
+  area(rank).clock.store(birth.clock, std::memory_order_release);
   area(rank).pid.store(pid, std::memory_order_release);
 }
 

@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "base/pages.h"
 #include "transports/mailbox_entry.h"
 
 namespace gpucomm {
@@ -20,7 +21,7 @@ MailboxLayout::MailboxLayout(int world, int channel) : world(world) {
   ring_area = rank_area + page(sizeof(RankArea)) * world;
   const size_t ring = page(kEntryBytes * kRingEntries + slots * sizeof(std::atomic<uint32_t>));
   slot_area = ring_area + ring * 2 * pairs;
-  total = slot_area + pairs * slots * slot_bytes;
+  total = page_end(slot_area + pairs * slots * slot_bytes);
   for (int c = 0; c < channel; ++c) begin += MailboxLayout(world, c).total;
 }
 

@@ -33,6 +33,7 @@ struct RankArea {
   std::atomic<uint64_t> completed;
   std::atomic<uint32_t> left, maps_heaps;  // maps_heaps: it can read what others lend
   std::atomic<int64_t> pid, started;
+  std::atomic<uint64_t> clock;                   // as Birth
   std::atomic<uint64_t> cookie, cookie_address;  // of its private memory
   std::atomic<uint64_t> reads, tried;            // of which ranks it can read the private memory; has tried
   std::atomic<uint64_t> cpus[std::tuple_size_v<Cpus>];

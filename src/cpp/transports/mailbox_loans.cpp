@@ -1,6 +1,7 @@
 // Messages in place: the sender lends its memory, the receiver reads it and may answer into it.
 #include <algorithm>
 
+#include "base/pages.h"
 #include "transports/mailbox.h"
 #include "transports/mailbox_entry.h"
 
@@ -67,9 +68,7 @@ void Mailbox::withdraw() {
   for (int peer = 0; peer < world_; ++peer)
     if (peer != rank_) revoke_pieces(peer), revoke_answers(peer);
   if (!open_end_) return;
-  constexpr size_t kPage = Heap::kPageBytes;
-  const size_t begin = (open_begin_ - region_->base) / kPage * kPage;
-  const size_t end = (open_end_ - region_->base + kPage - 1) / kPage * kPage;
+  const size_t begin = page_begin(open_begin_ - region_->base), end = page_end(open_end_ - region_->base);
   region_->detach(begin, end - begin);
   open_begin_ = open_end_ = nullptr;
 }

@@ -2,16 +2,22 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/env.h"
+#include "base/memory_limits.h"
+#include "base/pages.h"
 
 namespace gpucomm {
 
 constexpr size_t kGrain = 2 << 20;  // a huge page
 
-// What the machine has, shared out. It is only addresses: memory is taken as arrays are made.
+// What the machine has, shared out; not what a cgroup may have, for each rank may be in one of its own. It is
+// only addresses: memory is taken as arrays are made.
 static size_t default_heap_bytes(int world) {
   if (env().heap_mib >= 0) return static_cast<size_t>(env().heap_mib) << 20;
-  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / world;
+  const size_t share = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / world;
+  return std::min<size_t>(share, memory_limits().most());
 }
 
 std::vector<size_t> heap_sizes(int world, std::optional<size_t> wish) {

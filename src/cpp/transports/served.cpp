@@ -1,7 +1,6 @@
 #include "transports/served.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -9,6 +8,7 @@
 
 #include "base/copy.h"
 #include "base/error.h"
+#include "base/pages.h"
 
 namespace gpucomm {
 namespace {
@@ -26,8 +26,8 @@ uint64_t word(const std::byte* at) {
 
 // The pages that lie in it as a whole are the kernel's again; read, they hold zeros.
 void give_back(std::byte* begin, size_t bytes) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), first = reinterpret_cast<uintptr_t>(begin);
-  const uintptr_t from = (first + page - 1) / page * page, to = (first + bytes) / page * page;
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  const uintptr_t from = page_end(first), to = page_begin(first + bytes);
   if (from < to) madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
 }
 

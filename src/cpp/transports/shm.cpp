@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/memory_limits.h"
 #include "base/process.h"
 #include "transports/mailbox.h"
 #include "transports/regions.h"
@@ -42,18 +43,18 @@ struct FileRegion : Region {
     munmap(base, size);
     close(file);
   }
-  // In slices: a signal undoes one that is under way, so a timer could keep a long one from ever ending.
+  // In slices: a signal undoes one that is under way, so a timer could keep a long one from ever ending; and
+  // other ranks take memory meanwhile.
   std::string back(size_t offset, size_t bytes) override {
-    constexpr size_t kSlice = 64 << 20;
     for (size_t done = 0; done < bytes;) {
-      const size_t n = std::min(kSlice, bytes - done);
-      const auto at = static_cast<off_t>(offset + done);
-      if (!fallocate(file, FALLOC_FL_KEEP_SIZE, at, static_cast<off_t>(n))) {
-        done += n;
-      } else if (const int error = errno; error != EINTR) {
+      std::string why = grant(bytes - done);
+      const size_t n = std::min(granted_, bytes - done);
+      if (why.empty()) why = take(offset + done, n);
+      if (!why.empty()) {
         unback(offset, done);
-        return std::strerror(error);
+        return why;
       }
+      done += n, granted_ -= n;
     }
     return "";
   }
@@ -68,6 +69,28 @@ struct FileRegion : Region {
     mremap(own, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base + offset);
   }
   int file = -1;
+
+ private:
+  // Asks before memory is taken, for beyond what a cgroup may have the kernel ends a process. That takes some
+  // files to read: where there is plenty once for several short pieces, elsewhere each time and in short
+  // steps, so that ranks that ask at once do not all take the last of it.
+  std::string grant(size_t rest) {
+    constexpr size_t kStep = 4 << 20, kSlice = 64 << 20, kPlenty = 512 << 20;
+    constexpr size_t kOwn = 4 << 20;  // left to the processes themselves
+    if (granted_ >= std::min(rest, kStep)) return "";
+    const auto room = memory_limits().room(rest + kPlenty);
+    if (room.bytes < rest + kOwn)
+      return concat(room.told_by, " leaves ", room.bytes, ", and ", kOwn,
+                    " are kept for the processes themselves");
+    granted_ = room.bytes < rest + kPlenty ? std::min(rest, kStep) : std::min(rest + kStep, kSlice);
+    return "";
+  }
+  std::string take(size_t offset, size_t bytes) const {
+    while (fallocate(file, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes)))
+      if (errno != EINTR) return std::strerror(errno);
+    return "";
+  }
+  size_t granted_ = 0;  // bytes that may be taken unasked
 };
 
 class Shm : public Mailbox {
@@ -80,24 +103,21 @@ class Shm : public Mailbox {
   bool attaches() const override { return true; }
 
   std::string gone(int rank) const override {
-    const auto [pid, started] = who(rank);
+    const auto [pid, birth] = who(rank);
     if (std::string left = Mailbox::gone(rank); !left.empty()) return left;
     if (!pid) return "";
-    return process_state(pid).lost(started) ? concat("is gone (pid ", pid, " has ended)") : "";
+    return process_state(pid).lost(birth) ? concat("is gone (pid ", pid, " has ended)") : "";
   }
 
   std::string describe(int rank) const override {
-    const auto [pid, started] = who(rank);
+    const int64_t pid = who(rank).first;
     if (!pid) return "never attached";
     const char state = process_state(pid).state;
     return concat("pid ", pid, state == 'T' || state == 't' ? ", stopped" : "");
   }
 
  private:
-  void join(int rank) {
-    const auto now = process_state(getpid());
-    set_process(rank, getpid(), now.started);
-  }
+  void join(int rank) { set_process(rank, getpid(), own_birth()); }
 };
 
 std::unique_ptr<Transport> open_shm(const Endpoint& endpoint) {
