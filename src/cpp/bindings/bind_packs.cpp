@@ -103,15 +103,13 @@ py::list PyCommunicator::plan_packs(const py::list& xs, const std::optional<py::
                                     bool reads, bool writes, const std::optional<Text>& op,
                                     Factor scale) const {
   return located([&] {
-    const py::list& targets = outs ? *outs : xs;
     const std::deque<Array> arrays = borrow(xs, "x"),
                             apart = outs ? borrow(*outs, "out") : std::deque<Array>();
     const std::deque<Array>& to = outs ? apart : arrays;
     if (outs) check_outs(arrays, to, parts);
     const char* const written = outs ? "out" : "x";
     for (size_t i = 0; i < arrays.size(); ++i) {
-      gpucomm::check_apart(reads ? py::object(xs[i]) : py::none(),
-                           writes ? py::object(targets[i]) : py::none());
+      gpucomm::check_apart(reads ? &arrays[i] : nullptr, writes ? &to[i] : nullptr);
       if (op) reducing(arrays[i], *op, scale);
       if (writes) check_writable(to[i], concat(written, "[", i, "]").c_str(), "");
     }
@@ -128,7 +126,12 @@ void bind_packs(py::module_& m) {
       .def(py::init<const py::list&>(), "arrays"_a)
       .def("release", &Awaiting::release, "They are there, or never will be.");
   m.def(
-      "check_settled", [](py::handle x) { gpucomm::check_apart(x, py::none()); }, "x"_a,
+      "check_settled",
+      [](py::handle x) {
+        const Array array(x, "x");
+        gpucomm::check_apart(&array, nullptr);
+      },
+      "x"_a,
       "Fails where an asynchronous call that is under way writes x.");
   m.def("copy_pack", &copy_pack, "xs"_a, "pack"_a, "into"_a,
         "Copies arrays into a pack, one behind the other, or out of it again.");

@@ -1,6 +1,8 @@
 // What an asynchronous call gives back.
 #include "bindings/work.h"
 
+#include "bindings/lent.h"
+
 namespace py = pybind11;
 
 namespace gpucomm {
@@ -20,7 +22,16 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
     });
   }
   for (const auto& call : calls_) stream_waits(*call);
+  release(false);
   return outcome();
+}
+
+// The arrays of calls that have ended are the caller's alone. On a device that is known only where the host
+// has waited for it.
+void PyWork::release(bool on_device) const {
+  const auto kept = kept_.lock();
+  for (const auto& call : calls_)
+    if (kept && (on_device || !call->finished)) kept->release(*call);
 }
 
 void PyWork::require_no_graph() const {
