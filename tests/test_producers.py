@@ -169,6 +169,35 @@ def test_of_some_libraries_it_is_known_whether_arrays_may_be_written():
     run_ranks(2, body)
 
 
+class Namespaced(Producer):
+    """Of a library whose new arrays do not say that they may be written."""
+
+    shape, dtype = (4,), np.dtype(np.float32)
+
+    def __getitem__(self, part):
+        return Namespaced(self.memory[part], **self.how)
+
+    def __array_namespace__(self):
+        class Namespace:
+            empty = staticmethod(lambda shape, dtype: Namespaced(np.zeros(shape), version=None))
+
+        return Namespace
+
+
+def test_a_new_array_that_cannot_be_written_is_refused_as_such():
+    def body(comm):
+        said = "a new array like x is lent by DLPack before 1.0, .*: pass out= for the result"
+        with pytest.raises(UnsupportedTypeError, match=said):
+            comm.all_gather(Namespaced())
+        with pytest.raises(UnsupportedTypeError, match="a new array like x is lent by DLPack"):
+            comm.all_gather([Namespaced(), Namespaced()])
+        with pytest.raises(UnsupportedTypeError, match=r"a pack, a new array like x\[0\], is lent by DLPack"):
+            comm.all_reduce([Namespaced(), Namespaced()])
+        return comm.stats()["calls"]
+
+    assert run_ranks(2, body) == [0, 0]
+
+
 FAULTY = {
     "a negative extent": ({"shape": (4, -1)}, "the negative extent -1 in dimension 1"),
     "two negative extents": ({"shape": (-2, -2)}, "the negative extent -2 in dimension 0"),
