@@ -146,6 +146,9 @@ class Array:
         return Array(np.empty(shape, self.values.dtype), self.index, self.bfloat16)
 
 
+Array.__module__ = "cupy"  # whose arrays may be written, though old DLPack can not say so
+
+
 class EmulatedKit:
     """An emulated GPU: index 0 and 2 are the first, 1 and 3 the second.
 

@@ -232,6 +232,72 @@ def test_bad_lists_are_sentences_before_anything_is_sent():
     assert run_ranks(2, body) == [0, 0]
 
 
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("count", [10, 300_000])  # in one message, and in one each
+def test_no_result_of_a_list_lies_over_another_array_of_it(count, async_op):
+    """Whose message may go later, and would send that result."""
+
+    def body(comm):
+        both = np.zeros(2 * count)
+        a, b, free = both[:count], both[count:], np.zeros(2 * count)
+        for collective, outs, said in [
+            ("all_reduce", [b, a], r"out\[1\] overlaps x\[0\]"),
+            ("broadcast", [b, free[:count]], r"out\[0\] overlaps x\[1\]"),
+            ("all_gather", [both, free], r"out\[0\] overlaps x\[1\]"),
+        ]:
+            with pytest.raises(InvalidArgumentError, match=rf"{said}: .*rank . of 2"):
+                getattr(comm, collective)([a, b], out=outs, async_op=async_op)
+        assert comm.stats()["calls"] == 0
+        a[:], b[:] = 1, 2
+        work = comm.all_reduce([a, b], out=[a, free[:count]], async_op=async_op)
+        same(work.wait() if async_op else work, [np.full(count, 2.0), np.full(count, 4.0)])
+
+    run_ranks(2, body)
+
+
+class Copying:
+    """With what the array API promises and no more: no len, no reshape, and slices that are copies."""
+
+    def __init__(self, array):
+        self.array = array
+
+    dtype = property(lambda self: self.array.dtype)
+    shape = property(lambda self: self.array.shape)
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __getitem__(self, part):
+        return Copying(self.array[part].copy())
+
+    def __array_namespace__(self):
+        class Namespace:
+            empty = staticmethod(lambda shape, dtype: Copying(np.empty(shape, dtype)))
+
+        return Namespace
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_lists_need_no_more_than_the_array_api_promises(async_op):
+    def body(comm):
+        def of(call, xs, **how):
+            given = call([Copying(x) for x in xs], async_op=async_op, **how)
+            return [x.array for x in (given.wait() if async_op else given)]
+
+        for _ in range(2):  # the buffer of the pack is there then
+            same(of(comm.all_reduce, [np.ones(2), np.ones((3, 2))]), [np.full(2, 2.0), np.full((3, 2), 2.0)])
+        xs = [np.full((2, 3), comm.rank), np.arange(4)]
+        gathered = [np.repeat([[0] * 3, [1] * 3], 2, axis=0), np.tile(np.arange(4), 2)]
+        same(of(comm.all_gather, xs), gathered)
+        outs = [Copying(np.zeros_like(x)) for x in gathered]
+        same(of(comm.all_gather, xs, out=outs), gathered)
+
+    run_ranks(2, body)
+
+
 @pytest.mark.parametrize("timeout", ["a", 0, -1, float("inf"), float("nan")])
 def test_a_wait_takes_seconds(timeout):
     comm = Communicator("local", 0, 1, region=_core.Region(1))
@@ -246,19 +312,20 @@ def test_a_wait_takes_seconds(timeout):
 def test_every_thread_that_waits_for_a_list_finds_its_results(collective, monkeypatch):
     comm = Communicator("local", 0, 1, region=_core.Region(1))
     work = getattr(comm, collective)([np.ones(3), np.ones(4)], async_op=True)
-    copy, unpacks, go_on, found = _core.copy_pack, threading.Event(), threading.Event(), []
+    copier = "copy_gathered" if collective == "all_gather" else "copy_pack"
+    copy, unpacks, go_on, found = getattr(_core, copier), threading.Event(), threading.Event(), []
 
-    def copy_later(arrays, pack, into):
+    def copy_later(arrays, *how):
         for x in arrays:
             x[...] = 0  # what is not there yet
         unpacks.set()
         assert go_on.wait(10)
-        copy(arrays, pack, into)
+        copy(arrays, *how)
 
     def wait():
         found.append([None if x is None else x.tolist() for x in work.wait(timeout=20)])
 
-    monkeypatch.setattr(_core, "copy_pack", copy_later)
+    monkeypatch.setattr(_core, copier, copy_later)
     threads = [threading.Thread(target=wait, daemon=True) for _ in range(3)]
     threads[0].start()
     assert unpacks.wait(10)
@@ -282,7 +349,7 @@ def test_results_that_could_not_be_put_in_place_come_with_the_next_wait(collecti
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(_core, "copy_pack", fail)
+        patch.setattr(_core, "copy_gathered" if collective == "all_gather" else "copy_pack", fail)
         for _ in range(2):
             with pytest.raises(MemoryError):
                 work.wait()

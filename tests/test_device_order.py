@@ -260,6 +260,9 @@ class Told:
         return self.array.__dlpack_device__()
 
 
+Told.__module__ = "cupy"
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_the_stream_is_that_of_the_array_interface(old):
     """The library is not asked to have CUDA's default stream wait too, as it would else."""

@@ -44,9 +44,11 @@ __all__: list[str] = [
     "build_plan",
     "build_plans",
     "check_settled",
+    "check_writable",
     "choose",
     "codecs",
     "copy_by_loop",
+    "copy_gathered",
     "copy_non_temporal",
     "copy_pack",
     "grouped",
@@ -1642,6 +1644,11 @@ def check_settled(x: typing.Any) -> None:
     Fails where an asynchronous call that is under way writes x.
     """
 
+def check_writable(arrays: list) -> None:
+    """
+    Fails where a new array cannot be written.
+    """
+
 def choose(
     collective: str,
     nbytes: typing.SupportsInt | typing.SupportsIndex,
@@ -1667,6 +1674,13 @@ def codecs() -> dict:
 def copy_by_loop(to: numpy.ndarray, from_: numpy.ndarray) -> bool:
     """
     Copies between 1-D arrays as AMD's processors do it; False where this one cannot. For tests.
+    """
+
+def copy_gathered(
+    outs: list, gathered: typing.Any, world: typing.SupportsInt | typing.SupportsIndex
+) -> None:
+    """
+    Copies what packs of all ranks held to arrays with a part of every rank.
     """
 
 def copy_non_temporal(to: numpy.ndarray, from_: numpy.ndarray) -> None:

@@ -13,6 +13,7 @@ from gpucomm.errors import UnsupportedTypeError
 
 __all__ = ["empty_like"]
 
+_JAX = {"jax", "jaxlib"}
 _HOST = 1  # DLPack's device type
 
 
@@ -43,18 +44,24 @@ def empty_like(x: Any, shape: tuple[int, ...], stream: int | None = None) -> Any
 
 
 def _namespace(x: Any) -> Any:
-    library = type(x).__module__.partition(".")[0]
-    if library.startswith("jax"):
+    namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
+    library = _library(type(x).__module__)
+    if _JAX & {library, _library(getattr(namespace, "__name__", None))}:  # or what passes its arrays on
         if x.__dlpack_device__()[0] != _HOST:
             raise UnsupportedTypeError(
                 "the result for an array of JAX on a GPU needs out=, an array of a library whose arrays can "
                 "be written (torch, CuPy): JAX's cannot"
             )
         return np
-    if hasattr(x, "__array_namespace__"):
-        return x.__array_namespace__()
+    if namespace is not None:
+        return namespace
     module = sys.modules.get(library)  # CuPy
     return module if hasattr(module, "empty") else np
+
+
+def _library(module: object) -> str:
+    """Of a module's name, which anybody may have set to something else."""
+    return module.partition(".")[0] if isinstance(module, str) else ""
 
 
 def _on(stream: int | None, x: Any) -> AbstractContextManager[Any]:

@@ -161,10 +161,8 @@ def _check_likes(
         for i in places:
             if (makes and not hasattr(xs[i], "new_empty")) or (packed and i == places[0]):
                 _check_has(comm, xs[i], f"x[{i}]", "dtype")
-            if packed and gathers:
+            if packed and makes:
                 _check_has(comm, xs[i], f"x[{i}]", "shape")
-            if packed and gathers and outs is not None:
-                _check_has(comm, outs[i], f"out[{i}]", "reshape")
 
 
 def _check_has(comm: Communicator, x: Any, name: str, attribute: str) -> None:

@@ -106,8 +106,13 @@ class Pack(Message):
         self._writes = writes
         if reads:
             _core.copy_pack(self._arrays, self._pack, True)
-        self._take(self.comm._packed(collective, self._pack, digest, **how), how)
-        self._awaiting = _core.Awaiting(self._targets if writes and self._open else [])
+        # Before the call begins: a library that is asked for its arrays may refuse.
+        self._awaiting = _core.Awaiting(self._targets if writes and how["async_op"] else [])
+        try:
+            self._take(self.comm._packed(collective, self._pack, digest, **how), how)
+        except BaseException:
+            self._awaiting.release()
+            raise
 
     @property
     def _targets(self) -> list[Any]:
@@ -125,13 +130,13 @@ class Pack(Message):
         """The last buffer of this dtype where it is free: memory that was touched before is much quicker."""
         like = self._arrays[0]
         self._key = (type(like), str(like.dtype))
-        self._buffer = _buffers(self.comm).pop(self._key, None)
-        if self._buffer is None or len(self._buffer) < self._count:
-            self._buffer = empty_like(like, (self._count,))
+        self._buffer, self._room = _buffers(self.comm).pop(self._key, (None, 0))
+        if self._room < self._count or self._buffer is None:
+            self._buffer, self._room = empty_like(like, (self._count,)), self._count
         self._pack = self._buffer[: self._count]
 
     def _give_back(self) -> None:
-        _buffers(self.comm)[self._key] = self._buffer
+        _buffers(self.comm)[self._key] = self._buffer, self._room
         self._pack = self._buffer = None
         self._let_go()
 
@@ -139,19 +144,20 @@ class Pack(Message):
 class Gathering(Pack):
     """A pack of all_gather: its results are new arrays where there are none to take them."""
 
+    def start(self, collective: str, digest: int, reads: bool, writes: bool, how: dict[str, Any]) -> None:
+        """Makes the results first: a library may refuse."""
+        if self._outs is None:
+            world = self.comm.world
+            shapes = [(world * (x.shape or (1,))[0], *x.shape[1:]) for x in self._arrays]
+            self._outs = [empty_like(x, s) for x, s in zip(self._arrays, shapes, strict=True)]
+            _core.check_writable(self._outs)
+        super().start(collective, digest, reads, writes, how)
+
     def _unpack(self) -> None:
-        world, count = self.comm.world, self._count
-        shapes = [(world * (x.shape or (1,))[0], *x.shape[1:]) for x in self._arrays]
-        outs = self._outs
-        if outs is None:
-            outs = [empty_like(x, s) for x, s in zip(self._arrays, shapes, strict=True)]
-        views = [out.reshape(s) for out, s in zip(outs, shapes, strict=True)]
-        for rank in range(world):
-            parts = [v[rank * len(v) // world : (rank + 1) * len(v) // world] for v in views]
-            _core.copy_pack(parts, self._result[rank * count : (rank + 1) * count], False)
-        self._put(outs)
+        _core.copy_gathered(self._targets, self._result, self.comm.world)
+        self._put(self._targets)
 
 
-def _buffers(comm: Communicator) -> dict[Any, Any]:
-    buffers: dict[Any, Any] = vars(comm).setdefault("_pack_buffers", {})
+def _buffers(comm: Communicator) -> dict[Any, tuple[Any, int]]:
+    buffers: dict[Any, tuple[Any, int]] = vars(comm).setdefault("_pack_buffers", {})
     return buffers

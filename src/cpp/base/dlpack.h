@@ -37,7 +37,7 @@ struct ManagedVersioned {  // capsule "dltensor_versioned"
   uint64_t flags;
   Tensor tensor;
 };
-inline constexpr uint64_t kReadOnly = 1;
+inline constexpr uint64_t kReadOnly = 1, kIsCopied = 2;
 // type(x).__dlpack_c_exchange_api__, capsule "dlpack_exchange_api", DLPack >= 1.2.
 struct ExchangeApi {
   Version version;

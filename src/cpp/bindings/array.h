@@ -2,6 +2,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <span>
 
 #include "base/dlpack.h"
@@ -9,13 +10,17 @@
 
 namespace gpucomm {
 
+struct ArrayFacts;
+
+// What keeps an array's memory; given back with the GIL held.
+using Hold = std::shared_ptr<void>;
+
 class Array {
  public:
   // Throws unsupported_type, in a sentence with `what` ("x", "out"), for what is no array, not on the CPU,
   // not C-contiguous, or of a dtype that is unknown.
   // `anywhere`: arrays on devices too.
   Array(pybind11::handle object, const char* what, bool anywhere = false);
-  ~Array();
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
 
@@ -23,7 +28,8 @@ class Array {
   size_t count() const { return count_; }
   size_t bytes() const { return count_ * size_of(dtype_); }
   Dtype dtype() const { return dtype_; }
-  bool read_only() const { return read_only_; }
+  // Why it can not be written, behind its name in a sentence; null: it can.
+  const char* unwritable() const { return unwritable_; }
   bool tensor() const { return tensor_; }  // torch's
   // Where it is, as DLPack numbers devices.
   dlpack::Device place() const { return place_; }
@@ -35,6 +41,9 @@ class Array {
   // The stream that its library works on now; null where that does not tell: the device's default stream.
   // Throws invalid_argument for torch's before 2.10, which work on another one and do not tell.
   void* current_stream() const;
+  // For longer than this is there. Null: the object that has lent it keeps its memory, as NumPy's and
+  // torch's.
+  const Hold& hold() const { return hold_; }
   // As long as the array is as it was.
   std::span<const int64_t> shape() const { return {extents_, static_cast<size_t>(dimensions_)}; }
   bool overlaps(const Array& other) const {
@@ -43,17 +52,18 @@ class Array {
 
  private:
   explicit Array(bool anywhere) : anywhere_(anywhere) {}
-  void from_protocol(pybind11::handle object, const char* what);
+  void borrow(pybind11::handle object, const char* what);
+  void from_protocol(pybind11::handle object, const ArrayFacts& facts, const char* what);
   void read(const dlpack::Tensor& tensor, const char* what);
+  void measure(const dlpack::Tensor& tensor, const char* what);
   const bool anywhere_;
   dlpack::ExchangeApi* api_ = nullptr;
 
-  dlpack::Managed* managed_ = nullptr;
-  dlpack::ManagedVersioned* versioned_ = nullptr;
+  Hold hold_;
   std::byte* data_ = nullptr;
   size_t count_ = 1;
   Dtype dtype_ = Dtype::float32;
-  bool read_only_ = false;
+  const char* unwritable_ = nullptr;
   bool tensor_ = false;
   void* told_stream_ = nullptr;  // by CUDA's array interface, of an array without the exchange table
   dlpack::Device place_{dlpack::kCpu, 0};

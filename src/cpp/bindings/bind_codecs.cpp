@@ -34,7 +34,8 @@ Dtype dtype_of(const Array& array, const std::optional<std::string>& name) {
 }
 
 void check_writable(const Array& array, const char* what) {
-  if (array.read_only()) fail(ErrorKind::unsupported_type, what, " must be writable");
+  if (const char* const why = array.unwritable())
+    fail(ErrorKind::unsupported_type, what, " must be writable, it ", why);
 }
 
 // Returns (bytes written, error).

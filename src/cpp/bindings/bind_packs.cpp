@@ -38,17 +38,46 @@ std::deque<Array> borrow(const py::list& xs, const char* name, bool anywhere = t
   return arrays;
 }
 
-void check_apart(const std::deque<Array>& arrays, const char* name) {
+// The places of arrays that hold anything, by where these begin.
+std::vector<size_t> by_address(const std::deque<Array>& arrays) {
   std::vector<size_t> order;
   for (size_t i = 0; i < arrays.size(); ++i)
     if (arrays[i].bytes()) order.push_back(i);
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return arrays[a].data() < arrays[b].data(); });
+  return order;
+}
+
+// `order`: by_address(arrays).
+void check_apart(const std::deque<Array>& arrays, const std::vector<size_t>& order, const char* name) {
   for (size_t k = 1; k < order.size(); ++k)
     if (arrays[order[k - 1]].overlaps(arrays[order[k]]))
       fail(ErrorKind::invalid_argument, "the arrays of a list must be apart, ", name, "[",
            std::min(order[k - 1], order[k]), "] and ", name, "[", std::max(order[k - 1], order[k]),
            "] overlap");
+}
+
+// Messages may go in any order, so none may write what another reads. `order`: by_address(outs), which are
+// apart.
+void check_read_apart(const std::deque<Array>& xs, const std::deque<Array>& outs,
+                      const std::vector<size_t>& order) {
+  for (size_t i = 0; i < xs.size(); ++i) {
+    if (!xs[i].bytes()) continue;
+    auto at = std::partition_point(order.begin(), order.end(), [&](size_t k) {
+      return outs[k].data() + outs[k].bytes() <= xs[i].data();
+    });
+    for (; at != order.end() && outs[*at].overlaps(xs[i]); ++at)
+      if (*at != i)
+        fail(ErrorKind::invalid_argument, "out[", *at, "] overlaps x[", i,
+             "]: the result of an array may lie over none but that array itself");
+  }
+}
+
+// No two results overlap, nor one of them what another message reads.
+void check_written(const std::deque<Array>& xs, const std::deque<Array>& to, const char* name) {
+  const std::vector<size_t> order = by_address(to);
+  check_apart(to, order, name);
+  if (&to != &xs) check_read_apart(xs, to, order);
 }
 
 // What one message holds is of one dtype and lies in one memory.
@@ -76,16 +105,37 @@ std::vector<Pack> plan(const std::deque<Array>& arrays) {
   return packs;
 }
 
+void require_writable(const Array& array, const char* name) {
+  if (const char* const why = array.unwritable())
+    fail(ErrorKind::unsupported_type, name, " ", why, ": pass the arrays by themselves, with out=");
+}
+
 // Copies the arrays into the pack, one behind the other, or out of it again.
 void copy_pack(const py::list& xs, const py::object& pack, bool into) {
   const std::deque<Array> arrays = borrow(xs, "x", false);
   const Array whole(pack, "pack");
+  if (into) require_writable(whole, "a pack, a new array like x[0],");
   const Released released;
   std::byte* at = whole.data();
   for (const Array& array : arrays) {
     if (array.bytes()) copy_bytes(into ? at : array.data(), into ? array.data() : at, array.bytes());
     at += array.bytes();
   }
+  GPUCOMM_CHECK(at <= whole.data() + whole.bytes());
+}
+
+// Of each rank all parts lie one behind the other; each array gets its part of every rank.
+void copy_gathered(const py::list& outs, const py::object& gathered, int world) {
+  const std::deque<Array> arrays = borrow(outs, "out", false);
+  const Array whole(gathered, "gathered");
+  const Released released;
+  const std::byte* at = whole.data();
+  for (int rank = 0; rank < world; ++rank)
+    for (const Array& array : arrays) {
+      const size_t part = array.bytes() / world;
+      if (part) copy_bytes(array.data() + rank * part, at, part);
+      at += part;
+    }
   GPUCOMM_CHECK(at <= whole.data() + whole.bytes());
 }
 
@@ -103,19 +153,17 @@ py::list PyCommunicator::plan_packs(const py::list& xs, const std::optional<py::
                                     bool reads, bool writes, const std::optional<Text>& op,
                                     Factor scale) const {
   return located([&] {
-    const py::list& targets = outs ? *outs : xs;
     const std::deque<Array> arrays = borrow(xs, "x"),
                             apart = outs ? borrow(*outs, "out") : std::deque<Array>();
     const std::deque<Array>& to = outs ? apart : arrays;
     if (outs) check_outs(arrays, to, parts);
     const char* const written = outs ? "out" : "x";
     for (size_t i = 0; i < arrays.size(); ++i) {
-      gpucomm::check_apart(reads ? py::object(xs[i]) : py::none(),
-                           writes ? py::object(targets[i]) : py::none());
+      gpucomm::check_apart(reads ? &arrays[i] : nullptr, writes ? &to[i] : nullptr);
       if (op) reducing(arrays[i], *op, scale);
       if (writes) check_writable(to[i], concat(written, "[", i, "]").c_str(), "");
     }
-    if (writes) check_apart(to, written);
+    if (writes) check_written(arrays, to, written);
     py::list rows;
     for (const Pack& pack : plan(arrays))
       rows.append(py::make_tuple(pack.places, pack.count, pack.digest, !arrays[pack.places[0]].on_host()));
@@ -128,10 +176,22 @@ void bind_packs(py::module_& m) {
       .def(py::init<const py::list&>(), "arrays"_a)
       .def("release", &Awaiting::release, "They are there, or never will be.");
   m.def(
-      "check_settled", [](py::handle x) { gpucomm::check_apart(x, py::none()); }, "x"_a,
-      "Fails where an asynchronous call that is under way writes x.");
+      "check_settled",
+      [](py::handle x) {
+        const Array array(x, "x");
+        gpucomm::check_apart(&array, nullptr);
+      },
+      "x"_a, "Fails where an asynchronous call that is under way writes x.");
   m.def("copy_pack", &copy_pack, "xs"_a, "pack"_a, "into"_a,
         "Copies arrays into a pack, one behind the other, or out of it again.");
+  m.def("copy_gathered", &copy_gathered, "outs"_a, "gathered"_a, "world"_a,
+        "Copies what packs of all ranks held to arrays with a part of every rank.");
+  m.def(
+      "check_writable",
+      [](const py::list& arrays) {
+        for (const Array& array : borrow(arrays, "out")) require_writable(array, "a new array like x");
+      },
+      "arrays"_a, "Fails where a new array cannot be written.");
 }
 
 }  // namespace gpucomm

@@ -110,9 +110,9 @@ std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array,
   return core_->messages().start(sending, peer, array.dtype(), array.count(), array.data(), limit, residence);
 }
 
-py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, py::object x,
-                                  py::object result, const Options& options) {
-  release_done();
+py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, const Lent& lent,
+                                  const Options& options) {
+  kept_->release_done();
   PointToPoint& messages = core_->messages();
   if (!options.async_op) {
     const auto wait_by_stream = [&] {
@@ -127,36 +127,38 @@ py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, p
       throw;
     }
     wait_by_stream();
-    return result;
+    return lent.result;
   }
   for (const auto& call : calls) {
-    now_in_flight(call, "message", x, result);
-    kept_.push_back({call, x, result, {}});
+    now_in_flight(call, "message", lent.read, lent.written);
+    kept_->add(call, keep(lent));
   }
   messages.hand_over();
-  return py::cast(PyWork(core_, messages, std::move(calls), std::move(result)));
+  return py::cast(PyWork(core_, messages, std::move(calls), lent.result, kept_));
 }
 
 py::object PyCommunicator::send(py::object x, int to, const Options& options) {
   const Array in(x, "x", true);
   check_peer("to", to);
-  check_apart(x, py::none());
-  return finish({start(true, in, to, options)}, x, py::none(), options);
+  check_apart(&in, nullptr);
+  const Lent lent{x, py::none(), &in};
+  return finish({start(true, in, to, options)}, lent, options);
 }
 
 py::object PyCommunicator::recv(py::object x, int source, const Options& options) {
   const Array to(x, "x", true);
   check_peer("source", source);
   check_writable(to, "x", ": recv writes it");
-  check_apart(py::none(), x);
-  return finish({start(false, to, source, options)}, x, x, options);
+  check_apart(nullptr, &to);
+  const Lent lent{x, x, nullptr, &to};
+  return finish({start(false, to, source, options)}, lent, options);
 }
 
 py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int source,
                                     const Options& options) {
   const Array in(x, "x", true), target(out, "out", true);
   check_writable(target, "out", "");
-  check_apart(x, out);
+  check_apart(&in, &target);
   if (in.overlaps(target)) fail(ErrorKind::invalid_argument, "x and out must be apart, they overlap");
   if (to == source && to == core_->rank() && !forked()) {
     if (in.dtype() != target.dtype() || in.count() != target.count())
@@ -166,10 +168,11 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
       fail(ErrorKind::invalid_argument, "x and out must be on one device where to and source are this rank");
     core_->fate().check_open();
     copy(in, target, options);
-    return finish({}, x, out, options);
+    return finish({}, {x, out}, options);
   }
   check_peer("to", to);
   check_peer("source", source);
+  const Lent lent{x, out, &in, &target};
   auto receiving = start(false, target, source, options);
   std::shared_ptr<Pending> sending;
   try {
@@ -179,7 +182,7 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
     if (receiving->error) throw *receiving->error;  // what has closed it
     throw;
   }
-  return finish({sending, receiving}, x, out, options);
+  return finish({sending, receiving}, lent, options);
 }
 
 void bind_point_to_point(py::class_<PyCommunicator>& type) {

@@ -22,12 +22,13 @@ py::object PyCommunicator::broadcast(py::object x, int root, py::object out, con
   if (!roots && !apart) check_writable(in, "x", ": broadcast writes it on every rank but the root");
   Shape call = shape(Collective::broadcast, in, options);
   call.root = root;
-  if (!roots) return issue(call, {to.data(), to.data()}, out, out, options);
+  if (!roots) return issue(call, {to.data(), to.data()}, {out, out, &to, &to}, options);
   if (in.data() != to.data()) {
-    check_call(call, x, out, options);
+    Lent both{x, out, &in, &to};
+    check_call(call, both, options);
     copy(in, to, options);  // it has its result before anything is sent
   }
-  return issue(call, {in.data(), in.data()}, x, out, options);
+  return issue(call, {in.data(), in.data()}, {x, out, &in}, options);
 }
 
 // Nothing is written on a closed communicator.

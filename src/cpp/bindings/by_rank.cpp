@@ -33,7 +33,11 @@ py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t row
     return py::array(x.attr("dtype").cast<py::dtype>(), extents);
   if (like.tensor() && like.on_host()) return new_empty(x, extents);
   if (like.place().type != dlpack::kCuda) stream.reset();
-  return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)), stream);
+  py::object made =
+      py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)), stream);
+  const char* const advice = ": pass out= for the result";
+  check_writable(Array(made, "the result", true), "a new array like x", advice);
+  return made;
 }
 
 Shape PyCommunicator::shape(Collective collective, const Array& x, const Parts& parts,
@@ -51,7 +55,7 @@ py::object PyCommunicator::collect(Shape& call, const Parts& parts, py::object x
   const std::byte* own = to.data() + parts.begin(core_->rank()) * size_of(in.dtype());
   check_out(in, to, parts.total(), own, in.bytes());
   call.in_place = in.data() == own && in.bytes();
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  return issue(call, {in.data(), to.data()}, {x, out, &in, &to}, options);
 }
 
 py::object PyCommunicator::all_gather(py::object x, py::object out, const Counts& counts,
@@ -71,7 +75,7 @@ py::object PyCommunicator::gather(py::object x, int root, py::object out, const 
   call.root = root;
   if (core_->rank() == root) return collect(call, parts, x, in, out, options);
   call.in_place = false;
-  return issue(call, {in.data(), nullptr}, x, py::none(), options);
+  return issue(call, {in.data(), nullptr}, {x, py::none(), &in}, options);
 }
 
 py::object PyCommunicator::reduce_scatter(py::object x, Text op, py::object out, Factor scale,
@@ -89,11 +93,12 @@ py::object PyCommunicator::reduce_scatter(py::object x, Text op, py::object out,
   call.in_place = to.data() == own && to.bytes();
   if (call.in_place) check_writable(in, "x", "");
   check_has_codec(options);
-  if (scale || !options.error.is_none()) check_call(call, x, out, options);
+  Lent lent{x, out, &in, &to};
+  if (scale || !options.error.is_none()) check_call(call, lent, options);
   Arrays arrays{in.data(), to.data()};
   multiply_apart(in, scale, arrays);
   call.in_place = call.in_place && !scale;
-  return issue(call, arrays, x, out, options);
+  return issue(call, arrays, std::move(lent), options);
 }
 
 py::object PyCommunicator::scatter(py::object x, int root, py::object out, const Options& options) {
@@ -102,24 +107,23 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
     fail(ErrorKind::invalid_argument, "x must be an array on the root, rank ", root, "; got None");
   if (x.is_none() && out.is_none())
     fail(ErrorKind::invalid_argument, "out is needed where x is None: nothing else tells how much comes");
-  if (out.is_none()) {
-    const Array like(x, "x", true);
-    out = allocate(x, like, divided(like, {}, core_->world()).each, options.stream);
-  }
+  const bool is_root = core_->rank() == root;
+  std::optional<Array> in;
+  if (is_root || out.is_none()) in.emplace(x, "x", true);
+  if (out.is_none()) out = allocate(x, *in, divided(*in, {}, core_->world()).each, options.stream);
   const Array to(out, "out", true);
   Shape call = shape(Collective::scatter, to, options);
   call.count = to.count() * core_->world(), call.root = root;
-  if (core_->rank() != root) {
+  if (!is_root) {
     check_writable(to, "out", "");
     call.in_place = false;
-    return issue(call, {nullptr, to.data()}, x, out, options);
+    return issue(call, {nullptr, to.data()}, {x, out, nullptr, &to}, options);
   }
-  const Array in(x, "x", true);
-  const Parts parts = divided(in, {}, core_->world());
-  std::byte* own = in.data() + parts.begin(root) * size_of(in.dtype());
-  check_out(in, to, parts.count(root), own, to.bytes());
+  const Parts parts = divided(*in, {}, core_->world());
+  std::byte* own = in->data() + parts.begin(root) * size_of(in->dtype());
+  check_out(*in, to, parts.count(root), own, to.bytes());
   call.in_place = to.data() == own && to.bytes();
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  return issue(call, {in->data(), to.data()}, {x, out, &*in, &to}, options);
 }
 
 // What the other ranks send here, from what each sends to each: a small all_to_all of its own.
@@ -154,14 +158,15 @@ py::object PyCommunicator::all_to_all(py::object x, py::object out, const Counts
   const bool even = !counts && !out_counts;
   const Parts sent = divided(in, counts, core_->world());
   Shape call = shape(Collective::all_to_all, in, options);
-  if (!even && !out.is_none() && Array(out, "out", true).overlaps(in))
+  std::optional<Array> to;
+  if (!out.is_none()) to.emplace(out, "out", true);
+  if (!even && to && to->overlaps(in))
     fail(ErrorKind::invalid_argument, "x and out must be apart where counts or out_counts are given");
   const Parts received = even ? sent : agree(call, sent, out_counts, options);
-  if (out.is_none()) out = allocate(x, in, received.total_rows(), options.stream);
-  const Array to(out, "out", true);
-  check_out(in, to, received.total(), in.data(), in.bytes());
-  call.in_place = even && in.data() == to.data();
-  return issue(call, {in.data(), to.data()}, x, out, options);
+  if (!to) to.emplace(out = allocate(x, in, received.total_rows(), options.stream), "out", true);
+  check_out(in, *to, received.total(), in.data(), in.bytes());
+  call.in_place = even && in.data() == to->data();
+  return issue(call, {in.data(), to->data()}, {x, out, &in, &*to}, options);
 }
 
 }  // namespace gpucomm

@@ -17,21 +17,22 @@ namespace py = pybind11;
 namespace gpucomm {
 
 // What is wrong with a call that writes x or error first, before it does; others are checked on their way.
-void PyCommunicator::check_call(Shape call, py::handle x, py::handle out, const Options& options) {
+void PyCommunicator::check_call(Shape call, Lent& lent, const Options& options) {
   static_cast<void>(timeout(options.timeout_s));
-  if (!call.on_device) check_apart(x, out, options.error);
+  lent.lend_error(options.error);
+  if (!call.on_device) check_apart(lent.read, lent.written, lent.error_array());
   if (options.codec) {
     call.codec = known_codec(*options.codec).codec;
     check_codec(call);
   }
-  if (call.on_device) find_way(call, *device_of(Array(x, "x", true), "x"), timeout(options.timeout_s));
+  if (call.on_device) find_way(call, *device_of(*lent.read, "x"), timeout(options.timeout_s));
   core_->check_wish(call);
-  if (call.on_device) check_on_device(call, *device_of(Array(x, "x", true), "x"));
-  if (!options.error.is_none()) check_error(Array(x, "x", true), Array(out, "out", true), options);
+  if (call.on_device) check_on_device(call, *device_of(*lent.read, "x"));
+  if (lent.error) check_error(*lent.read, *lent.written, *lent.error, options);
 }
 
-void PyCommunicator::check_error(const Array& x, const Array& out, const Options& options) const {
-  const Array error(options.error, "error", true);
+void PyCommunicator::check_error(const Array& x, const Array& out, const Array& error,
+                                 const Options& options) const {
   if (!error.same_memory(x)) fail(ErrorKind::invalid_argument, "x and error must be on one device");
   if (options.algorithm != "auto" && Registry<Algorithm>::find(options.algorithm).repeats)
     fail(ErrorKind::invalid_argument, "algorithm '", options.algorithm,
@@ -44,9 +45,8 @@ void PyCommunicator::check_error(const Array& x, const Array& out, const Options
     fail(ErrorKind::invalid_argument, "error must be apart from x and out");
 }
 
-std::byte* PyCommunicator::error_for(const Options& options) const {
-  if (options.error.is_none() || core_->closed()) return nullptr;
-  return Array(options.error, "error", true).data();
+std::byte* PyCommunicator::error_for(const Lent& lent) const {
+  return lent.error && !core_->closed() ? lent.error->data() : nullptr;
 }
 
 PyCommunicator::Known& PyCommunicator::known_codec(const std::string& spec) {

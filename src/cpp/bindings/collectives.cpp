@@ -62,7 +62,7 @@ Op PyCommunicator::reducing(const Array& x, Text name, Factor scale) const {
 }
 
 void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
-  if (array.read_only()) fail(ErrorKind::unsupported_type, what, " is read-only", advice);
+  if (const char* const why = array.unwritable()) fail(ErrorKind::unsupported_type, what, " ", why, advice);
 }
 
 // `out` must not overlap x but where they share the `shared_bytes` at `shared` in full (in place).
@@ -97,21 +97,15 @@ Shape PyCommunicator::shape(Collective collective, const Array& x, const Options
           .pack = options.pack};
 }
 
-py::handle PyCommunicator::written_by(const Shape& shape, const Arrays& arrays,
-                                      const py::object& result) const {
-  const bool roots = shape.collective == Collective::broadcast && shape.root == core_->rank();
-  return arrays.output && !roots ? py::handle(result) : py::handle(Py_None);
-}
-
-py::object PyCommunicator::issue(Shape& shape, Arrays arrays, py::object x, py::object result,
-                                 const Options& options) {
+py::object PyCommunicator::issue(Shape& shape, Arrays arrays, Lent&& lent, const Options& options) {
   const Seconds limit = timeout(options.timeout_s);
   if (shape.on_device) {
-    const Array where(x.is_none() ? result : x, "x", true);
-    return issue_on_device(shape, arrays, where, std::move(x), result, options, limit);
+    const Array& where = lent.read ? *lent.read : *lent.written;
+    return issue_on_device(shape, arrays, where, lent, options, limit);
   }
-  check_apart(x, written_by(shape, arrays, result), options.error);
-  arrays.error = error_for(options);
+  lent.lend_error(options.error);
+  check_apart(lent.read, lent.written, lent.error_array());
+  arrays.error = error_for(lent);
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
   const bool chooses = options.algorithm == "auto" && core_->world() > 1;
@@ -122,11 +116,11 @@ py::object PyCommunicator::issue(Shape& shape, Arrays arrays, py::object x, py::
     shape.codec = known->codec;
     check_codec(shape);
     if (known->codec->traits().needs_maximum)
-      shape.codec = agreed_codec(shape, *options.codec, arrays, Array(x, "x", true).count(), limit);
+      shape.codec = agreed_codec(shape, *options.codec, arrays, lent.read->count(), limit);
   }
   if (chooses && shape.codec) measure_coding(shape, limit);
   if (preparing_) shape = own(std::move(shape));
-  return begin(shape, arrays, std::move(x), std::move(result), options, limit);
+  return begin(shape, arrays, lent, options, limit);
 }
 
 // A short call often ends before the GIL could have been given away and taken back.
@@ -136,25 +130,24 @@ void PyCommunicator::run(const Shape& shape, const Arrays& arrays, Seconds limit
   blocking(*core_, [&] { begun ? core_->await(std::move(begun)) : core_->run(shape, arrays, limit); });
 }
 
-py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, py::object x, py::object result,
+py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, const Lent& lent,
                                  const Options& options, Seconds limit) {
-  release_done();
+  kept_->release_done();
   const bool split =
       shape.op == Op::premul_sum && !shape.on_device && shape.collective != Collective::all_reduce;
   std::vector<PartCall> parts;
   if (split) parts = in_parts(shape, arrays, core_->world());
   if (!options.async_op) {
     split ? run_parts(parts, limit) : run(shape, arrays, limit);
-    return result;
+    return lent.result;
   }
   if (!split) parts.push_back({shape, arrays});
   std::vector<std::shared_ptr<Pending>> works;
-  for (const PartCall& part : parts) works.push_back(start(part, x, result, options, limit));
-  return py::cast(PyWork(core_, *core_, std::move(works), std::move(result)));
+  for (const PartCall& part : parts) works.push_back(start(part, lent, limit));
+  return py::cast(PyWork(core_, *core_, std::move(works), lent.result, kept_));
 }
 
-std::shared_ptr<Work> PyCommunicator::start(const PartCall& call, const py::object& x,
-                                            const py::object& result, const Options& options, Seconds limit) {
+std::shared_ptr<Work> PyCommunicator::start(const PartCall& call, const Lent& lent, Seconds limit) {
   const auto& [shape, arrays] = call;
   std::shared_ptr<Work> work;
   {
@@ -162,14 +155,9 @@ std::shared_ptr<Work> PyCommunicator::start(const PartCall& call, const py::obje
     work = core_->start(shape, arrays, limit);
   }
   if (!shape.on_device)
-    now_in_flight(work, name_of(shape.collective).data(), x, written_by(shape, arrays, result),
-                  options.error);
-  kept_.push_back({work, x, result, options.error});
+    now_in_flight(work, name_of(shape.collective).data(), lent.read, lent.written, lent.error_array());
+  kept_->add(work, keep(lent));
   return work;
-}
-
-void PyCommunicator::release_done() {
-  std::erase_if(kept_, [](const Kept& kept) { return ended(*kept.call); });
 }
 
 // Once, before the first call that leaves the choice to us; every rank gets here at the same call.
@@ -186,22 +174,21 @@ Shape PyCommunicator::own(Shape call) const {
 // The end of all_reduce, and of reduce on its root.
 py::object PyCommunicator::fold(Shape& call, py::object x, const Array& in, py::object out, Factor scale,
                                 const Options& options) {
-  if (scale || !options.error.is_none()) check_call(call, x, out.is_none() ? x : out, options);
-  if (out.is_none()) {
+  std::optional<Array> apart;  // most calls have none: an array is borrowed once
+  if (out.is_none())
     check_writable(in, "x", ": pass out= to leave it as it is");
-    Arrays arrays{in.data(), in.data()};
-    arrays.factor = scale;
-    return issue(call, arrays, x, x, options);
-  }
-  const Array to(out, "out", true);
-  check_out(in, to, in.count(), in.data(), in.bytes());
+  else
+    check_out(in, apart.emplace(out, "out", true), in.count(), in.data(), in.bytes());
+  const Array& to = apart ? *apart : in;
+  Lent lent{x, apart ? out : x, &in, &to};
+  if (scale || !options.error.is_none()) check_call(call, lent, options);
   Arrays arrays{in.data(), to.data()};
   if (in.data() == to.data())
     arrays.factor = scale;
   else if (scale)
     multiply(in, to, scale, options), arrays.input = to.data();
   call.in_place = arrays.input == arrays.output;
-  return issue(call, arrays, x, out, options);
+  return issue(call, arrays, std::move(lent), options);
 }
 
 py::object PyCommunicator::all_reduce(py::object x, Text op, py::object out, Factor scale,
@@ -223,13 +210,13 @@ py::object PyCommunicator::reduce(py::object x, int root, Text op, py::object ou
   call.in_place = false;  // x is only read here
   Arrays arrays{in.data(), nullptr};
   multiply_apart(in, scale, arrays);
-  return issue(call, arrays, x, x, options);
+  return issue(call, arrays, {x, x, &in}, options);
 }
 
 py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_op) {
   check_not_forked();
   const Shape nothing{.purpose = Purpose::barrier, .algorithm = "one_shot"};  // of an all_reduce
-  return begin(nothing, {}, py::none(), py::none(), {.async_op = async_op}, timeout(timeout_s));
+  return begin(nothing, {}, {py::none(), py::none()}, {.async_op = async_op}, timeout(timeout_s));
 }
 
 void PyCommunicator::set_part_of(const std::string& call) {
@@ -266,9 +253,9 @@ void PyCommunicator::close() {
     core_->close();
   }
   try {
-    release_done();  // what a device still works on stays as long as this object
+    kept_->release_done();  // what a device still works on stays as long as this object
   } catch (const Error&) {
-    kept_.clear();  // the device has failed
+    kept_->clear();  // the device has failed
   }
 }
 

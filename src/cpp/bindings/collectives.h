@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/array.h"
+#include "bindings/lent.h"
 #include "bindings/options.h"
 #include "bindings/parts.h"
 #include "bindings/work.h"
@@ -127,28 +128,20 @@ class PyCommunicator {
   const std::optional<Emulation>& emulation() const { return emulation_; }
 
  private:
-  struct Kept {
-    std::shared_ptr<Pending> call;
-    pybind11::object x, out, error;
-  };
   [[noreturn]] void give_up(const std::exception& exception) const;
-  void release_done();
   void refuse_message(bool sending, int peer, const Error& error);
   void check_peer(const char* what, int peer) const;
   std::shared_ptr<Pending> start(bool sending, const Array& array, int peer, const Options& options);
-  pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, pybind11::object x,
-                          pybind11::object result, const Options& options);
-  pybind11::object issue(Shape& shape, Arrays arrays, pybind11::object x, pybind11::object result,
-                         const Options& options);
-  pybind11::handle written_by(const Shape& shape, const Arrays& arrays, const pybind11::object& result) const;
+  pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, const Lent& lent,
+                          const Options& options);
+  pybind11::object issue(Shape& shape, Arrays arrays, Lent&& lent, const Options& options);
   void run(const Shape& shape, const Arrays& arrays, Seconds limit);
   void run_parts(const std::vector<PartCall>& parts, Seconds limit);
-  std::shared_ptr<Work> start(const PartCall& call, const pybind11::object& x, const pybind11::object& result,
-                              const Options& options, Seconds limit);
-  pybind11::object begin(const Shape& shape, const Arrays& arrays, pybind11::object x,
-                         pybind11::object result, const Options& options, Seconds limit);
-  pybind11::object issue_on_device(Shape& shape, Arrays arrays, const Array& where, pybind11::object x,
-                                   pybind11::object result, const Options& options, Seconds limit);
+  std::shared_ptr<Work> start(const PartCall& call, const Lent& lent, Seconds limit);
+  pybind11::object begin(const Shape& shape, const Arrays& arrays, const Lent& lent, const Options& options,
+                         Seconds limit);
+  pybind11::object issue_on_device(Shape& shape, Arrays arrays, const Array& where, Lent& lent,
+                                   const Options& options, Seconds limit);
   std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
                                                 Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
@@ -178,14 +171,14 @@ class PyCommunicator {
                         const Options& options);
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
                  size_t shared_bytes) const;
-  void check_call(Shape call, pybind11::handle x, pybind11::handle out, const Options& options);
+  void check_call(Shape call, Lent& lent, const Options& options);
   static void check_codec(const Shape& call);
-  void check_error(const Array& x, const Array& out, const Options& options) const;
+  void check_error(const Array& x, const Array& out, const Array& error, const Options& options) const;
   static void check_has_codec(const Options& options) {
     if (!options.codec && !options.error.is_none())
       fail(ErrorKind::invalid_argument, "error tells what a codec loses: pass codec= too");
   }
-  std::byte* error_for(const Options& options) const;
+  std::byte* error_for(const Lent& lent) const;
   void check_outs(const std::deque<Array>& xs, const std::deque<Array>& outs, int parts) const;
   void check_writable(const Array& array, const char* what, const char* advice) const;
   pybind11::object allocate(pybind11::object x, const Array& like, int64_t rows,
@@ -220,7 +213,8 @@ class PyCommunicator {
   std::map<std::string, Known> codecs_;  // by spec: a call like the last has the same
   std::shared_ptr<const Codec> timed_;   // the last whose cost is known: asking the core takes a lock
   Spare spare_;                          // of devices
-  std::vector<Kept> kept_;               // arrays of asynchronous calls, until these are done
+  std::shared_ptr<KeptArrays> kept_ =
+      std::make_shared<KeptArrays>();  // of asynchronous calls, until these are done
   Purpose part_of_ = Purpose::call;
   std::shared_ptr<const Shape> preparing_;  // the call that our own ones come before
 };

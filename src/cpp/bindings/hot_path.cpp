@@ -4,6 +4,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/coalesced.h"
+#include "bindings/interpreter.h"
 #include "bindings/plain_values.h"
 
 namespace py = pybind11;
@@ -189,16 +190,15 @@ void say_types(const Method& method, PyObject* self, PyObject* const* args, Py_s
   error = py::error_already_set();
 }
 
-// Tells the other ranks, which may wait in the call, what is wrong with its arguments here.
+// Tells the other ranks, which may wait in the call, what is wrong with it here, whatever a library's array
+// has raised. After a fault there is nobody to be told.
 void refuse(const Method& method, PyObject* self, const py::error_already_set& error) {
   constexpr size_t kEnough = 300;
-  for (PyObject* kind : {PyExc_ValueError, PyExc_TypeError, PyExc_BufferError, PyExc_MemoryError}) {
-    if (!error.matches(kind)) continue;
-    const auto text = py::str(error.value()).cast<std::string>();
-    const auto sentence = text.substr(0, std::min(text.find('\n'), kEnough));
-    auto& c = communicator_of(self);
-    return c.core().refuse(method.name, sentence);
-  }
+  if (forked() || !error.matches(PyExc_Exception)) return;
+  const auto text = py::str(error.value()).cast<std::string>();
+  const auto sentence = text.substr(0, std::min(text.find('\n'), kEnough));
+  const std::string kind = reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name;
+  communicator_of(self).core().refuse(method.name, sentence.empty() ? kind : sentence);
 }
 
 template <size_t kIndex>

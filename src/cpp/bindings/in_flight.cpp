@@ -3,8 +3,6 @@
 #include <array>
 #include <vector>
 
-#include "bindings/array.h"
-
 namespace py = pybind11;
 
 namespace gpucomm {
@@ -27,15 +25,14 @@ std::vector<Flight>& flights() {
   return flights;
 }
 
-Span span_of(py::handle object) {
-  if (!object || object.is_none()) return {};
-  const Array array(object, "x", true);
-  return array.on_host() && array.bytes() ? Span{array.data(), array.data() + array.bytes()} : Span{};
+Span span_of(const Array* array) {
+  if (!array || !array->on_host() || !array->bytes()) return {};
+  return {array->data(), array->data() + array->bytes()};
 }
 
 }  // namespace
 
-void check_apart(py::handle read, py::handle written, py::handle error) {
+void check_apart(const Array* read, const Array* written, const Array* error) {
   std::erase_if(flights(), [](const Flight& f) { return f.done->load(std::memory_order_acquire); });
   if (flights().empty()) return;
   const std::array<Span, 3> spans{span_of(written), span_of(error), span_of(read)};
@@ -49,15 +46,17 @@ void check_apart(py::handle read, py::handle written, py::handle error) {
   }
 }
 
-void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, py::handle read,
-                   py::handle written, py::handle error) {
+void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, const Array* read,
+                   const Array* written, const Array* error) {
   const Flight flight{{call, &call->done}, name, span_of(read), {span_of(written), span_of(error)}};
   if (flight.read.begin || flight.written[0].begin || flight.written[1].begin) flights().push_back(flight);
 }
 
 Awaiting::Awaiting(const py::list& arrays) {
-  for (const py::handle array : arrays)
-    flights().push_back({done_, "collective on a list", {}, {span_of(array), Span{}}});
+  for (const py::handle object : arrays) {
+    const Array array(object, "x", true);
+    flights().push_back({done_, "collective on a list", {}, {span_of(&array), Span{}}});
+  }
 }
 
 }  // namespace gpucomm

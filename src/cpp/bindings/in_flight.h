@@ -7,16 +7,17 @@
 #include <atomic>
 #include <memory>
 
+#include "bindings/array.h"
 #include "engine/drivable.h"
 
 namespace gpucomm {
 
-// Fails where what a call reads or writes (None: nothing) overlaps what one under way writes, or what it
-// writes overlaps what one under way reads.
-void check_apart(pybind11::handle read, pybind11::handle written, pybind11::handle error = pybind11::none());
-// `name`: of the call, for error texts. `error`: what it writes too.
-void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, pybind11::handle read,
-                   pybind11::handle written, pybind11::handle error = pybind11::none());
+// Fails where what a call reads or writes (null: nothing) overlaps what one under way writes, or what it
+// writes overlaps what one under way reads. `error`: what it writes too.
+void check_apart(const Array* read, const Array* written, const Array* error = nullptr);
+// `name`: of the call, for error texts.
+void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, const Array* read,
+                   const Array* written, const Array* error = nullptr);
 
 // Arrays into which the result of a call under way will be copied: in flight until this is released.
 class Awaiting {

@@ -87,9 +87,12 @@ py::object PyWork::synchronize(std::optional<double> timeout_s) {
   const Seconds patience = timeout_s ? Seconds(*timeout_s) : communicator_->timeout();
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
   py::object result = wait(timeout_s);
-  const Released released;
-  for (const auto& call : calls_)
-    if (call->finished) poll(*call->finished, *communicator_, deadline, patience.count());
+  {
+    const Released released;
+    for (const auto& call : calls_)
+      if (call->finished) poll(*call->finished, *communicator_, deadline, patience.count());
+  }
+  release(true);
   return result;
 }
 
@@ -164,13 +167,14 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
   return shape.codec->agreed(most, core_->world());
 }
 
-py::object PyCommunicator::issue_on_device(Shape& shape, Arrays arrays, const Array& where, py::object x,
-                                           py::object result, const Options& options, Seconds limit) {
+py::object PyCommunicator::issue_on_device(Shape& shape, Arrays arrays, const Array& where, Lent& lent,
+                                           const Options& options, Seconds limit) {
   arrays.device = device_of(where, "x");
   arrays.stream = stream_of(options, where);
   arrays.capture = arrays.device->capture_of(arrays.stream);
   arrays.stream_waits = !options.async_op;
-  arrays.error = error_for(options);
+  lent.lend_error(options.error);
+  arrays.error = error_for(lent);
   shape.tells_error = arrays.error || options.lost_sq;
   if (options.codec) {
     shape.codec = known_codec(*options.codec).codec;
@@ -188,10 +192,10 @@ py::object PyCommunicator::issue_on_device(Shape& shape, Arrays arrays, const Ar
   }
   choose_by_links(shape, limit);
   choose_on_device(shape);
-  if (!options.lost_sq) return begin(shape, arrays, std::move(x), std::move(result), options, limit);
+  if (!options.lost_sq) return begin(shape, arrays, lent, options, limit);
   auto lost = begin_norms(arrays.device, arrays.stream);
   arrays.lost_parts = lost->parts();
-  result = begin(shape, arrays, std::move(x), std::move(result), options, limit);
+  py::object result = begin(shape, arrays, lent, options, limit);
   *options.lost_sq = total_of(std::move(lost), arrays.stream, limit).squares[0];
   return result;
 }

@@ -20,6 +20,11 @@ std::vector<Staging::Copy> copies(const std::deque<Array>& arrays) {
   return all;
 }
 
+void hold(const std::deque<Array>& arrays, Lent& lent) {
+  for (const Array& array : arrays)
+    if (array.hold()) lent.holds.push_back(array.hold());
+}
+
 // Each of `outs` has a part of every rank; what was gathered has all of a rank side by side.
 void take_apart(Staging& staging, const std::deque<Array>& outs, int world) {
   const size_t bytes = staging.bytes;
@@ -69,7 +74,12 @@ py::object PyCommunicator::packed_on_device(Collective collective, const py::lis
   if (!reads) staging.in.clear();
   Arrays staged;
   staged.staging = std::make_shared<Staging>(std::move(staging));
-  return issue_on_device(call, staged, arrays[0], xs, result, options, timeout(options.timeout_s));
+  Lent lent{xs, result};
+  if (options.async_op) {
+    hold(arrays, lent);
+    hold(targets, lent);
+  }
+  return issue_on_device(call, staged, arrays[0], lent, options, timeout(options.timeout_s));
 }
 
 }  // namespace gpucomm

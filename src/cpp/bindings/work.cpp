@@ -1,6 +1,10 @@
 // What an asynchronous call gives back.
 #include "bindings/work.h"
 
+#include <algorithm>
+
+#include "bindings/lent.h"
+
 namespace py = pybind11;
 
 namespace gpucomm {
@@ -10,17 +14,33 @@ bool ended(const Pending& call) {
   return call.error || !call.finished || call.captured || call.finished->device()->done(call.finished->get());
 }
 
+// Of a time for all parts of a call together.
+static std::optional<Seconds> left(std::optional<Seconds> all, Clock::time_point begin) {
+  if (!all) return all;
+  return std::max(Seconds(1e-3), *all - (Clock::now() - begin));
+}
+
 py::object PyWork::wait(std::optional<double> timeout_s) {
   std::optional<Seconds> timeout;
   if (timeout_s) timeout = checked_timeout(*timeout_s);
   if (!settled()) {
     check_not_forked();
+    const auto begin = Clock::now();
     blocking(*communicator_, [&] {
-      for (const auto& call : calls_) driver_.wait(*call, timeout);
+      for (const auto& call : calls_) driver_.wait(*call, left(timeout, begin));
     });
   }
   for (const auto& call : calls_) stream_waits(*call);
+  release(false);
   return outcome();
+}
+
+// The arrays of calls that have ended are the caller's alone. On a device that is known only where the host
+// has waited for it.
+void PyWork::release(bool on_device) const {
+  const auto kept = kept_.lock();
+  for (const auto& call : calls_)
+    if (kept && (on_device || !call->finished)) kept->release(*call);
 }
 
 void PyWork::require_no_graph() const {

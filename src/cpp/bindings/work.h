@@ -11,6 +11,8 @@
 
 namespace gpucomm {
 
+class KeptArrays;
+
 // A timeout as users give it.
 Seconds checked_timeout(double seconds);
 // Whether a call has ended, on a device too.
@@ -24,8 +26,10 @@ class PyWork {
  public:
   // `driver`: the communicator or its messages. `calls`: what must end; both halves of a sendrecv.
   PyWork(std::shared_ptr<Communicator> communicator, Drivable& driver,
-         std::vector<std::shared_ptr<Pending>> calls, pybind11::object result)
+         std::vector<std::shared_ptr<Pending>> calls, pybind11::object result,
+         const std::shared_ptr<KeptArrays>& kept)
       : communicator_(std::move(communicator)),
+        kept_(kept),
         driver_(driver),
         calls_(std::move(calls)),
         result_(std::move(result)) {}
@@ -40,8 +44,10 @@ class PyWork {
   bool settled() const;  // as for the host; on a device all is enqueued
   void require_no_graph() const;
   pybind11::object outcome() const;
+  void release(bool on_device) const;
 
   std::shared_ptr<Communicator> communicator_;
+  std::weak_ptr<KeptArrays> kept_;  // not longer than the communicator: what is kept may have this
   Drivable& driver_;
   std::vector<std::shared_ptr<Pending>> calls_;
   pybind11::object result_;
