@@ -10,9 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import outcomes_of, run_ranks
 
+import gpucomm
 from gpucomm import Communicator, _core
 from gpucomm.coalesce import CoalescedWork
-from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
+from gpucomm.errors import (
+    CollectiveTimeoutError,
+    Error,
+    InvalidArgumentError,
+    MismatchError,
+    UnsupportedTypeError,
+)
 
 MIB = 1 << 20
 
@@ -306,6 +313,18 @@ def test_a_wait_takes_seconds(timeout):
         with pytest.raises(InvalidArgumentError, match=r"must be a positive, finite .*\(rank 0 of 1\)"):
             wait(timeout)
     same(work.wait(1e30), [np.ones(3)])
+
+
+def test_a_timeout_is_for_all_messages_of_a_blocking_list():
+    """On links of 100 Mbit/s each takes longer than half of it."""
+
+    def body(comm):
+        xs = [np.ones(MIB // 2, np.uint8), np.ones(MIB // 2, np.int8), np.ones(MIB // 8, np.float32)]
+        with pytest.raises(CollectiveTimeoutError):
+            comm.all_reduce(xs, timeout=0.09, algorithm="ring")
+
+    with gpucomm.local(2, links="switch:100Mbit", threads=True) as world:
+        world.run(body)
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])

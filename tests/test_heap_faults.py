@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -269,3 +270,35 @@ def test_freed_in_another_thread_and_after_all_else():
         thread.join()
     assert before - comm.heap["used_bytes"] == 64 << 16
     assert np.frombuffer(comm.heap_block(8), np.uint8).size == 8
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows how many addresses there are here")
+def test_many_communicators_leave_addresses_to_arrays():
+    body = """
+        import resource
+        import numpy as np
+        import gpucomm
+        comm = gpucomm.init()
+        groups = [comm.split(0) for _ in range(12)]
+        mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        assert 1 << 46 < mapped <= (1 << 47) - (200 << 30), mapped  # of 47 bits
+        assert groups[0].heap["size_bytes"] > groups[-1].heap["size_bytes"]
+        sums = groups[-1].all_reduce(np.ones(3))
+        print(sums[0]) if comm.rank == 0 else None
+    """
+    assert run(body, GPUCOMM_HEAP_MIB=str(16 << 20)) == "2.0\n"
+
+
+@pytest.mark.processes
+def test_a_core_dump_leaves_the_heaps_out():
+    """Writing what is only addresses would give it memory: all of the machine's."""
+    body = """
+        import gpucomm
+        comm = gpucomm.init()
+        mapped = open("/proc/self/smaps").read().split("memfd:gpucomm")[1:]
+        flags = [part.split("VmFlags:")[1].splitlines()[0].split() for part in mapped]
+        assert len(flags) >= 2 and all("dd" in some for some in flags), flags
+        print("left out") if comm.rank == 0 else None
+    """
+    assert run(body) == "left out\n"

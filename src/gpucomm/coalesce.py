@@ -57,7 +57,7 @@ class CoalescedWork:
         return all(message.done() for message in self._messages)
 
     def _finish(self, timeout: float | None, host: bool) -> Any:
-        end = self._end(timeout)
+        end = _end(timeout, self._messages[0].comm if self._messages else None)
         try:
             for message in self._messages:
                 message.finish(end, host)
@@ -66,11 +66,6 @@ class CoalescedWork:
                 message.give_up()
             raise
         return self._result
-
-    def _end(self, timeout: float | None) -> float | None:
-        comm = self._messages[0].comm if self._messages else None
-        seconds = seconds_to_wait(timeout, f" (rank {comm.rank} of {comm.world})" if comm else "")
-        return None if seconds is None else time.monotonic() + seconds
 
     @property
     def result(self) -> Any:
@@ -128,17 +123,29 @@ def run(
     parts = comm.world if gathers else 1
     packs = comm._plan_packs(list(xs), outs, parts, reads, writes, how.get("op"), how.get("scale"))
     _check_likes(comm, xs, outs, gathers, packs)
+    end = None if how["async_op"] or len(packs) < 2 else _end(how["timeout"], comm)
     for places, count, digest, device in packs:
         kind: type[Message] = Gathering if gathers else Pack
         if device or len(places) == 1:
             kind = Single if len(places) == 1 else Staged
         into = None if outs is None else [outs[i] for i in places]
         made = kind(comm, [xs[i] for i in places], into, count, partial(_put, gathered, places))
-        made.start(collective, digest, reads, writes, how)
+        made.start(collective, digest, reads, writes, _within(how, end))
         messages.append(made)
     fresh = gathered if gathers else xs
     result = fresh if outs is None else out
     return CoalescedWork(result, messages) if how["async_op"] else result
+
+
+def _end(timeout: float | None, comm: Communicator | None) -> float | None:
+    """The clock where a time from now ends; None: there is none."""
+    seconds = seconds_to_wait(timeout, f" (rank {comm.rank} of {comm.world})" if comm else "")
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _within(how: dict[str, Any], end: float | None) -> dict[str, Any]:
+    """A blocking list's time is for all its messages together."""
+    return how if end is None else {**how, "timeout": max(0.001, end - time.monotonic())}
 
 
 def _listed(comm: Communicator, out: Any) -> list[Any] | None:

@@ -17,7 +17,7 @@ bool ended(const Pending& call) {
 // Of a time for all parts of a call together.
 static std::optional<Seconds> left(std::optional<Seconds> all, Clock::time_point begin) {
   if (!all) return all;
-  return std::max(Seconds(1e-3), *all - (Clock::now() - begin));
+  return std::max(Seconds(1e-3), Seconds(*all - (Clock::now() - begin)));
 }
 
 py::object PyWork::wait(std::optional<double> timeout_s) {

@@ -12,6 +12,7 @@ struct AnonymousRegion : Region {
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return;
     base = static_cast<std::byte*>(p), size = bytes;
+    madvise(p, bytes, MADV_DONTDUMP);
     common = &common_;
   }
   ~AnonymousRegion() override {

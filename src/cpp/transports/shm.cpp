@@ -1,6 +1,7 @@
 // shm: processes of one node; mailboxes in a memfd, which has no name and ends with its last process.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@ std::byte* map(int fd, size_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED) return nullptr;
   madvise(p, bytes, MADV_HUGEPAGE);  // most kernels are told not to give them to shared memory
+  madvise(p, bytes, MADV_DONTDUMP);  // a core dump would give all that is only addresses its memory
   return static_cast<std::byte*>(p);
 }
 
@@ -33,9 +35,13 @@ struct FileRegion : Region {
            ": do all ranks run the same version of gpucomm?");
     for (const size_t bytes : {static_cast<size_t>(status.st_size), least}) {
       if (!(base = map(fd, bytes))) continue;
-      size = bytes;
-      file = fcntl(fd, F_DUPFD_CLOEXEC, 0), detachable = true;
-      return;
+      size = bytes, detachable = true;
+      file = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+      if (file >= 0) return;
+      const int error = errno;
+      munmap(base, size);
+      fail(ErrorKind::unavailable, "the shared memory cannot be kept open: ", std::strerror(error),
+           " (the limit of open files is ulimit -n)");
     }
     fail(ErrorKind::unavailable, "could not map ", least, " bytes of shared memory: ", std::strerror(errno));
   }
@@ -133,12 +139,28 @@ const Registry<TransportEntry>::Add add{
 
 }  // namespace
 
+static bool fits(size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return false;
+  munmap(p, bytes);
+  return true;
+}
+
+// Communicators may be many, each maps its file twice, and arrays of the process need addresses too.
+static bool leaves_addresses(size_t bytes) {
+  constexpr size_t kRest = size_t{256} << 30;
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur != RLIM_INFINITY;
+  return fits(2 * bytes + (limited ? bytes : kRest));
+}
+
 // The largest heap for each rank that the file may hold and this process map; the other ranks have its
 // limits.
 static size_t size_file(int fd, int world, std::optional<size_t> heap_bytes) {
   for (const size_t heap : heap_sizes(world, heap_bytes)) {
     const size_t bytes = mailbox_bytes(world) + heap * world;
     if (ftruncate(fd, static_cast<off_t>(bytes))) continue;
+    if (heap && !leaves_addresses(bytes)) continue;
     if (std::byte* base = map(fd, bytes)) {
       format_region(base, world, heap);
       munmap(base, bytes);
