@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kDepth = 8, kSmall = (16 << 10) / sizeof(float);
 constexpr size_t kLine = 64 / sizeof(float);
 
-void look_again(bool yields) {
+void look_again([[maybe_unused]] bool yields) {
 #if defined(__x86_64__)
   if (!yields) return _mm_pause();
 #endif
