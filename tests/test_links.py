@@ -164,7 +164,8 @@ def test_links_that_do_not_fit_the_ranks(text, nodes, sentence):
     told = ",".join(map(str, nodes)) or None
     with pytest.raises(InvalidArgumentError, match=sentence):
         gpucomm.local(3, threads=True, links=text, nodes=told)
-    environment = {"RANK": "0", "WORLD_SIZE": "3", "GPUCOMM_LINKS": text, "GPUCOMM_NODES": told or ""}
+    environment = {"GPUCOMM_JOB": "j", "GPUCOMM_RANK": "0", "GPUCOMM_WORLD": "3", "GPUCOMM_LINKS": text}
+    environment["GPUCOMM_NODES"] = told or ""
     with pytest.raises(InvalidArgumentError, match=f"GPUCOMM_LINKS: .*{sentence}"):
         detect(environment)
 

@@ -27,7 +27,8 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
     check_not_forked();
     const auto begin = Clock::now();
     blocking(*communicator_, [&] {
-      for (const auto& call : calls_) driver_.wait(*call, left(timeout, begin));
+      for (const auto& call : calls_)
+        driver_.wait(*call, &call == &calls_.front() ? timeout : left(timeout, begin));
     });
   }
   for (const auto& call : calls_) stream_waits(*call);
