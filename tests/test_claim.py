@@ -11,8 +11,10 @@ import uuid
 import jobs
 import pytest
 
+import gpucomm
+from gpucomm import Communicator, _core
 from gpucomm.errors import MismatchError
-from gpucomm.launch import claim
+from gpucomm.launch import claim, start
 from gpucomm.launch.environment import Ranks
 
 PROGRAM = """
@@ -31,7 +33,7 @@ except gpucomm.errors.Error as error:
 """
 
 
-def start(job, rank):
+def launch(job, rank):
     env = jobs.environment(GPUCOMM_JOB=job, GPUCOMM_WORLD="2", GPUCOMM_RANK=str(rank))
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -50,13 +52,38 @@ def outputs(processes):
 @pytest.mark.processes
 def test_a_second_job_of_one_key_is_refused_on_all_its_ranks_until_the_first_has_ended():
     job = uuid.uuid4().hex
-    first = [start(job, rank) for rank in range(2)]
+    first = [launch(job, rank) for rank in range(2)]
     assert [one.stdout.readline() for one in first] == ["up\n"] * 2
-    for out in outputs([start(job, rank) for rank in range(2)]):
+    for out in outputs([launch(job, rank) for rank in range(2)]):
         assert out.startswith(f"MismatchError process {first[0].pid} is rank 0 of a job of the same key")
         assert job in out and "GPUCOMM_JOB" in out
     assert outputs(first) == ["2.0\n"] * 2
-    assert outputs([start(job, rank) for rank in range(2)]) == ["up\n2.0\n"] * 2
+    assert outputs([launch(job, rank) for rank in range(2)]) == ["up\n2.0\n"] * 2
+
+
+def test_what_a_fault_has_closed_holds_no_name_once_its_process_starts_anew(monkeypatch):
+    ranks = Ranks(0, 2, 0, 2, uuid.uuid4().hex, "test")
+
+    def meet(ranks, count, timeout, create, attach):
+        os.close(create(ranks.world))
+        return Communicator("local", 0, 1, region=_core.Region(1))
+
+    monkeypatch.setattr(start, "meet", meet)
+    monkeypatch.setattr(start, "detect", lambda environ: ranks)
+    first = gpucomm.init()
+    assert first._claim is claim.claim(ranks)
+    first.abort()
+    second = gpucomm.init()
+    held = second._claim
+    first.close()
+    assert claim.claim(ranks) is held
+    third = Communicator("local", 0, 1, region=_core.Region(1))
+    start.replace(second, third)  # as shrink() does
+    second.close()
+    assert claim.claim(ranks) is held
+    third.close()
+    assert claim.claim(ranks) is not held
+    claim.claim(ranks).release()
 
 
 def test_a_claim_is_this_process_s_and_not_its_children_s():

@@ -81,6 +81,10 @@ def test_of_a_machine_without_limits(machine: Machine) -> None:
     assert machine.room() == (48 * GIB, "/proc/meminfo")
     machine.write("proc/meminfo", MEMINFO.format(1 << 20))
     assert machine.room() == (49 * GIB, "/proc/meminfo"), "swap space"
+    arc = f"13 1 0x01 2 544 1 2\nname type data\nsize 4 {3 * GIB}\nc_min 4 {GIB}\nc_max 4 {4 * GIB}\n"
+    machine.write("proc/spl/kstat/zfs/arcstats", arc)
+    assert machine.room() == (51 * GIB, "/proc/meminfo"), "ZFS's cache"
+    machine.write("proc/spl/kstat/zfs/arcstats", "")
     machine.limit("job/rank", most="max" if machine.version == 2 else (1 << 63) - 4096, used=GIB)
     assert machine.room() == (49 * GIB, "/proc/meminfo")
     assert _core.memory_limit(str(machine.root)) > 1 << 62

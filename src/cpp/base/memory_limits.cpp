@@ -95,10 +95,21 @@ uint64_t MemoryLimits::free_swap() const {
   return sum_in(root_ + "/proc/meminfo", {"SwapFree:"}).value_or(0) << 10;
 }
 
+// What ZFS would give back, which the kernel does not count as available; lines are name, type, number.
+uint64_t MemoryLimits::zfs_cache() const {
+  std::ifstream file(root_ + "/proc/spl/kstat/zfs/arcstats");
+  uint64_t size = 0, least = 0, number = 0;
+  std::string name, type;
+  for (std::string line; std::getline(file, line);)
+    if (std::istringstream(line) >> name >> type >> number)
+      (name == "size" ? size : name == "c_min" ? least : number) = number;
+  return minus(size, least);
+}
+
 uint64_t MemoryLimits::on_machine(uint64_t enough) const {
   const auto kib = sum_in(root_ + "/proc/meminfo", {"MemAvailable:"});
   if (!kib) return kUnlimited;
-  return *kib << 10 >= enough ? *kib << 10 : plus(*kib << 10, free_swap());
+  return *kib << 10 >= enough ? *kib << 10 : plus(*kib << 10, plus(free_swap(), zfs_cache()));
 }
 
 // Most often there is no limit, or what is not in use is enough: then no more is read.

@@ -30,6 +30,7 @@ class MemoryLimits {
   uint64_t on_machine(uint64_t enough) const;
   uint64_t left_in(const Cgroup& cgroup, uint64_t enough) const;
   uint64_t free_swap() const;
+  uint64_t zfs_cache() const;
 
   std::string root_;
   std::vector<Cgroup> cgroups_;  // of this process, and their parents

@@ -57,11 +57,15 @@ void* stream_told(py::handle object, const char* what) {
 
 // Its first line: torch has a trace of its own functions behind that.
 std::string first_line(py::handle object) {
-  constexpr size_t kEnough = 200;
+  constexpr ssize_t kEnough = 200;
   const auto text = py::reinterpret_steal<py::object>(PyObject_Str(object.ptr()));
-  if (!text) PyErr_Clear();  // text that cannot be had is none
-  const std::string all = text ? text.cast<std::string>() : "";
-  return all.substr(0, std::min(all.find('\n'), kEnough));
+  const auto short_text =
+      py::reinterpret_steal<py::object>(text ? PyUnicode_Substring(text.ptr(), 0, kEnough) : nullptr);
+  const auto utf8 = py::reinterpret_steal<py::object>(
+      short_text ? PyUnicode_AsEncodedString(short_text.ptr(), "utf-8", "replace") : nullptr);
+  if (!utf8) PyErr_Clear();  // text that cannot be had is none
+  const std::string all = utf8 ? PyBytes_AsString(utf8.ptr()) : "";
+  return all.substr(0, all.find('\n'));
 }
 
 // What is no error, as KeyboardInterrupt, is not ours.

@@ -14,8 +14,9 @@ namespace gpucomm {
 namespace {
 
 // DLPack before 1.0 does not say whether an array may be written. Of these it is known.
-constexpr std::string_view kMutable[] = {"numpy",   "torch", "cupy", "cupyx", "paddle",
-                                         "gpucomm", "dpctl", "dpnp", "warp",  "mxnet"};
+constexpr std::string_view kMutable[] = {
+    "numpy", "torch", "cupy",  "cupyx",    "paddle",  "array_api_strict", "gpucomm", "dpctl",
+    "dpnp",  "warp",  "mxnet", "nanobind", "oneflow", "mindspore",        "tvm",     "tvm_ffi"};
 constexpr std::string_view kImmutable[] = {"jax", "jaxlib"};
 
 std::string said(py::handle type, const char* attribute) {

@@ -196,7 +196,9 @@ void refuse(const Method& method, PyObject* self, const py::error_already_set& e
   constexpr size_t kEnough = 300;
   if (forked() || !error.matches(PyExc_Exception)) return;
   const auto text = py::str(error.value()).cast<std::string>();
-  const auto sentence = text.substr(0, std::min(text.find('\n'), kEnough));
+  size_t end = std::min({text.find('\n'), text.size(), kEnough});
+  while (end && end < text.size() && (text[end] & 0xc0) == 0x80) --end;  // no character is cut
+  const auto sentence = text.substr(0, end);
   const std::string kind = reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name;
   communicator_of(self).core().refuse(method.name, sentence.empty() ? kind : sentence);
 }

@@ -53,10 +53,12 @@ void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, const
 }
 
 Awaiting::Awaiting(const py::list& arrays) {
+  std::vector<Span> spans;  // all, before any counts: a library may refuse the last of them
   for (const py::handle object : arrays) {
     const Array array(object, "x", true);
-    flights().push_back({done_, "collective on a list", {}, {span_of(&array), Span{}}});
+    spans.push_back(span_of(&array));
   }
+  for (const Span& span : spans) flights().push_back({done_, "collective on a list", {}, {span, Span{}}});
 }
 
 }  // namespace gpucomm

@@ -79,7 +79,7 @@ def claim(ranks: Ranks) -> Claim:
         )
     raise MismatchError(
         f"{f'process {pid}' if pid else 'another process'} is rank 0 of a job of the same key ({ranks.job!r},"
-        f" told by {ranks.source}), and its communicator is open: give each job a key of its own"
-        " (MASTER_PORT for torchrun and its like, else GPUCOMM_JOB), or end that one first (rank 0 of"
+        f" told by {ranks.source}), and has not closed its communicator: give each job a GPUCOMM_JOB or"
+        " MASTER_PORT of its own, alike on all its ranks, or end that one first (rank 0 of"
         f" {ranks.world}, pid {os.getpid()})"
     )

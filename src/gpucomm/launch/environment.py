@@ -65,7 +65,7 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
     Returns:
         The first of: GPUCOMM_RANK, RANK (torchrun, accelerate, by hand), Open MPI, MPICH and its kin,
         a SLURM step of several tasks, else one rank alone. With what GPUCOMM_LINKS, GPUCOMM_TRANSPORT and
-        GPUCOMM_NODES say, if set.
+        GPUCOMM_NODES say, if set, and GPUCOMM_JOB in the key too.
 
     Raises:
         InvalidArgumentError: a variable is missing, is not a number, is out of range or means nothing.
@@ -80,7 +80,9 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
         _require_key(environ)
     nodes = parse_nodes(environ.get("GPUCOMM_NODES", ""), ranks.world)
     links = asked_links(environ, ranks.world, nodes)
-    return replace(ranks, links=links, transport=transport, nodes=nodes)
+    extra = environ.get("GPUCOMM_JOB", "") if ranks.source not in ("gpucomm", "alone") else ""
+    job = f"{ranks.job}/{extra}" if extra else ranks.job
+    return replace(ranks, job=job, links=links, transport=transport, nodes=nodes)
 
 
 def parse_nodes(text: str, world: int | None = None) -> tuple[int, ...]:
@@ -177,7 +179,11 @@ def _torchrun(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     job = ":".join(environ.get(name, "") for name in names)
     source = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment"
-    return _ranks(environ, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), job, source)
+    ranks = _ranks(environ, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"), job, source)
+    if ranks.world == 1 or _has_any(environ, "MASTER_PORT", "TORCHELASTIC_RUN_ID"):
+        return ranks
+    # Set for torch, which was told elsewhere where to meet: the launcher itself has a key.
+    return _openmpi(environ, ancestor) or _mpich(environ, ancestor) or _slurm(environ, ancestor) or ranks
 
 
 def _require_key(environ: Environ) -> None:

@@ -96,6 +96,9 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
                     " start ranks as fresh processes (gpucomm run, gpucomm.local)"
                 )
             return _as_asked(comm, timeout, deterministic)
+        if comm is not None and comm._claim:  # closed by a fault
+            comm._claim.release()
+            comm._claim = None
         ranks = detect(os.environ)
         comm = frozen_if_asked(_make(ranks, timeout or _TIMEOUT), deterministic)
         _log.info(
@@ -150,6 +153,7 @@ def replace(old: Communicator, new: Communicator) -> None:
     with _Process.lock:
         if _Process.comm is old:
             _remember(new)
+            new._claim, old._claim = old._claim, None
     if getattr(_thread, "comm", None) is old:
         _thread.comm = new
 
