@@ -90,7 +90,6 @@ class Communicator(_core.Communicator):
         finally:
             if self._claim:
                 self._claim.release()
-                self._claim = None
             super().close()
 
     def _refused(self, call: str, error: Error) -> Error:

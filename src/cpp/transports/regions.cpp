@@ -12,8 +12,8 @@ namespace gpucomm {
 
 constexpr size_t kGrain = 2 << 20;  // a huge page
 
-// What the machine has, shared out; not what a cgroup may have, for each rank may be in one of its own. It is
-// only addresses: memory is taken as arrays are made.
+// What the machine has, shared out, or what this cgroup may have, not shared out: each rank may have its own.
+// It is only addresses: memory is taken as arrays are made.
 static size_t default_heap_bytes(int world) {
   if (env().heap_mib >= 0) return static_cast<size_t>(env().heap_mib) << 20;
   const size_t share = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / world;

@@ -6,15 +6,14 @@ and the two could mix.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
 
-from gpucomm.errors import MismatchError, UnavailableError
+from gpucomm.errors import MismatchError
 from gpucomm.launch import wire
 from gpucomm.launch.environment import Ranks
-from gpucomm.launch.guest import attempts
+from gpucomm.launch.guest import attempts, try_connect
 
 __all__ = ["Claim", "claim"]
 
@@ -31,7 +30,8 @@ class Claim:
 
     def release(self) -> None:
         """Lets others be rank 0 of such a job. Again: nothing."""
-        self._of.pop(self._name, None)
+        if self._of.get(self._name) is self:
+            del self._of[self._name]
         self._held.close()
 
     @classmethod
@@ -68,15 +68,10 @@ def claim(ranks: Ranks) -> Claim:
         claimed = Claim.take(name)
         if claimed is not None:
             return claimed
-    pid = uid = None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking, contextlib.suppress(OSError):
-        asking.setblocking(False)
-        asking.connect(name)
-        pid, uid = wire.peer(asking)
-    if uid not in (None, os.geteuid()):
-        raise UnavailableError(
-            f"rank 0: the name of this job is held by process {pid} of user {uid}, not by this user's"
-        )
+    pid = 0
+    if connection := try_connect(name, ranks):
+        with connection:
+            pid = wire.peer(connection)[0]
     raise MismatchError(
         f"{f'process {pid}' if pid else 'another process'} is rank 0 of a job of the same key ({ranks.job!r},"
         f" told by {ranks.source}), and has not closed its communicator: give each job a GPUCOMM_JOB or"

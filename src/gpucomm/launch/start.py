@@ -98,7 +98,6 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
             return _as_asked(comm, timeout, deterministic)
         if comm is not None and comm._claim:  # closed by a fault
             comm._claim.release()
-            comm._claim = None
         ranks = detect(os.environ)
         comm = frozen_if_asked(_make(ranks, timeout or _TIMEOUT), deterministic)
         _log.info(
