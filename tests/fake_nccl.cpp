@@ -273,7 +273,12 @@ API fake_reset() {
   std::lock_guard lock(mutex);
   return failing.clear(), failing_later.clear(), hanging.clear(), calls.clear(), least = {}, 0;
 }
-extern "C" __attribute__((visibility("default"))) const char* fake_calls() { return calls.c_str(); }
+// A copy: a call that ends in another thread appends to what this one reads.
+extern "C" __attribute__((visibility("default"))) const char* fake_calls() {
+  thread_local std::string copy;
+  std::lock_guard lock(mutex);
+  return (copy = calls).c_str();
+}
 
 API ncclGetVersion(int* version) { return *version = VERSION, 0; }
 API ncclGetUniqueId(UniqueId* id) {

@@ -126,6 +126,14 @@ def test_python_layers(path):
         assert heavy not in other or part in allowed, f"{heavy} must be imported late"
 
 
+def test_type_checkers_know_what_is_imported_late():
+    assert (Path(gpucomm.__file__).parent / "py.typed").exists()
+    for node in filter(is_type_checking, ast.parse((PACKAGE / "__init__.py").read_text()).body):
+        typed = {a.asname: f"{i.module}.{a.name}" for i in node.body for a in i.names}
+    late = {name: part if part == name else f"{part}.{name}" for name, part in gpucomm._LATE.items()}
+    assert typed == {name: f"gpucomm.{place}" for name, place in late.items()}
+
+
 def test_import_is_light():
     code = (
         "import sys, threading, gpucomm\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -110,7 +111,7 @@ class Training:
         self.epoch += 1
         return len(self.result.losses) - begin
 
-    def _timed_step(self, batches) -> bool:
+    def _timed_step(self, batches: Iterator[Images]) -> bool:
         before, start = self.optimizer.stats(), perf_counter()
         share: Images | None = next(batches, None)
         if share is None:
@@ -138,7 +139,8 @@ class Training:
             self.result.unlike = len(self.result.losses)
 
     def _weights(self) -> np.ndarray:
-        return torch.cat([param.detach().reshape(-1) for param in self.model.parameters()]).numpy()
+        flat = torch.cat([param.detach().reshape(-1) for param in self.model.parameters()])
+        return np.asarray(flat)
 
     def finish(self) -> Result:
         """Gathers what only all ranks together know, and tests the model."""

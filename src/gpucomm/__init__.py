@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpucomm import errors
 from gpucomm._core import Plan, algorithms, transports
 from gpucomm._core import version as __version__
 from gpucomm.comm import Communicator, Work
 from gpucomm.non_member import NonMember
+
+if TYPE_CHECKING:  # what _LATE imports at its first use
+    from gpucomm import codecs as codecs
+    from gpucomm import cost as cost
+    from gpucomm import cuda as cuda
+    from gpucomm import exchange as exchange
+    from gpucomm import links as links
+    from gpucomm import merge as merge
+    from gpucomm import optim as optim
+    from gpucomm import probe as probe
+    from gpucomm.launch import init as init
+    from gpucomm.launch import local as local
+    from gpucomm.memory import empty as empty
 
 __all__ = [
     "Communicator",

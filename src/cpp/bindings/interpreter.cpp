@@ -18,7 +18,9 @@ bool forked() {
 void check_not_forked() {
   if (forked())
     fail(ErrorKind::closed,
-         "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run");
+         "a communicator does not survive fork(), and a process forked from one that has had any can have "
+         "none: "
+         "start ranks with gpucomm.local or gpucomm run");
 }
 
 bool interrupted() {
