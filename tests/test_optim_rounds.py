@@ -1,6 +1,7 @@
 """One exchange per backward: when buckets leave, and what happens where something fails."""
 
 import copy
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,6 +87,22 @@ def test_the_state_of_an_exchange_is_saved_and_loaded(spy):
         assert other._exchange.state == {"0.weight": comm.rank}
         with pytest.raises(InvalidArgumentError, match=r"dense.*keeps no state.*0\.weight"):
             dense._exchange.load_state_dict({"0.weight": 1})
+
+    on_ranks(2, body)
+
+
+def test_the_checkpoint_of_one_rank_is_for_all_where_residuals_are_not_saved(spy):
+    def body(comm):
+        model = here(MLP)
+        wrap = partial(DistributedOptimizer, SGD(model.parameters()), model, comm, exchange="spy")
+        one, other = wrap(save_residuals=False), wrap(save_residuals=False)
+        one._exchange.state = {"0.weight": comm.rank}
+        saved = one.state_dict()
+        assert saved["gpucomm"]["state"] == {}
+        other.load_state_dict(saved)
+        saved["gpucomm"]["state"] = {"0.weight": 0}  # of rank 0, which saved it
+        other.load_state_dict(saved)
+        assert other._exchange.state == {}
 
     on_ranks(2, body)
 

@@ -2,15 +2,17 @@
 
 import copy
 import sys
+import threading
 import warnings
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from training import ADAMW, MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, train, weights
+from training import ADAMW, INPUTS, MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, train, weights
 
 from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.optim import DistributedOptimizer, LayerwiseBSP, distributed
@@ -74,6 +76,43 @@ def test_what_ddp_wraps_is_taken(alone):
         opt = DistributedOptimizer(SGD(inside.parameters()), inside, comm)
         go_on(inside, opt, comm, range(4))
         return weights(inside)
+
+    assert_same(on_ranks(2, body), train(None))
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+@pytest.mark.parametrize("outer", [lambda model: model, nn.Sequential], ids=["the model", "one around it"])
+def test_ddp_that_comes_later_is_refused_until_the_wrapper_is_gone(alone, wrap, outer):
+    turns = threading.Lock()  # torch knows one active DDP in a process
+
+    def body(comm):
+        model = here(MLP)
+        opt = wrap(SGD(model.parameters()), model, comm)
+        copied = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
+        ddp = nn.parallel.DistributedDataParallel(outer(model))
+        with turns:
+            with pytest.raises(InvalidArgumentError, match=rf"inside a Distr.*rank {comm.rank} of 2"):
+                ddp(here(INPUTS[0]))
+            copied(here(INPUTS[0]))
+        go_on(model, opt, comm, range(2))
+        comm.barrier()
+        del opt
+        with turns:
+            ddp(here(INPUTS[0]))
+
+    on_ranks(2, body)
+
+
+def test_a_wrapped_model_compiles_whole():
+    compiled_by = partial(torch.compile, backend="eager", fullgraph=True)
+    compiled_by(MLP)  # imports what it needs, before there are threads
+
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+        whole = compiled_by(model)
+        go_on(whole, opt, comm, range(4))
+        return weights(model)
 
     assert_same(on_ranks(2, body), train(None))
 

@@ -172,7 +172,7 @@ std::string shown(PyObject* value) {
 std::string arguments_of(PyObject* const* args, Py_ssize_t count, PyObject* names) {
   std::string text;
   for (Py_ssize_t i = 0; i < count + (names ? PyTuple_GET_SIZE(names) : 0); ++i) {
-    const std::string name = i < count ? "" : concat(py::str(PyTuple_GET_ITEM(names, i - count)), "=");
+    const std::string name = i < count ? "" : std::string(py::str(PyTuple_GET_ITEM(names, i - count))) + "=";
     text += concat(i ? ", " : "", name, shown(args[i]));
   }
   return text;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "engine/call.h"
 #include "engine/enqueued_watch.h"
 #include "engine/held.h"
 #include "engine/shared_arena.h"

@@ -11,6 +11,7 @@ from gpucomm import merge as merging
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.closure import with_global_loss
+from gpucomm.optim.hooks import refuse_ddp
 from gpucomm.optim.members import Member, find_members, plan_buckets
 from gpucomm.optim.owners import claim, claimable, require_kept, trained
 from gpucomm.optim.reducer import Reducer
@@ -40,10 +41,13 @@ class DistributedOptimizer(WrappedOptimizer):
             such as ``"int8"``.
         algorithm: which collective algorithm carries it, ``"auto"`` to choose by cost.
         segments: into how many pieces it cuts a message, None to choose.
+        save_residuals: whether state_dict() holds what a codec has held back, which is each rank's own. False
+            where the checkpoint of one rank is loaded by all: then that is lost.
 
     Raises:
         InvalidArgumentError: an unknown merge, exchange or algorithm, or not a torch optimizer or model, or a
-            model that DistributedDataParallel has, or whose lazy modules have run no forward.
+            model that DistributedDataParallel has, or whose lazy modules have run no forward. Of a forward
+            pass by which a DistributedDataParallel would average the same gradients.
         MismatchError: the ranks wrap different models or settings; the text names who differs.
         UnsupportedTypeError: a parameter's dtype or device is not one that is exchanged, or it is sharded.
     """
@@ -57,6 +61,7 @@ class DistributedOptimizer(WrappedOptimizer):
         exchange: str = "dense",
         algorithm: str = "auto",
         segments: int | None = None,
+        save_residuals: bool = True,
     ) -> None:
         require_arguments(model, comm)
         with telling(comm, "DistributedOptimizer"):
@@ -65,6 +70,7 @@ class DistributedOptimizer(WrappedOptimizer):
             self.comm = comm
             self._model = model
             self._merge = merge
+            self._saves = save_residuals
             self._settings = (
                 f"merge={merge!r}, exchange={exchange!r}, algorithm={algorithm!r}, segments={segments!r}"
             )
@@ -81,6 +87,7 @@ class DistributedOptimizer(WrappedOptimizer):
             self._adopt(*planned)
             if comm.world > 1:
                 broadcast_tensors(comm, model.buffers())
+                refuse_ddp(self, model, self._rank)
 
     def _plan(self) -> tuple[list[Member], list[list[Member]]]:
         members = claimable(self, find_members(self._model, self.param_groups))
@@ -201,7 +208,8 @@ class DistributedOptimizer(WrappedOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the inner optimizer's state and one entry ``gpucomm``; a plain optimizer loads it too."""
-        mine = {"merge": self._merge, "exchange": self._exchange.name, "state": self._exchange.state_dict()}
+        state = self._exchange.state_dict() if self._saves else {}
+        mine = {"merge": self._merge, "exchange": self._exchange.name, "state": state}
         return {**self.inner.state_dict(), "gpucomm": mine}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -209,7 +217,8 @@ class DistributedOptimizer(WrappedOptimizer):
 
         What an exchange keeps (the residuals of a codec) is every rank's own: load what this rank has saved.
         State that this exchange does not understand is left aside; another lossy codec's it does. Where one
-        is refused, nothing has changed: without its entry ``gpucomm`` any rank's is taken.
+        is refused, nothing has changed: without its entry ``gpucomm``, or with ``save_residuals=False``, any
+        rank's is taken.
 
         Raises:
             InvalidArgumentError: no state of this kind, or residuals of another model, or of another rank or
@@ -221,7 +230,7 @@ class DistributedOptimizer(WrappedOptimizer):
             raise InvalidArgumentError(
                 f"[optim, {self._rank}] the entry 'gpucomm' must be what state_dict() made, got {mine!r:.200}"
             )
-        understood = self._exchange.understands(mine.get("exchange", ""))
+        understood = self._saves and self._exchange.understands(mine.get("exchange", ""))
         if understood:
             # Not only its own parameters: another optimizer may have taken some of them since.
             names = [name for name, _ in find_members(self._model, self.param_groups)]

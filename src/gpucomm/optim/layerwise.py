@@ -13,6 +13,7 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
 from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import require_same_layout, telling
+from gpucomm.optim.hooks import refuse_ddp
 from gpucomm.optim.members import Member, find_members, plan_buckets
 from gpucomm.optim.owners import claim, claimable, require_kept, trained
 from gpucomm.optim.reducer import Reducer
@@ -87,6 +88,8 @@ class LayerwiseBSP(WrappedOptimizer):
             claim(self, members)  # after all that may be refused, before their weights change
             broadcast_tensors(comm, tensors, root)
             self._attach(buckets)
+            if comm.world > 1:
+                refuse_ddp(self, model, f"rank {comm.rank} of {comm.world}")
 
     def _plan(self) -> list[list[Member]]:
         layers = find_layers(self._model, self._sent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpucomm import _core
+from gpucomm.optim.hooks import ModuleHook
 from gpucomm.optim.members import Member
 from gpucomm.optim.streams import Beside, used_here
 
@@ -108,7 +108,7 @@ def _remove(handles: list[Any]) -> None:
         handles.pop().remove()
 
 
-class _Hook:
+class _Hook(ModuleHook):
     """Waits for a layer, or for all, before a module goes on: on behalf of a flow, while that lives.
 
     Args:
@@ -128,10 +128,6 @@ class _Hook:
         else:
             self._layer.silent.discard(self._holder)
             alive.wait([self._layer])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # In a pickled or copied module: a call that takes anything, does nothing, and needs no gpucomm.
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class WeightFlow:

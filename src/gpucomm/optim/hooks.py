@@ -1,0 +1,53 @@
+"""Hooks on a user's modules, on behalf of an optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from gpucomm.errors import InvalidArgumentError
+
+__all__ = ["ModuleHook", "refuse_ddp"]
+
+
+class ModuleHook:
+    """A hook that stays behind where its module is pickled or copied."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # There: a call that takes anything, does nothing, and needs no gpucomm.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class _OutsideDdp(ModuleHook):
+    def __init__(self, rank: str) -> None:
+        self._rank = rank
+
+    def __call__(self, module: Any, inputs: Sequence[Any]) -> None:
+        if torch.compiler.is_compiling():  # which could not look
+            return
+        ddp = DistributedDataParallel._get_active_ddp_module()
+        if ddp is not None and any(inside is module for inside in ddp.modules()):
+            raise InvalidArgumentError(
+                "[optim] the model runs inside a DistributedDataParallel, which averages the same gradients "
+                "in its own buckets: call gpucomm.optim.ddp.use in place of this wrapper, or leave the model "
+                f"out of DDP ({self._rank})"
+            )
+
+
+def refuse_ddp(owner: Any, model: Any, rank: str) -> None:
+    """Has forward passes refused by which DDP would average gradients that an optimizer averages.
+
+    DDP may come after the optimizer: frameworks wrap models late.
+
+    Args:
+        owner: the optimizer; the hook goes with it.
+        model: whose gradients it averages.
+        rank: which rank this is, for the text.
+    """
+    handle = model.register_forward_pre_hook(_OutsideDdp(rank), prepend=True)
+    weakref.finalize(owner, handle.remove)
