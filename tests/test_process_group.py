@@ -17,7 +17,8 @@ from torch import nn
 from training import on_ranks
 
 from gpucomm.errors import CollectiveTimeoutError, Error, InvalidArgumentError, UnavailableError
-from gpucomm.optim.process_group import Options, futures, group, meeting
+from gpucomm.launch import store
+from gpucomm.optim.process_group import Options, futures, group
 from gpucomm.optim.process_group.work import Work
 
 pytestmark = pytest.mark.processes
@@ -180,9 +181,9 @@ def test_a_task_that_raises_costs_no_thread(monkeypatch):
 
 
 def test_who_does_not_come_is_named():
-    seat = meeting.Seat(0, [0, 1, 2], 3, 0.2)
+    seat = store.Seat(0, [0, 1, 2], 3, 0.2)
     with pytest.raises(CollectiveTimeoutError, match=r"0\.2 s .* for ranks \[1, 2\]"):
-        meeting.communicator_of(seat, dist.HashStore(), "none")
+        store.communicator_of(seat, dist.HashStore(), "none")
 
 
 @pytest.fixture
@@ -277,4 +278,4 @@ def test_torchcomms_is_refused(monkeypatch):
 def test_broken_variables(monkeypatch, name, value, words):
     monkeypatch.setenv(name, value)
     with pytest.raises(InvalidArgumentError, match=words):
-        meeting.communicator_of(meeting.Seat(0, [0], 1, 5), dist.HashStore(), "none")
+        store.communicator_of(store.Seat(0, [0], 1, 5), dist.HashStore(), "none")

@@ -176,6 +176,11 @@ def _gpucomm(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
 def _torchrun(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
     if not _has_any(environ, "RANK", "WORLD_SIZE"):
         return None
+    if not environ.get("RANK"):
+        raise InvalidArgumentError(
+            "RANK is not set but WORLD_SIZE is: the two belong together; where a framework has started this"
+            " process, call init() when it has initialised torch.distributed"
+        )
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     job = ":".join(environ.get(name, "") for name in names)
     source = "torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment"

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, RankFailedError, UnavailableError
 from gpucomm.launch.member import Member
-from gpucomm.launch.processes import describe_end, end_all, rank_environment, wait_all
+from gpucomm.launch.processes import describe_end, end_all, meeting_place, rank_environment, wait_all
 from gpucomm.launch.worlds import World
 
 __all__ = ["ProcessWorld"]
@@ -67,11 +67,11 @@ class ProcessWorld(World):
             "nodes": list(nodes),
             "parent": os.getpid(),
         }
-        job = secrets.token_hex(8)
+        job, base = secrets.token_hex(8), {**meeting_place(), **os.environ, **env}
         memory = _core.shm_create(self.ranks) if self.ranks > 1 else -1
         try:
             for rank in range(self.ranks):
-                variables = rank_environment(rank, self.ranks, job, {**os.environ, **env})
+                variables = rank_environment(rank, self.ranks, job, base)
                 self._members.append(Member(rank, memory, variables, settings, self._selector))
         finally:
             if memory >= 0:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
 from gpucomm.launch.cores import threads_per_rank
 
-__all__ = ["describe_end", "end_all", "exit_code", "rank_environment"]
+__all__ = ["describe_end", "end_all", "exit_code", "meeting_place", "rank_environment"]
 
 Process = subprocess.Popen[bytes]
+
+
+def meeting_place() -> dict[str, str]:
+    """Where the ranks of this node would meet by torch.distributed, which gpucomm itself does not need."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 
 def rank_environment(rank: int, world: int, job: str, base: Mapping[str, str]) -> dict[str, str]:

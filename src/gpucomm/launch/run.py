@@ -20,7 +20,7 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import child
 from gpucomm.launch.environment import parse_nodes
 from gpucomm.launch.lines import Output
-from gpucomm.launch.processes import describe_end, end_all, exit_code, rank_environment
+from gpucomm.launch.processes import describe_end, end_all, exit_code, meeting_place, rank_environment
 from gpucomm.links import host_bound, parse_emulated
 
 __all__ = ["add_arguments", "main"]
@@ -29,7 +29,8 @@ GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 _EPILOG = """\
 Each rank finds GPUCOMM_RANK, GPUCOMM_WORLD and GPUCOMM_JOB in its environment, and RANK, WORLD_SIZE,
-LOCAL_RANK, LOCAL_WORLD_SIZE and OMP_NUM_THREADS (usable cores / N, at least 1) where they are not set yet.
+LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a free one, for torch.distributed) and OMP_NUM_THREADS
+(usable cores / N, at least 1) where they are not set yet.
 Only rank 0 reads the standard input. SIGINT and SIGTERM are passed on. When a rank fails the others are
 terminated, and killed 5 s later; the exit code is that of the first failure (128 + signal for a killed one).
 --links, which the ranks find as GPUCOMM_LINKS, is KIND:BANDWIDTH[,SETTING...], as in
@@ -97,6 +98,7 @@ class _Job:
         self._told = told
         self._tag = tag
         self._job = secrets.token_hex(8)
+        self._base = {**meeting_place(), **os.environ}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._selector = selectors.DefaultSelector()
         self._failure = 0  # exit code of the job, once a rank has failed or we were told to end
@@ -118,7 +120,7 @@ class _Job:
         return self._failure
 
     def _start(self, rank: int, command: Sequence[str]) -> None:
-        environment = rank_environment(rank, self._ranks, self._job, os.environ) | self._told
+        environment = rank_environment(rank, self._ranks, self._job, self._base) | self._told
         if self._tag:
             environment.setdefault("PYTHONUNBUFFERED", "1")  # a pipe would hold lines back
         pipe = subprocess.PIPE if self._tag else None

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
 from gpucomm.launch.claim import Claim, claim
-from gpucomm.launch.environment import Ranks, detect
+from gpucomm.launch.environment import Ranks, asked_links, detect
 from gpucomm.launch.environment import deterministic as asked_deterministic
 from gpucomm.launch.rendezvous import meet
 
@@ -55,9 +56,10 @@ _thread = threading.local()
 def init(timeout: float | None = None, *, deterministic: bool | None = None) -> Communicator:
     """The communicator of this process and all others of its job.
 
-    The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun,
-    or a world of one where there was none. Ranks of one node share memory; where the launcher says that there
-    are several nodes, MPI or torch.distributed connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override).
+    The rank comes from what the launcher left in the environment: `gpucomm run`, torchrun, mpirun, srun.
+    Where that is nothing, or not enough, it is that of torch.distributed's default group, if there is
+    one; else this is a world of one. Ranks of one node share memory; where there are several nodes, MPI or
+    torch.distributed connects them (GPUCOMM_TRANSPORT and GPUCOMM_NODES override).
     GPUCOMM_LINKS, which `gpucomm run --links` sets, makes the links as slow as described there. A second call
     returns the same communicator while it is open. Inside `gpucomm.local(...).run(fn)` it is the one that
     `fn` was given. What was picked is logged: INFO, by the logger "gpucomm"; that links are too fast to be
@@ -98,16 +100,38 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
             return _as_asked(comm, timeout, deterministic)
         if comm is not None and comm._claim:  # closed by a fault
             comm._claim.release()
-        ranks = detect(os.environ)
-        comm = frozen_if_asked(_make(ranks, timeout or _TIMEOUT), deterministic)
+        made, source = _open_first(timeout or _TIMEOUT)
+        comm = frozen_if_asked(made, deterministic)
         _log.info(
             "rank %d of %d: started by %s, transport %s, nodes %s",
-            *(comm.rank, comm.world, ranks.source, comm.transport, list(comm.nodes)),
+            *(comm.rank, comm.world, source, comm.transport, list(comm.nodes)),
         )
-        if ranks.links and ranks.rank == 0 and ranks.source != "gpucomm":  # whose launcher has said it
-            _mark(ranks)
+        if comm.rank == 0 and source != "gpucomm":  # whose launcher has said it
+            _mark(comm)
         _remember(comm)
         return comm
+
+
+def _open_first(timeout: float) -> tuple[Communicator, str]:
+    """The communicator of the ranks that the environment tells of, and who told.
+
+    Where it tells of none, or not enough, and the process has joined others in torch.distributed, as under
+    the launchers of frameworks, it is theirs.
+    """
+    seat = None
+    if "torch.distributed" in sys.modules:
+        from gpucomm.launch import store
+
+        seat = store.joined(timeout)
+    try:
+        ranks = detect(os.environ)
+    except InvalidArgumentError:
+        if seat is None:
+            raise
+    else:
+        if seat is None or ranks.world > 1:
+            return _make(ranks, timeout), ranks.source
+    return store.communicator_of(seat, store.default_store(seat.world), ""), "torch.distributed"
 
 
 def _as_asked(comm: Communicator, timeout: float | None, deterministic: bool | None) -> Communicator:
@@ -126,12 +150,13 @@ def _as_asked(comm: Communicator, timeout: float | None, deterministic: bool | N
     return comm
 
 
-def _mark(ranks: Ranks) -> None:
+def _mark(comm: Communicator) -> None:
     """Says that links are too fast to be emulated on this machine, if they are."""
-    from gpucomm.links import host_bound, parse_emulated
+    if links := asked_links(os.environ, comm.world, comm.nodes):
+        from gpucomm.links import host_bound, parse_emulated
 
-    if marked := host_bound(parse_emulated(ranks.links), ranks.world):
-        _log.warning("%s", marked)
+        if marked := host_bound(parse_emulated(links), comm.world):
+            _log.warning("%s", marked)
 
 
 def frozen_if_asked(comm: Communicator, asked: bool | None = None) -> Communicator:

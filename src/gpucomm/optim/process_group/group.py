@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError, UnavailableError
-from gpucomm.launch.start import close_at_exit
+from gpucomm.launch.start import close_at_exit, frozen_if_asked
+from gpucomm.launch.store import Seat, communicator_of, own_store
 from gpucomm.optim.process_group.futures import pool
-from gpucomm.optim.process_group.meeting import Seat, communicator_of, own_store
 from gpucomm.optim.process_group.messages import Messages
 from gpucomm.optim.process_group.options import Options
 from gpucomm.optim.process_group.work import Together, Work
@@ -51,7 +51,7 @@ class ProcessGroup(Messages):
         super().__init__(seat.rank, seat.world)
         store = own_store(store, seat.world)
         self._choices = options.choices
-        self._comm = communicator_of(seat, store, options.text)
+        self._comm = frozen_if_asked(communicator_of(seat, store, options.text))
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
         patience = timedelta(seconds=seat.timeout_s)

@@ -1,4 +1,4 @@
-"""How the ranks of a process group get a communicator: they find each other through the group's store."""
+"""How the ranks of a group of torch.distributed get a communicator: they meet in the group's store."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, MismatchError
@@ -19,10 +17,10 @@ from gpucomm.launch import fabric
 from gpucomm.launch.c10d import open_c10d
 from gpucomm.launch.environment import Ranks, asked_links, numbered, parse_nodes
 from gpucomm.launch.rendezvous import meet
-from gpucomm.launch.start import emulation, frozen_if_asked
+from gpucomm.launch.start import emulation
 from gpucomm.links import restricted
 
-__all__ = ["Seat", "communicator_of", "own_store"]
+__all__ = ["Seat", "communicator_of", "default_store", "joined", "own_store"]
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,35 @@ def own_store(store: Any, world: int) -> Any:
         store: the group's, by torch.distributed.
         world: how many ranks the group has.
     """
+    from torch.distributed import PrefixStore
+
     came = store.add("gpucomm", 1)
-    return dist.PrefixStore(f"gpucomm {(came - 1) // world}", store)
+    return PrefixStore(f"gpucomm {(came - 1) // world}", store)
+
+
+def joined(timeout_s: float) -> Seat | None:
+    """Who this process is in the default group of torch.distributed; None: it has none, or is alone in it."""
+    from torch import distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    world = dist.get_world_size()
+    return Seat(dist.get_rank(), range(world), world, timeout_s) if world > 1 else None
+
+
+def default_store(world: int) -> Any:
+    """A part of the store of torch.distributed's default group, for one communicator of so many ranks."""
+    from torch.distributed import PrefixStore, distributed_c10d
+
+    return own_store(PrefixStore("gpucomm.init", distributed_c10d._get_default_store()), world)
 
 
 def communicator_of(seat: Seat, store: Any, options: str) -> Communicator:
     """Makes the communicator of a group; every member calls it.
 
     Members on one node share memory; else a Gloo group of its own connects the nodes. GPUCOMM_LINKS,
-    GPUCOMM_NODES, GPUCOMM_TRANSPORT and GPUCOMM_DETERMINISTIC count as in `gpucomm.init()`; of what describes
-    the job's ranks a group has its members' part.
+    GPUCOMM_NODES and GPUCOMM_TRANSPORT count as in `gpucomm.init()`; of what describes the job's ranks a
+    group has its members' part.
 
     Args:
         seat: who this process is.
@@ -92,10 +109,8 @@ def communicator_of(seat: Seat, store: Any, options: str) -> Communicator:
     nodes = numbered([told[member] for member in seat.members]) if told else []
     ranks = Ranks(seat.rank, seat.world, seat.rank, seat.world, table[0][1], "store", links)
     if seat.world > 1 and (transport == "c10d" or (not transport and max(found) > 0)):
-        comm = _between_nodes(seat, ranks, nodes or found, store)
-    else:
-        comm = _in_memory(seat, ranks, nodes)
-    return frozen_if_asked(comm)
+        return _between_nodes(seat, ranks, nodes or found, store)
+    return _in_memory(seat, ranks, nodes)
 
 
 def _in_memory(seat: Seat, ranks: Ranks, nodes: list[int]) -> Communicator:
@@ -117,7 +132,9 @@ def _between_nodes(seat: Seat, ranks: Ranks, nodes: list[int], store: Any) -> Co
             f"{where}: links can only be emulated between the ranks of one node, and this group is on several"
             " or GPUCOMM_TRANSPORT is c10d: unset GPUCOMM_LINKS"
         )
-    over = open_c10d(ranks, seat.timeout_s, dist.PrefixStore("wire", store))
+    from torch.distributed import PrefixStore
+
+    over = open_c10d(ranks, seat.timeout_s, PrefixStore("wire", store))
     try:
         there = Ranks(seat.rank, seat.world, seat.rank, 0, ranks.job, "store", "", "c10d", tuple(nodes))
         return fabric.connect(over, there, seat.timeout_s)

@@ -1,0 +1,87 @@
+"""`gpucomm.init()` where not the launcher's variables tell the ranks, but torch.distributed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from test_launch import environment
+
+import gpucomm
+from gpucomm.launch import store
+
+pytestmark = pytest.mark.processes
+
+PROGRAM = textwrap.dedent("""
+    import logging, os, sys
+    import numpy as np
+    import torch.distributed as dist
+    import gpucomm
+
+    rank, path = int(sys.argv[1]), sys.argv[2]
+    dist.init_process_group("gloo", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+    logging.basicConfig(level="INFO", format="%(message)s")
+
+    def show(**variables):
+        os.environ.update(variables)
+        with gpucomm.init(20) as comm:
+            assert comm is gpucomm.init()
+            total = comm.all_reduce(np.array([comm.rank + 1]))[0]
+            print(comm.rank, comm.world, total, comm.transport, *comm.nodes)
+
+    show()
+    show(WORLD_SIZE="2", LOCAL_RANK=str(rank))  # as Lightning leaves it
+    show(GPUCOMM_NODES="2x1")
+    show(GPUCOMM_TRANSPORT="c10d")
+    dist.destroy_process_group()
+""")
+
+
+def test_the_ranks_of_its_default_group(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(rank), str(tmp_path / "store")],
+            env=environment(GLOO_SOCKET_IFNAME="lo"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank, (out, said) in enumerate(process.communicate(timeout=100) for process in ranks):
+        one, two = f"{rank} 2 3 shm 0 0", f"{rank} 2 3 shm 0 1"
+        assert out.splitlines() == [one, one, two, f"{rank} 2 3 c10d 0 1"], said
+        assert f"rank {rank} of 2: started by torch.distributed, transport shm, nodes [0, 0]" in said
+
+
+def test_alone_in_it_the_environment_counts() -> None:
+    assert store.joined(1) is None
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert store.joined(1) is None
+        with gpucomm.init() as comm:
+            assert comm.world == 1
+    finally:
+        dist.destroy_process_group()
+
+
+def test_torch_meets_under_our_launcher(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "print(dist.get_rank(), dist.get_world_size())\n"
+        "dist.destroy_process_group()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "gpucomm", "run", "-n", "2", str(program)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert sorted(done.stdout.splitlines()) == ["0 2", "1 2"], done.stderr
