@@ -95,7 +95,7 @@ def test_a_missing_call_ends_by_the_worlds_timeout(threads: bool) -> None:
             comm.barrier()
 
     with (
-        gpucomm.local(2, threads=threads, timeout=0.5) as world,
+        gpucomm.local(2, threads=threads, timeout=1.5) as world,
         pytest.raises(errors.RankFailedError, match=r"rank 0 raised .*CollectiveTimeoutError") as caught,
     ):
         world.run(forget)

@@ -3,9 +3,15 @@
 #include <string_view>
 #include <vector>
 
-// Clang knows no pragma for a target: it builds the first level only.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// The targets of levels, as attributes name them.
+#if defined(__x86_64__) && defined(__GNUC__)
 #define GPUCOMM_X86_LEVELS 1
+#define GPUCOMM_V3 "arch=x86-64-v3"
+#ifdef __clang__
+#define GPUCOMM_V4 "arch=x86-64-v4"
+#else
+#define GPUCOMM_V4 "arch=x86-64-v4,prefer-vector-width=512"
+#endif
 #endif
 
 namespace gpucomm {

@@ -21,10 +21,8 @@ struct Leveled<kernel> {
  private:
   [[gnu::flatten]] static Result v1(Args... args) { return kernel(args...); }
 #ifdef GPUCOMM_X86_LEVELS
-  [[gnu::flatten, gnu::target("arch=x86-64-v3")]] static Result v3(Args... args) { return kernel(args...); }
-  [[gnu::flatten, gnu::target("arch=x86-64-v4,prefer-vector-width=512")]] static Result v4(Args... args) {
-    return kernel(args...);
-  }
+  [[gnu::flatten, gnu::target(GPUCOMM_V3)]] static Result v3(Args... args) { return kernel(args...); }
+  [[gnu::flatten, gnu::target(GPUCOMM_V4)]] static Result v4(Args... args) { return kernel(args...); }
 #endif
 };
 

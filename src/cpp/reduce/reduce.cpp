@@ -28,6 +28,12 @@ constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload ze
 #ifdef GPUCOMM_X86_LEVELS
 #include <immintrin.h>
 #endif
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wpass-failed"  // some of these loops stay scalar
+#define GPUCOMM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define GPUCOMM_INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 #define GPUCOMM_LEVEL baseline
 #define GPUCOMM_VECTOR_BYTES 16
@@ -36,25 +42,41 @@ constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload ze
 #undef GPUCOMM_LEVEL
 
 #ifdef GPUCOMM_X86_LEVELS
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target(GPUCOMM_V3))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
+#endif
 #define GPUCOMM_LEVEL x86_64_v3
 #define GPUCOMM_F16C
 #define GPUCOMM_VECTOR_BYTES 32
 #include "reduce/kernels.inc"
 #undef GPUCOMM_VECTOR_BYTES
 #undef GPUCOMM_LEVEL
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target(GPUCOMM_V4))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+#endif
 #define GPUCOMM_LEVEL x86_64_v4
 #define GPUCOMM_VECTOR_BYTES 64
 #include "reduce/kernels.inc"
 #undef GPUCOMM_VECTOR_BYTES
 #undef GPUCOMM_F16C
 #undef GPUCOMM_LEVEL
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
 
 namespace gpucomm {
