@@ -13,11 +13,12 @@ from test_launch import environment
 
 import gpucomm
 from gpucomm.launch import store
+from gpucomm.launch.processes import base_environment
 
 pytestmark = pytest.mark.processes
 
 PROGRAM = textwrap.dedent("""
-    import logging, os, sys
+    import logging, os, sys, threading
     import numpy as np
     import torch.distributed as dist
     import gpucomm
@@ -37,25 +38,66 @@ PROGRAM = textwrap.dedent("""
     show(WORLD_SIZE="2", LOCAL_RANK=str(rank))  # as Lightning leaves it
     show(GPUCOMM_NODES="2x1")
     show(GPUCOMM_TRANSPORT="c10d")
+    show(GPUCOMM_NODES="")
+    assert sum(thread.name == "gpucomm-c10d" for thread in threading.enumerate()) == 1
+    dist.destroy_process_group()
+""")
+RETRY = textwrap.dedent("""
+    import os, sys, time
+    import torch.distributed as dist
+    import gpucomm
+    from gpucomm.errors import CollectiveTimeoutError
+
+    rank, path = int(sys.argv[1]), sys.argv[2]
+    dist.init_process_group("gloo", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+    if rank == 0:
+        try:
+            gpucomm.init(0.2)
+        except CollectiveTimeoutError as error:
+            assert "for ranks [1], which did not come" in str(error)
+            print("late")
+        open(path + ".now", "w").close()
+    while not os.path.exists(path + ".now"):
+        time.sleep(0.01)
+    with gpucomm.init(20) as comm:
+        print(comm.world)
     dist.destroy_process_group()
 """)
 
 
-def test_the_ranks_of_its_default_group(tmp_path: Path) -> None:
-    ranks = [
+def started(ranks: list[subprocess.Popen[str]], program: str, tmp_path: Path) -> list[tuple[str, str]]:
+    """Runs a program as two ranks that meet in a file; what each prints and says."""
+    ranks += [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rank), str(tmp_path / "store")],
+            [sys.executable, "-c", program, str(rank), str(tmp_path / "store")],
             env=environment(GLOO_SOCKET_IFNAME="lo"),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    for rank, (out, said) in enumerate(process.communicate(timeout=100) for process in ranks):
+    return [process.communicate(timeout=100) for process in ranks]
+
+
+def test_the_ranks_of_its_default_group(ranks: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+    for rank, (out, said) in enumerate(started(ranks, PROGRAM, tmp_path)):
         one, two = f"{rank} 2 3 shm 0 0", f"{rank} 2 3 shm 0 1"
-        assert out.splitlines() == [one, one, two, f"{rank} 2 3 c10d 0 1"], said
+        assert out.splitlines() == [one, one, two, f"{rank} 2 3 c10d 0 1", f"{rank} 2 3 c10d 0 0"], said
         assert f"rank {rank} of 2: started by torch.distributed, transport shm, nodes [0, 0]" in said
+
+
+def test_who_was_too_early_meets_the_others_later(ranks: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+    (first, said), (second, more) = started(ranks, RETRY, tmp_path)
+    assert (first.split(), second.split()) == (["late", "2"], ["2"]), said + more
+
+
+def test_a_world_in_a_rank_has_ranks_of_its_own() -> None:
+    told = {"GPUCOMM_RANK": "1", "RANK": "1", "WORLD_SIZE": "3", "MASTER_PORT": "1", "OMP_NUM_THREADS": "2"}
+    base = base_environment(told)
+    assert "RANK" not in base and base["MASTER_PORT"] != "1" and base["OMP_NUM_THREADS"] == "2"
+    assert base_environment({"RANK": "1", "MASTER_PORT": "1"})["MASTER_PORT"] == "1"
 
 
 def test_alone_in_it_the_environment_counts() -> None:

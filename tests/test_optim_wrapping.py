@@ -80,27 +80,54 @@ def test_what_ddp_wraps_is_taken(alone):
     assert_same(on_ranks(2, body), train(None))
 
 
+def in_ddp(model):
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def with_ddp_inside(model):
+    model[0] = in_ddp(model[0])
+    return model
+
+
 @pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
-@pytest.mark.parametrize("outer", [lambda model: model, nn.Sequential], ids=["the model", "one around it"])
-def test_ddp_that_comes_later_is_refused_until_the_wrapper_is_gone(alone, wrap, outer):
+@pytest.mark.parametrize(
+    ("outer", "words"),
+    [
+        (in_ddp, "runs inside a Distr"),
+        (lambda model: in_ddp(nn.Sequential(model)), "runs inside a Distr"),
+        (with_ddp_inside, "has a Distr"),
+    ],
+    ids=["the model", "one around it", "one in it"],
+)
+def test_ddp_that_comes_later_is_refused_where_it_would_average(alone, wrap, outer, words):
     turns = threading.Lock()  # torch knows one active DDP in a process
 
     def body(comm):
         model = here(MLP)
         opt = wrap(SGD(model.parameters()), model, comm)
-        copied = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
-        ddp = nn.parallel.DistributedDataParallel(outer(model))
+        copied, late = in_ddp(copy.deepcopy(model)), outer(model)
         with turns:
-            with pytest.raises(InvalidArgumentError, match=rf"inside a Distr.*rank {comm.rank} of 2"):
-                ddp(here(INPUTS[0]))
+            with pytest.raises(InvalidArgumentError, match=rf"{words}.*rank {comm.rank} of 2"):
+                late(here(INPUTS[0]))
+            with torch.no_grad():
+                late(here(INPUTS[0]))
             copied(here(INPUTS[0]))
-        go_on(model, opt, comm, range(2))
-        comm.barrier()
-        del opt
-        with turns:
-            ddp(here(INPUTS[0]))
+            del opt
+            late(here(INPUTS[0]))
 
     on_ranks(2, body)
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+def test_after_a_step_nobody_looks_for_ddp(wrap):
+    def body(comm):
+        model = here(MLP)
+        opt = wrap(SGD(model.parameters()), model, comm)
+        hooks = len(model._forward_pre_hooks)
+        go_on(model, opt, comm, range(1))
+        return hooks - len(model._forward_pre_hooks)
+
+    assert on_ranks(2, body) == [1, 1]
 
 
 def test_a_wrapped_model_compiles_whole():

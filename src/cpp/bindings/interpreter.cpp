@@ -18,9 +18,8 @@ bool forked() {
 void check_not_forked() {
   if (forked())
     fail(ErrorKind::closed,
-         "a communicator does not survive fork(), and a process forked from one that has had any can have "
-         "none: "
-         "start ranks with gpucomm.local or gpucomm run");
+         "a communicator does not survive fork(), nor can a process have one that was forked from one which "
+         "had: start ranks with gpucomm.local or gpucomm run");
 }
 
 bool interrupted() {

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, RankFailedError, UnavailableError
 from gpucomm.launch.member import Member
-from gpucomm.launch.processes import describe_end, end_all, meeting_place, rank_environment, wait_all
+from gpucomm.launch.processes import base_environment, describe_end, end_all, rank_environment, wait_all
 from gpucomm.launch.worlds import World
 
 __all__ = ["ProcessWorld"]
@@ -67,7 +67,7 @@ class ProcessWorld(World):
             "nodes": list(nodes),
             "parent": os.getpid(),
         }
-        job, base = secrets.token_hex(8), {**meeting_place(), **os.environ, **env}
+        job, base = secrets.token_hex(8), {**base_environment(os.environ), **env}
         memory = _core.shm_create(self.ranks) if self.ranks > 1 else -1
         try:
             for rank in range(self.ranks):

@@ -11,16 +11,25 @@ from collections.abc import Mapping, Sequence
 
 from gpucomm.launch.cores import threads_per_rank
 
-__all__ = ["describe_end", "end_all", "exit_code", "meeting_place", "rank_environment"]
+__all__ = ["base_environment", "describe_end", "end_all", "exit_code", "rank_environment"]
 
 Process = subprocess.Popen[bytes]
 
+_TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-def meeting_place() -> dict[str, str]:
-    """Where the ranks of this node would meet by torch.distributed, which gpucomm itself does not need."""
+
+def base_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment that ranks start from: with a place where torch.distributed would meet on this node.
+
+    Args:
+        environ: this process's. Where that is itself a rank of `gpucomm run` or `gpucomm.local`, what told
+            its own rank and place is left out.
+    """
+    told = _TOLD if "GPUCOMM_RANK" in environ else ()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    return place | {name: value for name, value in environ.items() if name not in told}
 
 
 def rank_environment(rank: int, world: int, job: str, base: Mapping[str, str]) -> dict[str, str]:

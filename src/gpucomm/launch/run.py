@@ -20,7 +20,7 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch import child
 from gpucomm.launch.environment import parse_nodes
 from gpucomm.launch.lines import Output
-from gpucomm.launch.processes import describe_end, end_all, exit_code, meeting_place, rank_environment
+from gpucomm.launch.processes import base_environment, describe_end, end_all, exit_code, rank_environment
 from gpucomm.links import host_bound, parse_emulated
 
 __all__ = ["add_arguments", "main"]
@@ -98,7 +98,7 @@ class _Job:
         self._told = told
         self._tag = tag
         self._job = secrets.token_hex(8)
-        self._base = {**meeting_place(), **os.environ}
+        self._base = base_environment(os.environ)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._selector = selectors.DefaultSelector()
         self._failure = 0  # exit code of the job, once a rank has failed or we were told to end

@@ -22,6 +22,7 @@ from gpucomm.launch.rendezvous import meet
 
 if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
+    from gpucomm.launch.store import Seat
 
 __all__ = [
     "adopt",
@@ -75,8 +76,8 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
         An open communicator; it is closed at the end of the process.
 
     Raises:
-        InvalidArgumentError: an argument or a launcher's variable is broken, or the communicator that is open
-            was made with other arguments.
+        InvalidArgumentError: an argument is broken, or a launcher's variable where torch.distributed does not
+            tell the ranks, or the communicator that is open was made with other arguments.
         UnavailableError: nothing connects the ranks' nodes, or the process was forked after its init.
         CollectiveTimeoutError: some ranks did not come; the text names them.
         MismatchError: two processes have one rank, world sizes, versions or emulated links differ, or another
@@ -98,8 +99,8 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
                     " start ranks as fresh processes (gpucomm run, gpucomm.local)"
                 )
             return _as_asked(comm, timeout, deterministic)
-        if comm is not None and comm._claim:  # closed by a fault
-            comm._claim.release()
+        if comm is not None:
+            _let_go(comm)
         made, source = _open_first(timeout or _TIMEOUT)
         comm = frozen_if_asked(made, deterministic)
         _log.info(
@@ -112,26 +113,41 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
         return comm
 
 
+def _let_go(comm: Communicator) -> None:
+    """Gives up what a closed communicator still has of the job."""
+    if comm._claim:  # closed by a fault
+        comm._claim.release()
+    if comm._fabric is not None and comm._fabric is not _Process.fabric:  # of torch.distributed's group
+        comm._fabric.close()
+
+
 def _open_first(timeout: float) -> tuple[Communicator, str]:
     """The communicator of the ranks that the environment tells of, and who told.
 
     Where it tells of none, or not enough, and the process has joined others in torch.distributed, as under
     the launchers of frameworks, it is theirs.
     """
-    seat = None
-    if "torch.distributed" in sys.modules:
-        from gpucomm.launch import store
-
-        seat = store.joined(timeout)
     try:
         ranks = detect(os.environ)
-    except InvalidArgumentError:
-        if seat is None:
+    except InvalidArgumentError as error:
+        if (seat := _joined(timeout)) is None:
             raise
+        _log.info("%s; so the ranks are those of torch.distributed", error)
     else:
-        if seat is None or ranks.world > 1:
+        if ranks.world > 1 or (seat := _joined(timeout)) is None:
             return _make(ranks, timeout), ranks.source
-    return store.communicator_of(seat, store.default_store(seat.world), ""), "torch.distributed"
+    from gpucomm.launch.store import communicator_of_default
+
+    return communicator_of_default(seat), "torch.distributed"
+
+
+def _joined(timeout: float) -> Seat | None:
+    """As `store.joined`, which is loaded only where torch.distributed is."""
+    if "torch.distributed" not in sys.modules:
+        return None
+    from gpucomm.launch.store import joined
+
+    return joined(timeout)
 
 
 def _as_asked(comm: Communicator, timeout: float | None, deterministic: bool | None) -> Communicator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +21,7 @@ from gpucomm.launch.rendezvous import meet
 from gpucomm.launch.start import emulation
 from gpucomm.links import restricted
 
-__all__ = ["Seat", "communicator_of", "default_store", "joined", "own_store"]
+__all__ = ["Seat", "communicator_of", "communicator_of_default", "joined", "own_store"]
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,37 @@ def joined(timeout_s: float) -> Seat | None:
     return Seat(dist.get_rank(), range(world), world, timeout_s) if world > 1 else None
 
 
-def default_store(world: int) -> Any:
-    """A part of the store of torch.distributed's default group, for one communicator of so many ranks."""
-    from torch.distributed import PrefixStore, distributed_c10d
+@dataclass
+class _Default:
+    """What was made of a default group: the part of its store for that, and how often it has served."""
 
-    return own_store(PrefixStore("gpucomm.init", distributed_c10d._get_default_store()), world)
+    store: Any
+    served: int = 0
+
+
+_defaults: weakref.WeakKeyDictionary[Any, _Default] = weakref.WeakKeyDictionary()
+
+
+def communicator_of_default(seat: Seat) -> Communicator:
+    """Makes a communicator of torch.distributed's default group; every member calls it.
+
+    Who calls it again after a failure, alone too, meets those who are still coming.
+
+    Args:
+        seat: of `joined`.
+
+    Raises:
+        Error: as `communicator_of`.
+    """
+    from torch.distributed import PrefixStore, distributed_c10d, group
+
+    default = _defaults.get(group.WORLD)
+    if default is None:
+        store = PrefixStore("gpucomm.init", distributed_c10d._get_default_store())
+        default = _defaults[group.WORLD] = _Default(own_store(store, seat.world))
+    comm = communicator_of(seat, PrefixStore(f"{default.served}", default.store), "")
+    default.served += 1
+    return comm
 
 
 def communicator_of(seat: Seat, store: Any, options: str) -> Communicator:
@@ -155,7 +182,8 @@ def _check_alike(seat: Seat, said: list[str]) -> None:
 def _exchange(seat: Seat, store: Any, mine: list[str]) -> list[list[str]]:
     """What every member says, by rank."""
     keys = [f"member {rank}" for rank in range(seat.world)]
-    store.set(keys[seat.rank], json.dumps(mine))
+    if not store.check([keys[seat.rank]]):  # else it was said in an attempt that failed: others may know it
+        store.set(keys[seat.rank], json.dumps(mine))
     try:
         store.wait(keys, timedelta(seconds=seat.timeout_s))
     except RuntimeError as error:

@@ -46,8 +46,8 @@ class DistributedOptimizer(WrappedOptimizer):
 
     Raises:
         InvalidArgumentError: an unknown merge, exchange or algorithm, or not a torch optimizer or model, or a
-            model that DistributedDataParallel has, or whose lazy modules have run no forward. Of a forward
-            pass by which a DistributedDataParallel would average the same gradients.
+            model that DistributedDataParallel has, or whose lazy modules have run no forward. Also of a
+            forward pass before the first step in which DistributedDataParallel has the model by then.
         MismatchError: the ranks wrap different models or settings; the text names who differs.
         UnsupportedTypeError: a parameter's dtype or device is not one that is exchanged, or it is sharded.
     """
@@ -87,7 +87,7 @@ class DistributedOptimizer(WrappedOptimizer):
             self._adopt(*planned)
             if comm.world > 1:
                 broadcast_tensors(comm, model.buffers())
-                refuse_ddp(self, model, self._rank)
+                self._watch = refuse_ddp(self, model, self._rank)
 
     def _plan(self) -> tuple[list[Member], list[list[Member]]]:
         members = claimable(self, find_members(self._model, self.param_groups))
@@ -141,6 +141,7 @@ class DistributedOptimizer(WrappedOptimizer):
         else:
             result = self.inner.step(with_global_loss(closure, self.comm, self._require_global))
         self._steps += 1
+        self._stop_watching()  # a closure's forward passes are watched too
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:

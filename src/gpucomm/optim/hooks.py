@@ -28,26 +28,35 @@ class _OutsideDdp(ModuleHook):
         self._rank = rank
 
     def __call__(self, module: Any, inputs: Sequence[Any]) -> None:
-        if torch.compiler.is_compiling():  # which could not look
+        # Where no gradients come of it DDP averages none; and what is being compiled could not look.
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
         ddp = DistributedDataParallel._get_active_ddp_module()
         if ddp is not None and any(inside is module for inside in ddp.modules()):
-            raise InvalidArgumentError(
-                "[optim] the model runs inside a DistributedDataParallel, which averages the same gradients "
-                "in its own buckets: call gpucomm.optim.ddp.use in place of this wrapper, or leave the model "
-                f"out of DDP ({self._rank})"
-            )
+            where = "runs inside a DistributedDataParallel"
+        elif any(isinstance(inside, DistributedDataParallel) for inside in module.modules()):
+            where = "has a DistributedDataParallel inside by now"
+        else:
+            return
+        raise InvalidArgumentError(
+            f"[optim] the model {where}, which averages the same gradients in its own buckets: call "
+            f"gpucomm.optim.ddp.use in place of this wrapper, or leave the model out of DDP ({self._rank})"
+        )
 
 
-def refuse_ddp(owner: Any, model: Any, rank: str) -> None:
+def refuse_ddp(owner: Any, model: Any, rank: str) -> Any:
     """Has forward passes refused by which DDP would average gradients that an optimizer averages.
 
-    DDP may come after the optimizer: frameworks wrap models late.
+    DDP may come after the optimizer: frameworks wrap models late. A compiled model's pass is not seen.
 
     Args:
         owner: the optimizer; the hook goes with it.
         model: whose gradients it averages.
         rank: which rank this is, for the text.
+
+    Returns:
+        The hook's handle: to be removed at the first step, so that torch.jit.script takes the model later.
     """
     handle = model.register_forward_pre_hook(_OutsideDdp(rank), prepend=True)
     weakref.finalize(owner, handle.remove)
+    return handle

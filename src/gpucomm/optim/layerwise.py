@@ -89,7 +89,7 @@ class LayerwiseBSP(WrappedOptimizer):
             broadcast_tensors(comm, tensors, root)
             self._attach(buckets)
             if comm.world > 1:
-                refuse_ddp(self, model, f"rank {comm.rank} of {comm.world}")
+                self._watch = refuse_ddp(self, model, f"rank {comm.rank} of {comm.world}")
 
     def _plan(self) -> list[list[Member]]:
         layers = find_layers(self._model, self._sent)
@@ -128,6 +128,7 @@ class LayerwiseBSP(WrappedOptimizer):
         self._weights.start()
         self._forget_gradients()
         self._steps += 1
+        self._stop_watching()
         return result
 
     def _require_global(self, rank: str) -> None:

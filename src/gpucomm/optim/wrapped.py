@@ -66,6 +66,7 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         # Not Optimizer.__init__: it would make groups and state of its own, and have step() run all hooks,
         # which the inner optimizer's runs.
         self.inner = inner
+        self._watch: Any = None  # of models that DDP gets later, until the first step
         for name in _HOOKS:
             setattr(self, name, getattr(inner, name))
 
@@ -76,6 +77,11 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients of the optimizer's parameters, as torch does."""
         self.inner.zero_grad(set_to_none)
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.remove()
+            self._watch = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group to the inner optimizer."""
