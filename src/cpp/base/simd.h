@@ -3,7 +3,8 @@
 #include <string_view>
 #include <vector>
 
-// The targets of levels, as attributes name them.
+// The targets of levels, as attributes name them. (GCC's pragma takes no macro: reduce.cpp repeats them for
+// it.)
 #if defined(__x86_64__) && defined(__GNUC__)
 #define GPUCOMM_X86_LEVELS 1
 #define GPUCOMM_V3 "arch=x86-64-v3"

@@ -67,7 +67,7 @@ void saturate_kernel(float* values, size_t count, uint32_t largest, uint32_t mos
 // float16 by the processor's conversions, which compilers do not find in a loop. The bits are those of
 // half.h.
 #ifdef GPUCOMM_X86_LEVELS
-[[gnu::target("arch=x86-64-v4")]] void widen_float16_v4(const Half* in, size_t count, float* out) {
+[[gnu::target(GPUCOMM_V4)]] void widen_float16_v4(const Half* in, size_t count, float* out) {
   constexpr __mmask16 kAll = 0xffff;  // GCC 12 warns of an uninitialised value inside its own unmasked forms
   for (size_t i = 0; i + 16 <= count; i += 16) {
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i));
@@ -78,7 +78,7 @@ void saturate_kernel(float* values, size_t count, uint32_t largest, uint32_t mos
   }
 }
 
-[[gnu::target("arch=x86-64-v4")]] void narrow_float16_v4(const float* in, size_t count, Half* out) {
+[[gnu::target(GPUCOMM_V4)]] void narrow_float16_v4(const float* in, size_t count, Half* out) {
   constexpr __mmask16 kAll = 0xffff;
   for (size_t i = 0; i + 16 <= count; i += 16) {
     const __m512 value = _mm512_loadu_ps(in + i);
@@ -89,19 +89,19 @@ void saturate_kernel(float* values, size_t count, uint32_t largest, uint32_t mos
   }
 }
 
-[[gnu::target("arch=x86-64-v3")]] inline __m256 canonical_v3(__m256 value) {
+[[gnu::target(GPUCOMM_V3)]] inline __m256 canonical_v3(__m256 value) {
   const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(kNanBits));
   return _mm256_blendv_ps(value, nan, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
 }
 
-[[gnu::target("arch=x86-64-v3")]] void widen_float16_v3(const Half* in, size_t count, float* out) {
+[[gnu::target(GPUCOMM_V3)]] void widen_float16_v3(const Half* in, size_t count, float* out) {
   for (size_t i = 0; i + 8 <= count; i += 8) {
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
     _mm256_storeu_ps(out + i, canonical_v3(_mm256_cvtph_ps(halves)));
   }
 }
 
-[[gnu::target("arch=x86-64-v3")]] void narrow_float16_v3(const float* in, size_t count, Half* out) {
+[[gnu::target(GPUCOMM_V3)]] void narrow_float16_v3(const float* in, size_t count, Half* out) {
   for (size_t i = 0; i + 8 <= count; i += 8) {
     const __m256 value = canonical_v3(_mm256_loadu_ps(in + i));
     const __m128i halves = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);

@@ -11,7 +11,6 @@ from gpucomm import merge as merging
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.closure import with_global_loss
-from gpucomm.optim.hooks import refuse_ddp
 from gpucomm.optim.members import Member, find_members, plan_buckets
 from gpucomm.optim.owners import claim, claimable, require_kept, trained
 from gpucomm.optim.reducer import Reducer
@@ -87,7 +86,7 @@ class DistributedOptimizer(WrappedOptimizer):
             self._adopt(*planned)
             if comm.world > 1:
                 broadcast_tensors(comm, model.buffers())
-                self._watch = refuse_ddp(self, model, self._rank)
+                self._watch_for_ddp(model, self._rank)
 
     def _plan(self) -> tuple[list[Member], list[list[Member]]]:
         members = claimable(self, find_members(self._model, self.param_groups))

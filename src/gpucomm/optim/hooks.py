@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["ModuleHook", "refuse_ddp"]
+__all__ = ["ModuleHook", "OutsideDdp"]
 
 
 class ModuleHook:
@@ -23,11 +22,24 @@ class ModuleHook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-class _OutsideDdp(ModuleHook):
+class OutsideDdp(ModuleHook):
+    """Refuses forward passes by which DDP would average gradients that an optimizer averages.
+
+    DDP may come after the optimizer: frameworks wrap models late. A compiled model's pass is not seen.
+
+    Args:
+        rank: which rank this is, for the text.
+    """
+
     def __init__(self, rank: str) -> None:
         self._rank = rank
 
     def __call__(self, module: Any, inputs: Sequence[Any]) -> None:
+        """As torch calls it, before each forward pass of the module.
+
+        Raises:
+            InvalidArgumentError: the pass is one of those.
+        """
         # Where no gradients come of it DDP averages none; and what is being compiled could not look.
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
@@ -42,21 +54,3 @@ class _OutsideDdp(ModuleHook):
             f"[optim] the model {where}, which averages the same gradients in its own buckets: call "
             f"gpucomm.optim.ddp.use in place of this wrapper, or leave the model out of DDP ({self._rank})"
         )
-
-
-def refuse_ddp(owner: Any, model: Any, rank: str) -> Any:
-    """Has forward passes refused by which DDP would average gradients that an optimizer averages.
-
-    DDP may come after the optimizer: frameworks wrap models late. A compiled model's pass is not seen.
-
-    Args:
-        owner: the optimizer; the hook goes with it.
-        model: whose gradients it averages.
-        rank: which rank this is, for the text.
-
-    Returns:
-        The hook's handle: to be removed at the first step, so that torch.jit.script takes the model later.
-    """
-    handle = model.register_forward_pre_hook(_OutsideDdp(rank), prepend=True)
-    weakref.finalize(owner, handle.remove)
-    return handle

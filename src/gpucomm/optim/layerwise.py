@@ -13,7 +13,6 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
 from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import require_same_layout, telling
-from gpucomm.optim.hooks import refuse_ddp
 from gpucomm.optim.members import Member, find_members, plan_buckets
 from gpucomm.optim.owners import claim, claimable, require_kept, trained
 from gpucomm.optim.reducer import Reducer
@@ -47,7 +46,8 @@ class LayerwiseBSP(WrappedOptimizer):
 
     Raises:
         InvalidArgumentError: not a torch optimizer or model, an unknown algorithm or one without reduce or
-            broadcast, or a root that is not a rank.
+            broadcast, or a root that is not a rank. Also of a forward pass before the first step in which
+            DistributedDataParallel has the model by then.
         MismatchError: the ranks wrap different models or settings; the text names who differs.
         UnsupportedTypeError: a parameter's dtype or device is not one that is exchanged.
     """
@@ -89,7 +89,7 @@ class LayerwiseBSP(WrappedOptimizer):
             broadcast_tensors(comm, tensors, root)
             self._attach(buckets)
             if comm.world > 1:
-                self._watch = refuse_ddp(self, model, f"rank {comm.rank} of {comm.world}")
+                self._watch_for_ddp(model, f"rank {comm.rank} of {comm.world}")
 
     def _plan(self) -> list[list[Member]]:
         layers = find_layers(self._model, self._sent)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.optim.hooks import OutsideDdp
 
 __all__ = ["WrappedOptimizer", "require_arguments"]
 
@@ -66,7 +69,7 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         # Not Optimizer.__init__: it would make groups and state of its own, and have step() run all hooks,
         # which the inner optimizer's runs.
         self.inner = inner
-        self._watch: Any = None  # of models that DDP gets later, until the first step
+        self._stop_watching: Callable[[], Any] = lambda: None
         for name in _HOOKS:
             setattr(self, name, getattr(inner, name))
 
@@ -78,10 +81,13 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Clears the gradients of the optimizer's parameters, as torch does."""
         self.inner.zero_grad(set_to_none)
 
-    def _stop_watching(self) -> None:
-        if self._watch is not None:
-            self._watch.remove()
-            self._watch = None
+    def _watch_for_ddp(self, model: Any, rank: str) -> None:
+        """Refuses passes by which DDP would average the model's gradients too, until the first step.
+
+        From then on torch.jit.script, which takes no such hook, takes the model.
+        """
+        hook = model.register_forward_pre_hook(OutsideDdp(rank), prepend=True)
+        self._stop_watching = weakref.finalize(self, hook.remove)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group to the inner optimizer."""
