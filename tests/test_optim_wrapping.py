@@ -80,6 +80,9 @@ def test_what_ddp_wraps_is_taken(alone):
     assert_same(on_ranks(2, body), train(None))
 
 
+compiled = partial(torch.compile, backend="eager")
+
+
 def in_ddp(model):
     return nn.parallel.DistributedDataParallel(model)
 
@@ -118,6 +121,36 @@ def test_ddp_that_comes_later_is_refused_where_it_would_average(alone, wrap, out
     on_ranks(2, body)
 
 
+@pytest.mark.parametrize(
+    "outer",
+    [
+        lambda model: in_ddp(compiled(model)),
+        lambda model: compiled(in_ddp(model)),
+        lambda model: model.compile(backend="eager") or in_ddp(model),
+    ],
+    ids=["around a compiled one", "compiled itself", "around one compiled in place"],
+)
+def test_ddp_is_seen_where_models_are_compiled(alone, outer):
+    compiled(here(MLP))  # imports what it needs, before there are threads
+    turns = threading.Lock()
+
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+        late = outer(model)
+        with turns:
+            with pytest.raises(Exception, match=rf"runs inside a Distr.*rank {comm.rank} of 2"):
+                late(here(INPUTS[0]))
+            with torch.no_grad():
+                late(here(INPUTS[0]))
+        comm.barrier()  # a hook that has gone is not asked for: the code is compiled once for all models
+        del opt
+        with turns:
+            late(here(INPUTS[0]))
+
+    on_ranks(2, body)
+
+
 @pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
 def test_after_a_step_nobody_looks_for_ddp(wrap):
     def body(comm):
@@ -131,13 +164,12 @@ def test_after_a_step_nobody_looks_for_ddp(wrap):
 
 
 def test_a_wrapped_model_compiles_whole():
-    compiled_by = partial(torch.compile, backend="eager", fullgraph=True)
-    compiled_by(MLP)  # imports what it needs, before there are threads
+    compiled(here(MLP))  # imports what it needs, before there are threads
 
     def body(comm):
         model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
-        whole = compiled_by(model)
+        whole = compiled(model, fullgraph=True)
         go_on(whole, opt, comm, range(4))
         return weights(model)
 
