@@ -28,7 +28,7 @@ macro(gpucomm_find_nvcc)
   endif()
 endmacro()
 
-# Before the language is enabled: it takes whatever list it finds. The last architecture also as PTX, for later GPUs.
+# Before the language is enabled: it takes whatever list it finds. What is no -real is there as PTX too, for later GPUs.
 macro(gpucomm_choose_architectures)
   if(GPUCOMM_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES "${GPUCOMM_CUDA_ARCHITECTURES}")

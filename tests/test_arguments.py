@@ -327,6 +327,8 @@ def test_a_wait_has_its_own_deadline():
             return None
         work = comm.all_reduce(np.ones(1000), algorithm="ring", async_op=True)
         try:
+            with pytest.raises(InvalidArgumentError, match="finite number of seconds, got 'a'"):
+                work.wait("a")
             with pytest.raises(TimeoutError, match=r"timed out after 0\.3 s"):
                 work.wait(timeout=0.3)
             with pytest.raises(CollectiveTimeoutError):

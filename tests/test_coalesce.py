@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -174,6 +175,25 @@ def test_small_arrays_share_messages():
         ]
 
     assert run_ranks(2, body) == [[0, 1, 2, 2, 1, 2]] * 2
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_what_the_messages_took_is_let_go(collective, async_op):
+    """A blocking call: at once, so that it holds those of one pack; another one: when it was waited for."""
+    xs = [np.ones(MIB // 8) for _ in range(32)]  # 32 MiB, in 8 packs
+    outs = [np.ones_like(x) for x in xs]
+    comm = Communicator("local", 0, 1, region=_core.Region(1))
+    tracemalloc.start()
+    try:
+        handle = getattr(comm, collective)(xs, out=outs, async_op=async_op)
+        if async_op:
+            handle.wait()
+        held, peak = (size / MIB for size in tracemalloc.get_traced_memory())
+    finally:
+        tracemalloc.stop()
+    most = 8 if collective == "all_gather" else 4  # the pack, and those of all ranks
+    assert held < 4.5 and (async_op or peak < most + 0.5), (held, peak)
 
 
 def test_scale_and_many_lists_in_flight():

@@ -60,9 +60,18 @@ def test_missing_packages_come_with_advice(monkeypatch: pytest.MonkeyPatch) -> N
         ("transport c10d", "PyTorch"),
         ("torch", "gpucomm[torch]"),
         ("cloudpickle", "gpucomm[local]"),
+        ("matplotlib", "gpucomm[bench]"),
+        ("rich", "gpucomm[bench]"),
     ):
         assert not findings[name].on
         assert advice in findings[name].why
+
+
+@pytest.mark.parametrize(("mib", "said"), [(3, "up to 2 MiB for each"), (1, "gpucomm.empty has none")])
+def test_the_heap_that_was_asked_for(mib: int, said: str) -> None:
+    command = [sys.executable, "-m", "gpucomm", "doctor"]
+    env = {**os.environ, "GPUCOMM_HEAP_MIB": str(mib)}
+    assert said in subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
 
 def test_paths_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

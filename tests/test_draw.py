@@ -121,6 +121,13 @@ def test_bad_pictures_are_sentences(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--json", "--out"])
+def test_where_nothing_can_be_written_nothing_is_done(option, capsys):
+    assert cli.main(["plan", "all_reduce", "--algorithm", "ring", option, "/nowhere/plan.svg"]) == 2
+    said = capsys.readouterr()
+    assert f"{option} '/nowhere/plan.svg' cannot be written" in said.err and not said.out
+
+
 def test_table_and_json(tmp_path, capsys):
     path = tmp_path / "plan.json"
     arguments = "reduce --algorithm linear_pipeline --world 3 --root 1 --segments 2 --bytes 2K"

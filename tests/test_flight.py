@@ -47,6 +47,9 @@ def row(rank, sequence, call="a", state="done"):
         ([row(0, 1), row(0, 2), row(1, 2)], "no difference"),
         ([row(1, 1), row(1, 2)], "a #1: ranks [1] came, ranks [0] did not"),
         ([], "no difference"),
+        ([row(0, 1), row(0, 2), row(0, 3, state="under way"), row(1, 1)], "a #3: ranks [0] came, ranks [1]"),
+        ([row(0, 1), row(0, 2, state="under way")], "a #2: ranks [0] came, ranks [1] did not"),
+        ([row(0, 1), row(0, 2)], "a #1: ranks [0] came, ranks [1] did not"),
     ],
 )
 def test_first_difference(rows, sentence):

@@ -1,12 +1,14 @@
 """One exchange per backward: when buckets leave, and what happens where something fails."""
 
 import copy
+import time
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from ranks import PROMPT_S
 from torch import nn
 from training import (
     INPUTS,
@@ -255,6 +257,19 @@ def test_bad_arguments_are_refused_at_wrapping(world, change, text):
             DistributedOptimizer(**arguments)
 
     on_ranks(world, body)
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+def test_the_others_are_told_of_what_one_cannot_wrap(wrap):
+    def body(comm):
+        model = here(MLP)
+        error = InvalidArgumentError if comm.rank else MismatchError
+        with pytest.raises(error, match=r"model must be a torch\.nn\.Module, got str"):
+            wrap(SGD(model.parameters()), "MLP" if comm.rank else model, comm)
+
+    began = time.monotonic()
+    on_ranks(2, body)
+    assert time.monotonic() - began < PROMPT_S
 
 
 def test_an_optimizer_is_wrapped_once():

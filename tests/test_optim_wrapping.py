@@ -400,10 +400,12 @@ def test_hooks_of_a_step_run_once_on_every_rank(wrap):
         inner = SGD(model.parameters())
         inner.register_step_pre_hook(lambda *_: seen.append("inner, before"))
         inner.register_step_post_hook(lambda *_: seen.append("inner, after"))
+        inner.register_state_dict_pre_hook(lambda given: seen.append("inner" if given is inner else given))
         opt = wrap(inner, model, comm)
         opt.register_step_pre_hook(lambda *_: seen.append("wrapper, before"))
         opt.register_step_post_hook(lambda *_: seen.append("wrapper, after"))
         go_on(model, opt, comm, range(3))
+        opt.state_dict()
 
     try:
         on_ranks(2, body)
@@ -411,7 +413,7 @@ def test_hooks_of_a_step_run_once_on_every_rank(wrap):
         for handle in everywhere:
             handle.remove()
     kinds = [f"{who}, {when}" for who in ("any", "inner", "wrapper") for when in ("before", "after")]
-    assert Counter(seen) == dict.fromkeys(kinds, 2 * 3)
+    assert Counter(seen) == {**dict.fromkeys(kinds, 2 * 3), "inner": 2}
 
 
 @pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])

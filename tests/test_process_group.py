@@ -243,7 +243,8 @@ def test_a_coalescing_that_has_failed_keeps_no_later_tensors(alone):
         ({"broadcast": {"codec": "int8"}}, "broadcast has no option 'codec'"),
         ({"all_gather": {"codec": "int9"}}, "int9"),
         ({"all_gather": {"codec": 8}}, "all_gather: a codec must be a spec such as 'int8', got 8"),
-        ({"all_reduce": {"segments": -1}}, "all_reduce: segments must be 1 or more, or None, got -1"),
+        ({"all_reduce": {"segments": -1}}, "all_reduce: segments must be from 1 to 4096, .* got -1"),
+        ({"broadcast": {"segments": 5000}}, "broadcast: segments must be from 1 to 4096, .* got 5000"),
         (
             {"all_reduce": {"algorithm": "two_shot"}},
             "without a codec has no algorithm 'two_shot', it has auto, .*ring",
@@ -257,7 +258,7 @@ def test_options_are_checked_when_they_are_made(choices, words):
 
 
 def test_options_are_what_a_mesh_takes():
-    made = Options(timeout=timedelta(seconds=7))
+    made = Options(all_reduce={"segments": "auto"}, timeout=timedelta(seconds=7))
     assert isinstance(made, torch._C._distributed_c10d.Backend.Options)
     assert (made.backend, made._timeout) == ("gpucomm", timedelta(seconds=7))
 

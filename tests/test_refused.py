@@ -129,6 +129,7 @@ BIG = np.zeros(1 << 20)  # no send of it ends before it is received
 ENDS = [
     (lambda c: c.send(X[::2], 0), lambda c: c.recv(np.ones(3, "f4"), 1), "contiguous", "send #1 to rank 0"),
     (lambda c: c.send(X, 0, timeout=0), lambda c: c.recv(X.copy(), 1), "positive", "send #1 to rank 0"),
+    (lambda c: c.send(X, 0, timeout="a"), lambda c: c.recv(X.copy(), 1), "got 'a'", "send #1 to rank 0"),
     (lambda c: c.recv(b"12345678", 0), lambda c: c.send(BIG, 1), "got bytes", "recv #1 from rank 0"),
     (lambda c: c.sendrecv(X, 0, X, 2), lambda c: c.recv(X.copy(), 1), "overlap|apart", "send #1 to rank 0"),
 ]

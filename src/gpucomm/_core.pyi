@@ -820,15 +820,11 @@ class Work:
         """
         Whether the call has ended, well or not.
         """
-    def synchronize(
-        self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
-    ) -> typing.Any:
+    def synchronize(self, timeout: float | None = None) -> typing.Any:
         """
         As wait, but the host waits for arrays on a device too, whose stream only would.
         """
-    def wait(
-        self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
-    ) -> typing.Any:
+    def wait(self, timeout: float | None = None) -> typing.Any:
         """
         Waits for the end and returns the result; raises the call's error. After `timeout` seconds the call, and
         with it the communicator, fails on every rank.
@@ -1093,7 +1089,7 @@ class Communicator:
 
         Args:
             x: an array of any shape that speaks DLPack, C-contiguous, in host memory or in a device's; float64/32/16,
-                bfloat16, int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
+                bfloat16, int8/16/32/64, uint8 or bool. Of bool there is no mean. Reduced in place unless `out` is given. Or a list or tuple of such
                 arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
                 those of more than 1 MiB by themselves.
             op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
@@ -1129,7 +1125,9 @@ class Communicator:
             x or out; a Work if async_op.
 
         Raises:
-            InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+            InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent. Of an element that the codec
+                refuses on every rank, and the communicator is closed.
+            UnavailableError: x is on a device that the ranks have no way between.
             MismatchError: the ranks did not make the same call.
             CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
             ClosedError: it was closed before.
@@ -1266,7 +1264,7 @@ class Communicator:
         x: typing.Any,
         source: typing.Any,
         *,
-        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        timeout: float | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
@@ -1396,7 +1394,7 @@ class Communicator:
         x: typing.Any,
         to: typing.Any,
         *,
-        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        timeout: float | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
@@ -1435,7 +1433,7 @@ class Communicator:
         out: typing.Any,
         source: typing.Any,
         *,
-        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        timeout: float | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:

@@ -182,7 +182,8 @@ class Communicator(_core.Communicator):
             `gpucomm.init()` returns from now on where it returned this one.
 
         Raises:
-            ClosedError: this rank came too late.
+            ClosedError: this rank came too late, or has closed this communicator itself.
+            PeerLostError: ranks went on ending, in each of eight attempts.
             InvalidArgumentError: there was no fault, or this communicator was shrunk before.
             UnavailableError: its ranks share no memory.
             Error: as `gpucomm.init`.

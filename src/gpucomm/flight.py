@@ -59,17 +59,23 @@ def first_difference(rows: Sequence[Row], world: int) -> str:
     for row in sorted(rows, key=lambda row: row["sequence"]):
         calls.setdefault(row["sequence"], {})[row["rank"]] = row
         first.setdefault(row["rank"], row["sequence"])
-    # A log remembers a bounded number of calls: what only some still remember says nothing.
+    # A log remembers a bounded number of calls: what only some still remember says nothing. Of ranks on other
+    # nodes it has what they were asked for, so they may have come to a call that all others have finished.
     start = max(first.values(), default=0)
+    unheard = ""
     for sequence in sorted(s for s in calls if s >= start):
         by_rank = calls[sequence]
         texts = {rank: row["call"] for rank, row in by_rank.items()}
         if len(set(texts.values())) > 1:
             return "the ranks differ in call " + "; ".join(f"rank {r}: {t}" for r, t in sorted(texts.items()))
+        call = next(iter(texts.values()))
         late = [r for r in range(world) if r not in by_rank]
-        if late:
-            return f"{next(iter(texts.values()))}: ranks {sorted(texts)} came, ranks {late} did not"
         busy = [r for r, row in sorted(by_rank.items()) if row["state"] != "done"]
-        if busy:
-            return f"{next(iter(texts.values()))}: all ranks came, ranks {busy} have not finished it"
-    return "no difference: all ranks made and finished the same calls"
+        if late:
+            sentence = f"{call}: ranks {sorted(texts)} came, ranks {late} did not"
+            if busy:
+                return sentence
+            unheard = unheard or sentence
+        elif busy:
+            return f"{call}: all ranks came, ranks {busy} have not finished it"
+    return unheard or "no difference: all ranks made and finished the same calls"

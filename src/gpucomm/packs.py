@@ -25,7 +25,6 @@ class Message:
         self, comm: Communicator, arrays: list[Any], outs: list[Any] | None, count: int, put: Put
     ) -> None:
         self.comm, self._arrays, self._outs, self._count, self._put = comm, arrays, outs, count, put
-        self._result: Any = None
         self._work: _core.Work | None = None
         self._open = True
         self._lock = threading.RLock()  # of threads that wait; again: a signal's handler may wait too
@@ -36,10 +35,9 @@ class Message:
 
     def finish(self, end: float | None, host: bool) -> None:
         """Waits until the clock says `end` and unpacks, the first time; `host`: for a device too."""
-        if self._work is not None:
-            wait = self._work.synchronize if host else self._work.wait
-            self._result = wait(None if end is None else max(0.001, end - time.monotonic()))
-            self._close()
+        if (work := self._work) is not None:  # of a pack another thread may let it go
+            wait = work.synchronize if host else work.wait
+            self._close(wait(None if end is None else max(0.001, end - time.monotonic())))
 
     def give_up(self) -> None:
         """One of a list's has failed: lets the arrays of this one go, where it has ended too."""
@@ -49,25 +47,24 @@ class Message:
 
     def done(self) -> bool:
         """Whether the call has ended, well or not."""
-        return self._work is None or self._work.done()
+        return (work := self._work) is None or work.done()
 
     def _take(self, issued: Any, how: dict[str, Any]) -> None:
         if how["async_op"]:
             self._work = issued
         else:
-            self._result = issued
-            self._close()
+            self._close(issued)
 
-    def _close(self) -> None:
+    def _close(self, result: Any) -> None:
         """Unpacks, the first time that it succeeds; who comes meanwhile waits until the results are there."""
         with self._lock:
             if self._open:
-                self._unpack()
+                self._unpack(result)
                 self._open = False
                 self._give_back()
 
-    def _unpack(self) -> None:
-        self._put(self._result)
+    def _unpack(self, result: Any) -> None:
+        self._put(result)
 
     def _give_back(self) -> None:
         """What was held until the results are in place."""
@@ -85,8 +82,8 @@ class Single(Message):
             how = {**how, "out": self._outs[0]}
         self._take(getattr(self.comm, collective)(self._arrays[0], **how), how)
 
-    def _unpack(self) -> None:
-        self._put([self._result])
+    def _unpack(self, result: Any) -> None:
+        self._put([result])
 
 
 class Staged(Message):
@@ -118,7 +115,7 @@ class Pack(Message):
     def _targets(self) -> list[Any]:
         return self._arrays if self._outs is None else self._outs
 
-    def _unpack(self) -> None:
+    def _unpack(self, result: Any) -> None:
         if self._writes:
             _core.copy_pack(self._targets, self._pack, False)
 
@@ -137,8 +134,8 @@ class Pack(Message):
 
     def _give_back(self) -> None:
         _buffers(self.comm)[self._key] = self._buffer, self._room
-        self._pack = self._buffer = None
         self._let_go()
+        self._pack = self._buffer = self._work = None  # its work has the message, or all ranks' messages
 
 
 class Gathering(Pack):
@@ -153,8 +150,8 @@ class Gathering(Pack):
             _core.check_writable(self._outs)
         super().start(collective, digest, reads, writes, how)
 
-    def _unpack(self) -> None:
-        _core.copy_gathered(self._targets, self._result, self.comm.world)
+    def _unpack(self, result: Any) -> None:
+        _core.copy_gathered(self._targets, result, self.comm.world)
         self._put(self._targets)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpucomm import _core
+from gpucomm.bench.command import check_writable
 from gpucomm.cost import MOST_RANKS, MOST_SEGMENTS, Coding, measured_coding, plans_and_schedule
 from gpucomm.draw import draw_plans, messages
 from gpucomm.errors import InvalidArgumentError
@@ -49,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Build the plan, verify it, and show it."""
+    check_writable(args.json)
+    check_writable(args.out, "--out")
     _require_root(args)
     _require_few(args)
     links, nbytes = parse_model(args.links, args.world), parse_size(args.bytes)

@@ -188,7 +188,7 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
 void bind_point_to_point(py::class_<PyCommunicator>& type) {
   type.def(
           "send",
-          [](PyCommunicator& c, Object x, Object rank, Maybe timeout, bool async_op, Handle stream) {
+          [](PyCommunicator& c, Object x, Object rank, const Timeout& timeout, bool async_op, Handle stream) {
             const int to = c.peer_of("to", rank);
             return c.or_tell(true, to,
                              [&] { return c.send(x, to, with_stream(stream, {"", {}, timeout, async_op})); });
@@ -197,7 +197,7 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           "stream"_a = py::none(), kSend)
       .def(
           "recv",
-          [](PyCommunicator& c, Object x, Object rank, Maybe timeout, bool async_op, Handle stream) {
+          [](PyCommunicator& c, Object x, Object rank, const Timeout& timeout, bool async_op, Handle stream) {
             const int source = c.peer_of("source", rank);
             return c.or_tell(false, source, [&] {
               return c.recv(x, source, with_stream(stream, {"", {}, timeout, async_op}));
@@ -207,7 +207,7 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           "stream"_a = py::none(), kRecv)
       .def(
           "sendrecv",
-          [](PyCommunicator& c, Object x, Object target, Object out, Object origin, Maybe timeout,
+          [](PyCommunicator& c, Object x, Object target, Object out, Object origin, const Timeout& timeout,
              bool async_op, Handle stream) {
             const int to = c.peer_of("to", target), source = c.peer_of("source", origin);
             // Whoever waits for what this rank sends makes the others end too.

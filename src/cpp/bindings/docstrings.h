@@ -11,7 +11,7 @@ Args:
         bfloat16, int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
         arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
         those of more than 1 MiB by themselves.
-    op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
+    op: "sum", "mean" (not of bool), "min", "max" or "prod"; "band", "bor" or "bxor" (no floats), bit by bit;
         of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a
         sum of every rank's x times its own `scale`. float16 and bfloat16 are folded in float32. A sum of
         integers wraps, and so does their mean, before it divides: int8 100 and 100 give -28. A mean of float16
@@ -44,7 +44,9 @@ Returns:
     x or out; a Work if async_op.
 
 Raises:
-    InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent.
+    InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent. Of an element that the codec
+        refuses on every rank, and the communicator is closed.
+    UnavailableError: x is on a device that the ranks have no way between.
     MismatchError: the ranks did not make the same call.
     CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
     ClosedError: it was closed before.)";

@@ -24,6 +24,19 @@ struct Segments : std::optional<int> {
   using optional::optional;
 };
 
+// Seconds, or what somebody has taken for them: looked at in the call, whose other end is told then.
+struct Timeout {
+  Object given = pybind11::none();
+  operator Maybe() const {
+    if (given.is_none()) return {};
+    const double seconds = PyFloat_AsDouble(given.ptr());
+    if (!PyErr_Occurred()) return seconds;
+    PyErr_Clear();
+    fail(ErrorKind::invalid_argument, "timeout must be a positive, finite number of seconds, got ",
+         std::string(pybind11::repr(given)));
+  }
+};
+
 // The keywords that every collective takes. As long as the call.
 struct Options {
   Text algorithm;
@@ -58,6 +71,19 @@ struct Emulation {
 };
 
 }  // namespace gpucomm
+
+template <>
+struct pybind11::detail::type_caster<gpucomm::Timeout> {
+  PYBIND11_TYPE_CASTER(gpucomm::Timeout, const_name("typing.SupportsFloat | typing.SupportsIndex | None"));
+
+  bool load(handle object, bool) {
+    value.given = reinterpret_borrow<pybind11::object>(object);
+    return true;
+  }
+  static handle cast(const gpucomm::Timeout& timeout, return_value_policy, handle) {
+    return timeout.given.inc_ref();
+  }
+};
 
 template <>
 struct pybind11::detail::type_caster<gpucomm::Segments> {

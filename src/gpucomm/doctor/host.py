@@ -52,14 +52,20 @@ def _shared_memory(name: str) -> Iterator[Finding]:
 
 
 def _shared_heap(name: str) -> Iterator[Finding]:
-    file = _core.shm_create(2)
+    each = (_memory_of_two() - _memory_of_two(heap_bytes=0)) / 2
+    size = f"{each / 2**30:.3g} GiB" if each >= 2**30 else f"{each / 2**20:.3g} MiB"
+    text = f"gpucomm.empty has up to {size} for each of two ranks; taken as arrays are made"
+    none = "GPUCOMM_HEAP_MIB is less than 2, or no such memory could be mapped: gpucomm.empty has none"
+    yield Finding(name, each > 0, text if each > 0 else none)
+
+
+def _memory_of_two(**how: int) -> int:
+    """The bytes that two ranks share."""
+    file = _core.shm_create(2, **how)
     try:
-        each = os.fstat(file).st_size / 2 / 2**30
+        return os.fstat(file).st_size
     finally:
         os.close(file)
-    text = f"gpucomm.empty has up to {each:.3g} GiB for each of two ranks; taken as arrays are made"
-    none = "GPUCOMM_HEAP_MIB=0, or no such memory could be mapped: gpucomm.empty has none"
-    yield Finding(name, each > 0.02, text if each > 0.02 else none)
 
 
 def _cross_memory(name: str) -> Iterator[Finding]:

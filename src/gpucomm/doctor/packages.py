@@ -71,6 +71,8 @@ def _package(name: str) -> Iterator[Finding]:
 _PACKAGES = {
     "torch": ("torch", "pip install 'gpucomm[torch]'; gpucomm.optim needs it"),
     "cloudpickle": ("cloudpickle", "pip install 'gpucomm[local]'; gpucomm.local needs it"),
+    "matplotlib": ("matplotlib", "pip install 'gpucomm[bench]'; pictures need it"),
+    "rich": ("rich", "pip install 'gpucomm[bench]'; `gpucomm bench`, `bench-auto` and `reproduce` need it"),
 }
 
 LOOKS = {
@@ -80,4 +82,6 @@ LOOKS = {
     "torch.distributed": _torch_distributed,
     "torch": _package,
     "cloudpickle": _package,
+    "matplotlib": _package,
+    "rich": _package,
 }

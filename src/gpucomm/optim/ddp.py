@@ -50,6 +50,9 @@ def use(
 
     Raises:
         InvalidArgumentError: not such a model, another number of ranks, or a bad exchange or algorithm.
+        UnsupportedTypeError: a parameter's dtype is not one that the exchange takes.
+        MismatchError: the ranks ask for different exchanges; the text names who differs.
+        RuntimeError: DDP has a hook already.
     """
     with telling(comm, "ddp.use"):
         how = _create(model, comm, exchange, algorithm, segments)

@@ -62,8 +62,8 @@ class DistributedOptimizer(WrappedOptimizer):
         segments: int | None = None,
         save_residuals: bool = True,
     ) -> None:
-        require_arguments(model, comm)
         with telling(comm, "DistributedOptimizer"):
+            require_arguments(model, comm)
             super().__init__(optimizer)
             merging.parse(merge)
             self.comm = comm

@@ -62,8 +62,8 @@ class LayerwiseBSP(WrappedOptimizer):
         algorithm: str = "auto",
         segments: int | None = None,
     ) -> None:
-        require_arguments(model, comm)
         with telling(comm, "LayerwiseBSP"):
+            require_arguments(model, comm)
             super().__init__(optimizer)
             for collective in ("reduce", "broadcast"):
                 name = "direct" if algorithm == "auto" else algorithm

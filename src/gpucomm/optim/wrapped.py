@@ -93,6 +93,10 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Adds a group to the inner optimizer."""
         self.inner.add_param_group(param_group)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the inner optimizer's state."""
+        return dict(self.inner.state_dict())  # torch's would hand this optimizer to the inner one's hooks
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes back a state, that of a plain optimizer too."""
         self.inner.load_state_dict(state_dict)  # torch's would write behind the forwarded attributes

@@ -52,7 +52,8 @@ def use(
             the same parameters; each copy is sharded over one dimension of the mesh then.
         all_reduce: the codec in which the reduced shards of these are reduced.
         error_feedback: whether what a lossy codec takes from a gradient is added to the next one. It needs
-            the memory of all gradients, unsharded, in float32, on every rank, and as much again in backward.
+            the memory of all gradients, unsharded, in float32, on every rank, and as much again from the
+            first backward on.
         algorithm: for all of these collectives.
 
     Returns:
@@ -63,6 +64,7 @@ def use(
             codec or algorithm is unknown.
         UnsupportedTypeError: a codec does not take the parameters' dtype.
         MismatchError: the ranks do not say the same.
+        UnavailableError: this torch keeps its groups in another way.
     """
     with telling(comm, "fsdp.use"):
         groups = find_groups(model)

@@ -250,14 +250,14 @@ def _block_calls(comm: Communicator, nbytes: int) -> dict[str, Callable[[], Any]
     }
 
 
-def losses(run: Run) -> tuple[dict[str, list[float]], int]:
-    """The held-out losses, dense and coded, on the way and after the last step; how many steps."""
+def losses(run: Run) -> tuple[dict[str, list[float]], int, Point]:
+    """The held-out losses, dense and coded, on the way and after the last step; how many steps; the links."""
     model, _ = _how_much(run)
     count = 4 if run.hurry > 1 else 24 if run.quick else 400
     run.tell(f"training by FSDP2, {count} steps, dense and coded")
     ways = {"dense": {"algorithm": _DENSE[0], **model}, CODED: {"algorithm": CODED, **CODECS, **model}}
     point = _point(run, _LOSS_LINKS, model["width"])
-    return run.on_ranks(point.cell, RANKS, _learn, ways, count)[0], count
+    return run.on_ranks(point.cell, RANKS, _learn, ways, count)[0], count, point
 
 
 def _learn(comm: Communicator, ways: Mapping[str, Mapping[str, Any]], count: int) -> dict[str, list[float]]:

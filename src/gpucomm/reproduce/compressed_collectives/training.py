@@ -70,10 +70,10 @@ def fsdp_vs_per_hop(run: Run) -> Outcome:
 
 def fsdp_loss(run: Run) -> Outcome:
     """How far the loss on held-out text is from dense training's after the same steps."""
-    found, count = run.once("losses", lambda: losses(run))
+    found, count, point = run.once("losses", lambda: losses(run))
     apart = found[CODED][-1] - found["dense"][-1]
     text = f"held-out loss after {count} steps, coded less dense, {found['dense'][-1]:.3f}; {_codecs()}"
-    setting = _setting(run, _all(run)[_HEADLINE])
+    setting = run.setting(point.cell, RANKS, repeats=1)
     figures = (None, apart, "nats", "measured", "<=", _NATS)
     row = Row("fsdp_loss", *figures, setting, found, text)
     xs = [count * i / 4 for i in range(5)]
