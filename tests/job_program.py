@@ -464,6 +464,17 @@ def kill_of_one(comm):
     return met(lambda: comm.all_reduce(np.zeros(10**6), timeout=10))
 
 
+def refused_and_made(comm):
+    """A refusal that was made good is forgotten, though other nodes hear nothing of this rank later."""
+    if comm.rank == 1:
+        with contextlib.suppress(errors.InvalidArgumentError):
+            comm.all_reduce(np.ones(9), algorithm="rign")
+    for late in (0, 0, 0.7):
+        time.sleep(late * (comm.rank == 1))
+        comm.all_reduce(np.ones(9), algorithm="ring", segments=1)
+    return []
+
+
 def second_init(comm):
     comm.close()
     with gpucomm.init(timeout=20) as again:

@@ -279,6 +279,27 @@ def test_first_calls_are_named_where_the_links_are_measured_before_them(one, oth
             assert words in str(outcome)
 
 
+@pytest.mark.parametrize("codec", [None, "int8"])
+def test_threads_of_a_rank_may_make_the_same_first_calls(monkeypatch, codec):
+    """One of them measures; its calls are of other sizes than theirs, which wait."""
+    monkeypatch.setenv("GPUCOMM_CACHE", "off")
+
+    def body(comm):
+        def call():
+            for _ in range(20):
+                results.append(comm.all_reduce(np.ones(50, np.float32), codec=codec))
+
+        results = []
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return len(results), all((x == comm.world).all() for x in results)
+
+    assert run_ranks(2, body) == [(80, True)] * 2
+
+
 @pytest.mark.parametrize("sent", [0, 1, 3, 70_000])
 def test_an_exchange_whose_counts_do_not_fit_is_an_error_on_every_rank(sent):
     def body(comm):

@@ -38,6 +38,7 @@ CHECKS = [
     "small_groups",
     "senders_end",
     "many_refused",
+    "refused_and_made",
     "second_init",
 ]
 

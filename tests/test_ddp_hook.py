@@ -13,10 +13,11 @@ import rank_processes
 import torch
 import torch.distributed as dist
 import training
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from training import INPUTS, MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, share, train, weights
 
-from gpucomm.errors import InvalidArgumentError
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 from gpucomm.exchange import Dense, reshard
 from gpucomm.optim import ddp
 
@@ -257,6 +258,11 @@ def test_arguments():
         alone.close()
         hook = ddp.use(model, comm)
         assert hook.state_dict() == {}
+        with pytest.raises(InvalidArgumentError, match=r"can have no other hook: .* only be called once"):
+            ddp.use(model, comm)
+        table = wrap(nn.Sequential(nn.Embedding(9, 4, sparse=True)), comm, dist.PrefixStore("table", store))
+        with pytest.raises(UnsupportedTypeError, match=r"module '0' are sparse.*rank \d of 2"):
+            ddp.use(table, comm)
         with pytest.raises(InvalidArgumentError, match="keeps no state"):
             hook.load_state_dict({"residuals": {}})
         other = ddp.use(wrap(here(MLP), comm, dist.PrefixStore("other", store)), comm, exchange="int8")

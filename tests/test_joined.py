@@ -17,6 +17,19 @@ from gpucomm.launch.processes import base_environment
 
 pytestmark = pytest.mark.processes
 
+
+def test_an_attempt_that_some_never_joined_does_not_count(monkeypatch):
+    """Torchrun keeps the store, and starts all ranks anew."""
+    kept = dist.HashStore()
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+    for attempt, came in (("0", 2), ("1", 3), ("1", 3)):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        stores = [store.own_store(kept, 3) for _ in range(came)]
+        stores[0].set("who", "first")
+        assert [one.get("who") for one in stores] == [b"first"] * came
+        assert stores[0].add("used", 1) == 1
+
+
 PROGRAM = textwrap.dedent("""
     import logging, os, sys, threading
     import numpy as np

@@ -12,10 +12,23 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from training import ADAMW, INPUTS, MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, train, weights
+from training import (
+    ADAMW,
+    INPUTS,
+    MLP,
+    SGD,
+    assert_same,
+    go_on,
+    here,
+    loss_of,
+    on_ranks,
+    share,
+    train,
+    weights,
+)
 
 from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
-from gpucomm.optim import DistributedOptimizer, LayerwiseBSP, distributed
+from gpucomm.optim import DistributedOptimizer, LayerwiseBSP, ddp, distributed
 
 CODED = {"exchange": "int4", "algorithm": "coded_ring"}
 
@@ -87,6 +100,18 @@ def in_ddp(model):
     return nn.parallel.DistributedDataParallel(model)
 
 
+def test_a_copy_of_what_has_a_hook_has_none_and_may_be_given_one(alone):
+    def body(comm):
+        model = in_ddp(here(MLP))
+        ddp.use(model, comm)
+        copied = copy.deepcopy(model)
+        hook = ddp.use(copied, comm)
+        copied(here(INPUTS[0])).sum().backward()
+        return hook.stats()["rounds"]
+
+    assert on_ranks(1, body) == [1]
+
+
 def with_ddp_inside(model):
     model[0] = in_ddp(model[0])
     return model
@@ -147,6 +172,41 @@ def test_ddp_is_seen_where_models_are_compiled(alone, outer):
         del opt
         with turns:
             late(here(INPUTS[0]))
+
+    on_ranks(2, body)
+
+
+def new_memory(model):
+    for param in model.parameters():
+        param.grad.data = param.grad.data.clone()
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+@pytest.mark.parametrize("lead_away", [new_memory, lambda model: model.double().float()])
+def test_gradients_that_got_other_memory_are_averaged(wrap, lead_away):
+    def body(comm):
+        model = here(MLP)
+        opt = wrap(SGD(model.parameters()), model, comm)
+        for step in range(4):
+            go_on(model, opt, comm, [step])
+            getattr(opt, "synchronize" if wrap is LayerwiseBSP else "stats")()
+            if step == 1:
+                for param in model.parameters():  # what the root alone has kept
+                    param.grad = torch.zeros_like(param) if param.grad is None else param.grad
+                lead_away(model)
+        return weights(model)
+
+    assert_same(on_ranks(2, body), train(None))
+
+
+def test_a_model_that_was_converted_must_be_wrapped_anew():
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+        go_on(model, opt, comm, range(1))
+        model.double()
+        with pytest.raises(InvalidArgumentError, match=r"is torch\.float64 on cpu by now, .* wrap it anew"):
+            model(share(comm, INPUTS[1]).double()).sum().backward()
 
     on_ranks(2, body)
 

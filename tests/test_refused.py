@@ -175,6 +175,33 @@ def test_a_message_that_is_corrected_at_once_or_refused_by_both_arrives():
     assert run_ranks(2, body) == [2.0, 0.0]
 
 
+def test_who_comes_long_after_a_refusal_gives_it_time_to_be_made_good():
+    def body(comm):
+        out = np.zeros(6, np.float32)
+        with pytest.raises(InvalidArgumentError, match="overlap"):
+            comm.sendrecv(X, 1 - comm.rank, X, 1 - comm.rank)
+        if comm.rank == 1:
+            with pytest.raises(InvalidArgumentError):
+                comm.all_reduce(X, algorithm="rign")
+        time.sleep(0.7 + 0.1 * comm.rank)  # longer ago than a refusal is good for
+        comm.send(X, 0) if comm.rank else comm.recv(out, 1)
+        time.sleep(0.1 * comm.rank)
+        return out[0] + comm.all_reduce(X.copy(), algorithm="ring")[0]
+
+    assert run_ranks(2, body) == [3.0, 2.0]
+
+
+@pytest.mark.parametrize("codec", ["int8", "fixed:0.01"])
+def test_what_a_codec_does_not_take_is_refused_before_the_links_are_measured(codec):
+    def body(comm):
+        if comm.rank == 1:
+            with pytest.raises(UnsupportedTypeError, match="does not take int64"):
+                comm.all_reduce(np.ones(6, int), codec=codec)
+        return comm.all_reduce(X.copy())[0]
+
+    assert run_ranks(2, body) == [2.0] * 2
+
+
 def test_a_message_to_another_rank_may_be_refused_for_as_long_as_it_likes():
     def body(comm):
         if comm.rank == 1:

@@ -820,11 +820,15 @@ class Work:
         """
         Whether the call has ended, well or not.
         """
-    def synchronize(self, timeout: float | None = None) -> typing.Any:
+    def synchronize(
+        self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
+    ) -> typing.Any:
         """
         As wait, but the host waits for arrays on a device too, whose stream only would.
         """
-    def wait(self, timeout: float | None = None) -> typing.Any:
+    def wait(
+        self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None
+    ) -> typing.Any:
         """
         Waits for the end and returns the result; raises the call's error. After `timeout` seconds the call, and
         with it the communicator, fails on every rank.
@@ -1089,10 +1093,10 @@ class Communicator:
 
         Args:
             x: an array of any shape that speaks DLPack, C-contiguous, in host memory or in a device's; float64/32/16,
-                bfloat16, int8/16/32/64, uint8 or bool. Of bool there is no mean. Reduced in place unless `out` is given. Or a list or tuple of such
+                bfloat16, int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
                 arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
                 those of more than 1 MiB by themselves.
-            op: "sum", "mean", "min", "max" or "prod"; "band", "bor" or "bxor" (integers and bool only), bit by bit;
+            op: "sum", "mean" (not of bool), "min", "max" or "prod"; "band", "bor" or "bxor" (no floats), bit by bit;
                 of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a
                 sum of every rank's x times its own `scale`. float16 and bfloat16 are folded in float32. A sum of
                 integers wraps, and so does their mean, before it divides: int8 100 and 100 give -28. A mean of float16
@@ -1264,7 +1268,7 @@ class Communicator:
         x: typing.Any,
         source: typing.Any,
         *,
-        timeout: float | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
@@ -1394,7 +1398,7 @@ class Communicator:
         x: typing.Any,
         to: typing.Any,
         *,
-        timeout: float | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:
@@ -1433,7 +1437,7 @@ class Communicator:
         out: typing.Any,
         source: typing.Any,
         *,
-        timeout: float | None = None,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
         stream: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> typing.Any:

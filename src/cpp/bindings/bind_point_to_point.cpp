@@ -89,11 +89,11 @@ void PyCommunicator::check_peer(const char* what, int peer) const {
          ": only sendrecv, with to and source this rank, copies");
 }
 
-void PyCommunicator::refuse_message(bool sending, int peer, const Error& error) {
+void PyCommunicator::refuse_message(bool sending, int peer, const Error& error, int source) {
   if (!error.bad_argument() || forked() || peer < 0 || peer >= core_->world() || peer == core_->rank())
     return;
   const Released released;
-  core_->messages().refuse(sending, peer, error.what());
+  core_->messages().refuse(sending, peer, error.what(), source);
 }
 
 std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array, int peer,
@@ -211,9 +211,10 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
              bool async_op, Handle stream) {
             const int to = c.peer_of("to", target), source = c.peer_of("source", origin);
             // Whoever waits for what this rank sends makes the others end too.
-            return c.or_tell(true, to, [&] {
+            const auto both = [&] {
               return c.sendrecv(x, to, out, source, with_stream(stream, {"", {}, timeout, async_op}));
-            });
+            };
+            return c.or_tell(true, to, both, source);
           },
           "x"_a, "to"_a, "out"_a, "source"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
           "stream"_a = py::none(), kSendRecv);

@@ -98,7 +98,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_codec(Shape call, const std:
     most = max_abs(call.dtype, arrays.input, count);
     if (arrays.factor) most = largest_product(call.dtype, most, *arrays.factor);
   }
-  prepare(call, [&] { agree_on_largest(&most, 1, limit); });
+  preparation_.run(call, [&] { agree_on_largest(&most, 1, limit); });
   return codec->agreed(most, core_->world());
 }
 
@@ -128,6 +128,7 @@ void PyCommunicator::time_codec(const std::string& spec) {
 // Once for each codec, before its first call that leaves the choice to us. All ranks at once, as in calls:
 // they may have less than a core each.
 void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
+  preparation_.wait_for_others();
   if (call.codec == timed_ || core_->frozen()) return;
   if (!core_->coding_known(*call.codec)) take_time(call, limit);
   timed_ = call.codec;
@@ -135,7 +136,7 @@ void PyCommunicator::measure_coding(const Shape& call, Seconds limit) {
 
 void PyCommunicator::take_time(const Shape& call, Seconds limit) {
   std::array<double, 2> seconds{};
-  prepare(call, [&] {
+  preparation_.run(call, [&] {
     agree_on_largest(seconds.data(), seconds.size(), limit);
     {
       const Released released;

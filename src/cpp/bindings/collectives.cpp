@@ -85,6 +85,7 @@ void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, c
 
 Shape PyCommunicator::shape(Collective collective, const Array& x, const Options& options) const {
   check_not_forked();
+  preparation_.wait_for_others();
   if (options.segments && (*options.segments < 1 || *options.segments > 4096))
     fail(ErrorKind::invalid_argument, "segments must be in [1, 4096], got ", *options.segments);
   return {.collective = collective,
@@ -111,15 +112,15 @@ py::object PyCommunicator::issue(Shape& shape, Arrays arrays, Lent&& lent, const
   const bool chooses = options.algorithm == "auto" && core_->world() > 1;
   const Known* const known = options.codec ? &known_codec(*options.codec) : nullptr;
   if (chooses && known) shape.asked = known->codec;
-  if (chooses && !core_->links_known()) measure_links(shape, limit);
   if (known) {
     shape.codec = known->codec;
     check_codec(shape);
-    if (known->codec->traits().needs_maximum)
-      shape.codec = agreed_codec(shape, *options.codec, arrays, lent.read->count(), limit);
   }
+  if (chooses && !core_->links_known()) measure_links(shape, limit);
+  if (known && known->codec->traits().needs_maximum)
+    shape.codec = agreed_codec(shape, *options.codec, arrays, lent.read->count(), limit);
   if (chooses && shape.codec) measure_coding(shape, limit);
-  if (preparing_) shape = own(std::move(shape));
+  if (preparation_) shape = own(std::move(shape));
   return begin(shape, arrays, lent, options, limit);
 }
 
@@ -162,12 +163,14 @@ std::shared_ptr<Work> PyCommunicator::start(const PartCall& call, const Lent& le
 
 // Once, before the first call that leaves the choice to us; every rank gets here at the same call.
 void PyCommunicator::measure_links(const Shape& call, Seconds limit) {
-  if (preparing_ || core_->closed()) return;
-  prepare(call, [&] { py::module_::import("gpucomm.probe").attr("measure")(py::cast(this), limit.count()); });
+  preparation_.wait_for_others();
+  if (preparation_ || core_->closed() || core_->links_known()) return;
+  preparation_.run(
+      call, [&] { py::module_::import("gpucomm.probe").attr("measure")(py::cast(this), limit.count()); });
 }
 
 Shape PyCommunicator::own(Shape call) const {
-  if (preparing_) call.before = preparing_, call.purpose = Purpose::preparation;
+  if (preparation_) call.before = preparation_.before(), call.purpose = Purpose::preparation;
   return call;
 }
 
@@ -215,6 +218,7 @@ py::object PyCommunicator::reduce(py::object x, int root, Text op, py::object ou
 
 py::object PyCommunicator::barrier(std::optional<double> timeout_s, bool async_op) {
   check_not_forked();
+  preparation_.wait_for_others();
   const Shape nothing{.purpose = Purpose::barrier, .algorithm = "one_shot"};  // of an all_reduce
   return begin(nothing, {}, {py::none(), py::none()}, {.async_op = async_op}, timeout(timeout_s));
 }

@@ -14,6 +14,7 @@
 #include "bindings/lent.h"
 #include "bindings/options.h"
 #include "bindings/parts.h"
+#include "bindings/preparation.h"
 #include "bindings/work.h"
 #include "engine/choose.h"
 #include "engine/communicator.h"
@@ -109,12 +110,12 @@ class PyCommunicator {
 
   // As located, of a call that sends or receives; where an argument is bad the other end is told.
   template <class Call>
-  auto or_tell(bool sending, int peer, Call call) {
+  auto or_tell(bool sending, int peer, Call call, int source = -1) {
     return located([&] {
       try {
         return call();
       } catch (const Error& error) {
-        refuse_message(sending, peer, error);
+        refuse_message(sending, peer, error, source);
         throw;
       }
     });
@@ -129,7 +130,7 @@ class PyCommunicator {
 
  private:
   [[noreturn]] void give_up(const std::exception& exception) const;
-  void refuse_message(bool sending, int peer, const Error& error);
+  void refuse_message(bool sending, int peer, const Error& error, int source);
   void check_peer(const char* what, int peer) const;
   std::shared_ptr<Pending> start(bool sending, const Array& array, int peer, const Options& options);
   pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, const Lent& lent,
@@ -190,18 +191,6 @@ class PyCommunicator {
   Seconds timeout(std::optional<double> timeout_s) const;
   void measure_links(const Shape& call, Seconds limit);
   Shape own(Shape call) const;
-  // Runs calls of our own, which say that they come before that one.
-  template <class Calls>
-  void prepare(const Shape& call, Calls calls) {
-    preparing_ = std::make_shared<const Shape>(call);
-    try {
-      calls();
-    } catch (...) {
-      preparing_.reset();
-      throw;
-    }
-    preparing_.reset();
-  }
 
   std::shared_ptr<Communicator> core_;
   std::optional<Emulation> emulation_;
@@ -216,7 +205,7 @@ class PyCommunicator {
   std::shared_ptr<KeptArrays> kept_ =
       std::make_shared<KeptArrays>();  // of asynchronous calls, until these are done
   Purpose part_of_ = Purpose::call;
-  std::shared_ptr<const Shape> preparing_;  // the call that our own ones come before
+  Preparation preparation_;
 };
 
 }  // namespace gpucomm

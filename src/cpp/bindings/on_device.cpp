@@ -163,7 +163,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
     const auto factor = arrays.staging ? arrays.staging->factor : arrays.factor;
     most = largest.value(factor.value_or(1));
   }
-  prepare(shape, [&] { agree_on_largest(&most, 1, limit); });
+  preparation_.run(shape, [&] { agree_on_largest(&most, 1, limit); });
   return shape.codec->agreed(most, core_->world());
 }
 

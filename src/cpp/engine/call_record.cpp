@@ -36,12 +36,21 @@ CallRecord make_record(const Shape& shape) {
   return record;
 }
 
-uint64_t fingerprint_of(const CallRecord& record) {
+static uint64_t digest_of(const CallRecord& record) {
   uint64_t words[CallRecord::kWords] = {};
   std::memcpy(words, &record, sizeof record);
   uint64_t hash = 0;
   for (uint64_t word : words) hash = mix(hash, word);
   return hash;
+}
+
+// Of what comes before another call, of both: their messages lie in memory of their own sizes.
+uint64_t fingerprint_of(const Shape& shape) {
+  const uint64_t hash = digest_of(make_record(shape));
+  if (!shape.before) return hash;
+  Shape own = shape;
+  own.before.reset();
+  return mix(hash, digest_of(make_record(own)));
 }
 
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence) { return mix(fingerprint, sequence); }

@@ -109,16 +109,16 @@ void Communicator::check_unheard(const Work& work) {
 void Communicator::refuse(const std::string& call, const std::string& why) {
   std::lock_guard lock(mutex_);
   if (fate_.closed()) return;
-  const uint64_t next = sequence_ + 1;
-  transport_->refuse(
-      {next, refusals_.count(next), Clock::now(), concat(call, " #", next, " was refused: ", why)});
+  refused_ = sequence_ + 1;
+  transport_->refuse({refused_, refusals_.count(refused_), Clock::now(),
+                      concat(call, " #", refused_, " was refused: ", why)});
 }
 
 void Communicator::check_refusal(const Work& work, int peer) const {
   const Refusal theirs = transport_->refusal(peer);
   if (!theirs.sequence || theirs.sequence > work.sequence || transport_->arrived(peer) >= theirs.sequence)
     return;
-  if (!refusals_.alone(theirs, !transport_->gone(peer).empty())) return;
+  if (!refusals_.alone(theirs, !transport_->gone(peer).empty(), work)) return;
   fail(ErrorKind::mismatch, "the ranks do not make the same call: rank ", rank_, " of ", world_, " calls ",
        describe(record_of(work)), ", rank ", peer, "'s ", theirs.text);
 }

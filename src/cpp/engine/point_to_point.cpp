@@ -49,9 +49,10 @@ std::shared_ptr<Message> PointToPoint::start(bool sending, int peer, Dtype dtype
   return message;
 }
 
-void PointToPoint::refuse(bool sending, int peer, const std::string& why) {
+void PointToPoint::refuse(bool sending, int peer, const std::string& why, int source) {
   std::lock_guard lock(mutex_);
   if (fate_.closed()) return;
+  if (source >= 0) refusals_.count(end_of(false, numbers_[2 * source] + 1, source));
   const uint64_t next = numbers_[2 * peer + sending] + 1;
   refused_ = end_of(sending, next, peer);
   transport_->refuse({refused_, refusals_.count(refused_), Clock::now(),

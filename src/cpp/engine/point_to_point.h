@@ -28,7 +28,8 @@ class PointToPoint : public Drivable {
   std::shared_ptr<Message> start(bool sending, int peer, Dtype dtype, size_t count, std::byte* data,
                                  Seconds timeout, const Residence& residence = {});
   // The next send or receive was not made, for its arguments; tells the other end, which may wait for it.
-  void refuse(bool sending, int peer, const std::string& why);
+  // source: of a sendrecv's send, the rank whose message was not received with it, or -1.
+  void refuse(bool sending, int peer, const std::string& why, int source = -1);
   // Leaves what is under way to the progress thread.
   void hand_over();
   // Ends all that is under way with this error; returns whether there was anything.

@@ -67,7 +67,7 @@ void PointToPoint::check_refusal(const Message& m) const {
   Refusal theirs = transport_->refusal(m.peer);
   if (theirs.sequence != end_of(!m.sending, m.number, fate_.rank())) return;
   theirs.sequence = end_of(m.sending, m.number, m.peer);
-  if (!refusals_.alone(theirs, !fate_.control().gone(m.peer).empty())) return;
+  if (!refusals_.alone(theirs, !fate_.control().gone(m.peer).empty(), m)) return;
   fail(ErrorKind::mismatch, "the two ends of a message differ: rank ", fate_.rank(), " of ", fate_.world(),
        " calls ", describe(m), ", rank ", m.peer, "'s ", theirs.text);
 }

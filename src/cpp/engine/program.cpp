@@ -161,7 +161,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     program.ranks_here = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[rank]));
     program.exact = exact_parts(program);
     program.record = make_record(program.shape);
-    program.fingerprint = fingerprint_of(program.record);
+    program.fingerprint = fingerprint_of(program.shape);
     program.only_sends = only_sends(program);
     return program;
   }
@@ -173,7 +173,7 @@ Program opaque(const Shape& shape, int rank, int world) {
   program.shape.segments = 1;
   program.exact = exact_parts(program);
   program.record = make_record(program.shape);
-  program.fingerprint = fingerprint_of(program.record);
+  program.fingerprint = fingerprint_of(program.shape);
   return program;
 }
 

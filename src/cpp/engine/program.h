@@ -76,7 +76,7 @@ Spaces spaces_of(const Program& program, const Arrays& arrays, std::byte* scratc
 
 CallRecord make_record(const Shape& shape);
 // Of all that ranks must agree on, the call's number not among it.
-uint64_t fingerprint_of(const CallRecord& record);
+uint64_t fingerprint_of(const Shape& shape);
 // Fingerprint of the `sequence`-th call.
 uint64_t tag_of(uint64_t fingerprint, uint64_t sequence);
 CallRecord tagged(const Program& program, uint64_t sequence, uint64_t label = 0);

@@ -1,5 +1,6 @@
 // Calls that were refused for their arguments, here and at a peer that may therefore never come.
 #pragma once
+#include <algorithm>
 #include <map>
 
 #include "engine/drivable.h"
@@ -17,12 +18,15 @@ class Refusals {
   }
 
   // Whether a peer has refused its call more often than this rank has. It may still make it with other
-  // arguments, so one that is here is given a while.
-  bool alone(const Refusal& theirs, bool gone) const {
+  // arguments, so one that is here is given a while, from when this rank has come to `call` too.
+  bool alone(const Refusal& theirs, bool gone, const Pending& call) const {
     constexpr auto kAgain = std::chrono::milliseconds(500);
     const auto ours = times_.find(theirs.sequence);
     if (ours != times_.end() && ours->second >= theirs.times) return false;
-    return gone || Clock::now() - theirs.since >= kAgain;
+    if (gone) return true;
+    if (!call.deadline) return false;
+    const auto came = *call.deadline - std::chrono::duration_cast<Clock::duration>(call.timeout);
+    return Clock::now() - std::max(theirs.since, came) >= kAgain;
   }
 
  private:

@@ -58,6 +58,11 @@ def own_store(store: Any, world: int) -> Any:
     """
     from torch.distributed import PrefixStore
 
+    # Where ranks of an attempt have failed before this, the others have counted already. Agents of several
+    # nodes count attempts each by itself.
+    one_agent = os.environ.get("GROUP_WORLD_SIZE") == "1"
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if one_agent else "of all"
+    store = PrefixStore(f"attempt {attempt}", store)
     came = store.add("gpucomm", 1)
     return PrefixStore(f"gpucomm {(came - 1) // world}", store)
 

@@ -62,6 +62,7 @@ class Bucket:
             _dense_view(self.buffer, part.offset, member.param)
             for part, member in zip(self.parts, members, strict=True)
         ]
+        self._strides = [view.stride() for view in self._views]
         self._marks = self.buffer[ends[-1] :]
         self.reset()
 
@@ -76,11 +77,24 @@ class Bucket:
         """Whether every parameter has been dealt with in this round."""
         return self._awaited == 0
 
+    def _view(self, slot: int) -> Any:
+        """Returns a parameter's part of the buffer.
+
+        As a gradient it was the user's, and may have got other memory: by `grad.data = ...`, or as the model
+        was converted, for the time being or for good.
+        """
+        view, part, param = self._views[slot], self.parts[slot], self.members[slot].param
+        at = self.buffer.data_ptr() + part.offset * self.buffer.element_size()
+        if part.length and (view.data_ptr() != at or view.dtype != self.buffer.dtype):
+            view = self._views[slot] = self.buffer.as_strided(param.shape, self._strides[slot], part.offset)
+        return view
+
     def take(self, slot: int) -> None:
         """Copies a parameter's gradient into the buffer and makes the gradient a view of it.
 
         Raises:
-            InvalidArgumentError: the bucket has been sent already, or the gradient carries a graph.
+            InvalidArgumentError: the bucket has been sent already, the gradient carries a graph, or the
+                parameter has another dtype or device than when it was wrapped.
             UnsupportedTypeError: the gradient is sparse.
         """
         name, param = self.members[slot]
@@ -90,9 +104,14 @@ class Bucket:
                 "backward() ended in an exception (then call zero_grad() of this optimizer first), or "
                 "reentrant checkpointing visits it twice (then use checkpoint(..., use_reentrant=False))"
             )
-        grad, view = param.grad, self._views[slot]
+        grad, view = param.grad, self._view(slot)
         if grad is not view:
             _require_plain(name, grad)
+            if (param.dtype, param.device) != (self.buffer.dtype, self.buffer.device):
+                raise InvalidArgumentError(
+                    f"[optim] parameter {name!r} is {param.dtype} on {param.device} by now, but was "
+                    f"{self.buffer.dtype} on {self.buffer.device} when it was wrapped: wrap it anew"
+                )
             view.copy_(grad)
             param.grad = view
         self._settle(slot, used=True)
@@ -105,7 +124,7 @@ class Bucket:
             if param.grad is not None:
                 self.take(slot)
             else:
-                self._views[slot].zero_()
+                self._view(slot).zero_()
                 self._settle(slot, used=False)
 
     def mark(self) -> None:
@@ -121,7 +140,7 @@ class Bucket:
             return
         for slot, share in enumerate(self._marks.tolist()):
             if share > 0 and not self._used[slot]:
-                self.members[slot].param.grad = self._views[slot]
+                self.members[slot].param.grad = self._view(slot)
 
     def _settle(self, slot: int, *, used: bool) -> None:
         if self._used[slot] is None:

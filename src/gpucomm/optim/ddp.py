@@ -12,9 +12,10 @@ import torch
 
 from gpucomm import _core
 from gpucomm import exchange as exchanges
-from gpucomm.errors import InvalidArgumentError
+from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 from gpucomm.exchange import Handle, Part
 from gpucomm.optim.agreement import next_number, telling
+from gpucomm.optim.hooks import ModuleHook
 from gpucomm.optim.streams import Beside
 
 if TYPE_CHECKING:
@@ -49,15 +50,19 @@ def use(
         What tells the cost, and holds the exchange's state to save and load.
 
     Raises:
-        InvalidArgumentError: not such a model, another number of ranks, or a bad exchange or algorithm.
-        UnsupportedTypeError: a parameter's dtype is not one that the exchange takes.
+        InvalidArgumentError: not such a model, or one that has a hook; another number of ranks, or a bad
+            exchange or algorithm.
+        UnsupportedTypeError: a parameter's dtype is not one that the exchange takes, or its gradients are
+            sparse.
         MismatchError: the ranks ask for different exchanges; the text names who differs.
-        RuntimeError: DDP has a hook already.
     """
     with telling(comm, "ddp.use"):
         how = _create(model, comm, exchange, algorithm, segments)
-    hook = BucketHook(model.module, comm, how)
-    model.register_comm_hook(hook, _run)
+        hook = BucketHook(model.module, comm, how)
+        try:
+            model.register_comm_hook(hook, _run)
+        except RuntimeError as error:
+            raise InvalidArgumentError(f"[ddp] the model can have no other hook: {error}") from error
     return hook
 
 
@@ -74,6 +79,12 @@ def _create(
             f"[ddp] the model's process group has {model.process_group.size()} ranks, but the communicator "
             f"{comm.world}: they must be the same (rank {comm.rank} of {comm.world})"
         )
+    for name, module in model.module.named_modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            raise UnsupportedTypeError(
+                f"[ddp] the gradients of module {name!r} are sparse, but only dense ones are exchanged; "
+                f"build it with sparse=False (rank {comm.rank} of {comm.world})"
+            )
     how = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
     for name, param in model.module.named_parameters():
         if param.requires_grad:
@@ -85,8 +96,8 @@ def _run(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotati
     return state.start(bucket)
 
 
-class BucketHook:
-    """Exchanges DDP's buckets; made by :func:`use`.
+class BucketHook(ModuleHook):
+    """Exchanges DDP's buckets; made by :func:`use`. Copies of the model have no hook, and may be given one.
 
     Args:
         module: what DDP wraps; its names are the parameters'.
