@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -397,6 +398,20 @@ def test_who_leaves_is_named_by_who_waits():
         ) as caught:
             comm.all_reduce(np.ones(10), algorithm="ring", timeout=10)
         assert isinstance(caught.value, ConnectionError)
+
+    run_ranks(2, body)
+
+
+def test_a_call_keeps_its_communicator_until_it_was_waited_for():
+    def body(comm):
+        for count in (10, 300_000):
+            x = np.full(count, comm.rank + 1.0)
+            group = comm.split(0)
+            kept = weakref.ref(group)
+            work = group.all_reduce(x, async_op=True, algorithm="ring")
+            del group
+            assert (work.wait() == 3).all()
+            assert kept() is None
 
     run_ranks(2, body)
 

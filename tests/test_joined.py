@@ -127,9 +127,10 @@ def test_alone_in_it_the_environment_counts() -> None:
 def test_torch_meets_under_our_launcher(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
+        "import os\n"
         "import torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
-        "print(dist.get_rank(), dist.get_world_size())\n"
+        "os.write(1, f'{dist.get_rank()} {dist.get_world_size()}\\n'.encode())\n"
         "dist.destroy_process_group()\n"
     )
     done = subprocess.run(

@@ -155,6 +155,7 @@ def test_all_collectives_are_here():
     [*((kind, way) for kind in COLLECTIVES for way in (False, True)), *((kind, False) for kind in OTHERS)],
 )
 def test_no_kind_of_call_grows(world, kind, asynchronous):
-    for size_bytes, blocks in world.run(growth, kind, asynchronous, 50 if kind == "split" else 500):
+    # Python's own tables have grown for the last time after some 150 of split.
+    for size_bytes, blocks in world.run(growth, kind, asynchronous, 150 if kind == "split" else 500):
         # Half of the least that a call can leave: malloc gives 32 bytes.
         assert size_bytes < 16 and blocks < 0.5, (size_bytes, blocks)

@@ -399,8 +399,8 @@ def test_a_communicator_that_is_dropped_touches_no_memory():
     work = receiver.recv(out, 0, async_op=True)
     del receiver
     gc.collect()
-    with pytest.raises(ClosedError, match="closed before this call had finished"):
-        work.wait()
+    assert not work.done()  # it keeps its communicator
+    del work
     with pytest.raises(PeerLostError, match="rank 1 reports: closed its communicator with calls under way"):
         sender.send(np.ones(1 << 20), 1)
     assert not out.any()

@@ -134,7 +134,7 @@ py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, c
     kept_->add(call, keep(lent));
   }
   messages.hand_over();
-  return py::cast(PyWork(core_, messages, std::move(calls), lent.result, kept_));
+  return py::cast(PyWork(py::cast(this), core_, messages, std::move(calls), lent.result, kept_));
 }
 
 py::object PyCommunicator::send(py::object x, int to, const Options& options) {

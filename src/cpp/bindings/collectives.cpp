@@ -145,7 +145,7 @@ py::object PyCommunicator::begin(const Shape& shape, const Arrays& arrays, const
   if (!split) parts.push_back({shape, arrays});
   std::vector<std::shared_ptr<Pending>> works;
   for (const PartCall& part : parts) works.push_back(start(part, lent, limit));
-  return py::cast(PyWork(core_, *core_, std::move(works), lent.result, kept_));
+  return py::cast(PyWork(py::cast(this), core_, *core_, std::move(works), lent.result, kept_));
 }
 
 std::shared_ptr<Work> PyCommunicator::start(const PartCall& call, const Lent& lent, Seconds limit) {

@@ -33,6 +33,7 @@ py::object PyWork::wait(std::optional<double> timeout_s) {
   }
   for (const auto& call : calls_) stream_waits(*call);
   release(false);
+  owner_ = py::object();
   return outcome();
 }
 

@@ -24,11 +24,13 @@ void stream_waits(const Pending& call);
 // The handle of an asynchronous call.
 class PyWork {
  public:
+  // `owner`: the communicator as Python's, which closes when it is dropped: not before this was waited for.
   // `driver`: the communicator or its messages. `calls`: what must end; both halves of a sendrecv.
-  PyWork(std::shared_ptr<Communicator> communicator, Drivable& driver,
+  PyWork(pybind11::object owner, std::shared_ptr<Communicator> communicator, Drivable& driver,
          std::vector<std::shared_ptr<Pending>> calls, pybind11::object result,
          const std::shared_ptr<KeptArrays>& kept)
-      : communicator_(std::move(communicator)),
+      : owner_(std::move(owner)),
+        communicator_(std::move(communicator)),
         kept_(kept),
         driver_(driver),
         calls_(std::move(calls)),
@@ -46,6 +48,7 @@ class PyWork {
   pybind11::object outcome() const;
   void release(bool on_device) const;
 
+  pybind11::object owner_;
   std::shared_ptr<Communicator> communicator_;
   std::weak_ptr<KeptArrays> kept_;  // not longer than the communicator: what is kept may have this
   Drivable& driver_;
