@@ -1129,8 +1129,8 @@ class Communicator:
             x or out; a Work if async_op.
 
         Raises:
-            InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent. Of an element that the codec
-                refuses on every rank, and the communicator is closed.
+            InvalidArgumentError, UnsupportedTypeError: a bad argument; nothing was sent. Or, on every rank, an element
+                that the codec refuses, which closes the communicator.
             UnavailableError: x is on a device that the ranks have no way between.
             MismatchError: the ranks did not make the same call.
             CollectiveTimeoutError, PeerLostError: the communicator is closed afterwards.
