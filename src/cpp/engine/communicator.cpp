@@ -49,7 +49,7 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
   work->finished.reset();
   work->captured = arrays.capture != 0;
   work->sequence = ++sequence_, work->label = Label::current();
-  if (sequence_ == refused_) transport_->refuse({}), refused_ = 0;  // made after all
+  refusals_.take_back(*transport_, sequence_);
   work->program.reset(), work->tuning.reset(), work->turn = {};
   work->meter = Meter::current();
   work->started = false, work->error.reset(), work->deadline.reset();

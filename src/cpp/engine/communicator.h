@@ -235,7 +235,6 @@ class Communicator : public Drivable {
   std::unique_ptr<DeviceCalls> on_device_;  // from the first call on a device on
   size_t scratch_bytes_ = 0;
   Refusals refusals_;
-  uint64_t refused_ = 0;    // the next call, of which the others were told that it was refused; 0: none
   uint64_t looked_ms_ = 0;  // at calls of which this rank hears nothing
   int unheard_ = 0;         // such calls since then
   uint64_t shown_ms_ = 0;   // when ranks of other nodes were told of such a call

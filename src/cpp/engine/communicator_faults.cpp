@@ -109,9 +109,8 @@ void Communicator::check_unheard(const Work& work) {
 void Communicator::refuse(const std::string& call, const std::string& why) {
   std::lock_guard lock(mutex_);
   if (fate_.closed()) return;
-  refused_ = sequence_ + 1;
-  transport_->refuse({refused_, refusals_.count(refused_), Clock::now(),
-                      concat(call, " #", refused_, " was refused: ", why)});
+  const uint64_t next = sequence_ + 1;
+  refusals_.tell(*transport_, next, concat(call, " #", next, " was refused: ", why));
 }
 
 void Communicator::check_refusal(const Work& work, int peer) const {

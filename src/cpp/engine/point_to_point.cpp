@@ -34,7 +34,7 @@ std::shared_ptr<Message> PointToPoint::start(bool sending, int peer, Dtype dtype
   if (residence.device) reside(*message, residence);
   const int index = 2 * peer + sending;
   message->number = ++numbers_[index], message->call = ++calls_;
-  if (refused_ == end_of(sending, message->number, peer)) transport_->refuse({}), refused_ = 0;
+  refusals_.take_back(*transport_, end_of(sending, message->number, peer));
   announce(*message);
   if (queues_[index].empty()) active_.push_back(index);
   queues_[index].push_back(message);
@@ -54,9 +54,8 @@ void PointToPoint::refuse(bool sending, int peer, const std::string& why, int so
   if (fate_.closed()) return;
   if (source >= 0) refusals_.count(end_of(false, numbers_[2 * source] + 1, source));
   const uint64_t next = numbers_[2 * peer + sending] + 1;
-  refused_ = end_of(sending, next, peer);
-  transport_->refuse({refused_, refusals_.count(refused_), Clock::now(),
-                      concat(describe(sending, next, peer), " was refused: ", why)});
+  refusals_.tell(*transport_, end_of(sending, next, peer),
+                 concat(describe(sending, next, peer), " was refused: ", why));
 }
 
 void PointToPoint::hand_over() {

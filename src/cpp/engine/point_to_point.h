@@ -71,7 +71,6 @@ class PointToPoint : public Drivable {
   std::vector<uint64_t> numbers_;  // the last of each queue
   uint64_t calls_ = 0;
   Refusals refusals_;
-  uint64_t refused_ = 0;                       // of which message the others see a refusal; 0: none
   std::unique_ptr<DeviceMessages> on_device_;  // from the first message on a device on
   uint64_t device_bytes_[2] = {};              // received and sent on devices
   bool moved_ = false;

@@ -2,6 +2,8 @@
 #pragma once
 #include <algorithm>
 #include <map>
+#include <string>
+#include <utility>
 
 #include "engine/drivable.h"
 #include "transports/transport.h"
@@ -10,6 +12,17 @@ namespace gpucomm {
 
 class Refusals {
  public:
+  // Tells the other ranks that this one has refused that call.
+  void tell(Transport& transport, uint64_t sequence, std::string text) {
+    told_ = sequence;
+    transport.refuse({sequence, count(sequence), Clock::now(), std::move(text)});
+  }
+
+  // This rank makes that call: if it has told of it, it has corrected it.
+  void take_back(Transport& transport, uint64_t sequence) {
+    if (told_ == sequence) transport.refuse({}), told_ = 0;
+  }
+
   // Counts one of this rank's, and returns how often it has refused that call now.
   uint64_t count(uint64_t sequence) {
     const uint64_t times = ++times_[sequence];
@@ -30,6 +43,7 @@ class Refusals {
   }
 
  private:
+  uint64_t told_ = 0;                   // the last that was told of, and is not made yet
   std::map<uint64_t, uint64_t> times_;  // of the last ones
 };
 

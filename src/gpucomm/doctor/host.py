@@ -59,9 +59,9 @@ def _shared_heap(name: str) -> Iterator[Finding]:
     yield Finding(name, each > 0, text if each > 0 else none)
 
 
-def _memory_of_two(**how: int) -> int:
-    """The bytes that two ranks share."""
-    file = _core.shm_create(2, **how)
+def _memory_of_two(heap_bytes: int | None = None) -> int:
+    """The bytes that two ranks share; None: with the heap that they would have."""
+    file = _core.shm_create(2, heap_bytes)
     try:
         return os.fstat(file).st_size
     finally:

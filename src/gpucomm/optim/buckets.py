@@ -29,11 +29,6 @@ def _zeros(count: int, like: Any, comm: Communicator | None) -> tuple[Any, bool]
     return torch.zeros(count, dtype=like.dtype, device=like.device), False
 
 
-def _dense_view(buffer: Any, offset: int, param: Any) -> Any:
-    """Returns a view shaped like the parameter, with its strides where they leave no gap (channels last)."""
-    return buffer.as_strided(param.shape, torch.empty_like(param, device="meta").stride(), offset)
-
-
 class Bucket:
     """Gradients that travel together, and how far they have come in the running backward.
 
@@ -58,11 +53,10 @@ class Bucket:
             Part(member.name, end - count, count)
             for member, end, count in zip(members, ends, counts, strict=True)
         ]
-        self._views = [
-            _dense_view(self.buffer, part.offset, member.param)
-            for part, member in zip(self.parts, members, strict=True)
-        ]
-        self._strides = [view.stride() for view in self._views]
+        # Those of the parameters where they leave no gap (channels last).
+        self._strides = [torch.empty_like(param, device="meta").stride() for _, param in members]
+        self._views = [self._new_view(slot) for slot in range(len(members))]
+        self._places = [view.data_ptr() for view in self._views]
         self._marks = self.buffer[ends[-1] :]
         self.reset()
 
@@ -83,11 +77,13 @@ class Bucket:
         As a gradient it was the user's, and may have got other memory: by `grad.data = ...`, or as the model
         was converted, for the time being or for good.
         """
-        view, part, param = self._views[slot], self.parts[slot], self.members[slot].param
-        at = self.buffer.data_ptr() + part.offset * self.buffer.element_size()
-        if part.length and (view.data_ptr() != at or view.dtype != self.buffer.dtype):
-            view = self._views[slot] = self.buffer.as_strided(param.shape, self._strides[slot], part.offset)
-        return view
+        if self._views[slot].data_ptr() != self._places[slot]:
+            self._views[slot] = self._new_view(slot)
+        return self._views[slot]
+
+    def _new_view(self, slot: int) -> Any:
+        shape = self.members[slot].param.shape
+        return self.buffer.as_strided(shape, self._strides[slot], self.parts[slot].offset)
 
     def take(self, slot: int) -> None:
         """Copies a parameter's gradient into the buffer and makes the gradient a view of it.
