@@ -296,7 +296,8 @@ def test_threads_of_a_rank_may_make_the_same_first_calls(monkeypatch, codec):
             thread.start()
         for thread in threads:
             thread.join()
-        return len(results), all((x == comm.world).all() for x in results)
+        # "auto" tries several algorithms meanwhile, and a codec's last bits are not those of all
+        return len(results), all((abs(x - comm.world) <= (0.01 if codec else 0)).all() for x in results)
 
     assert run_ranks(2, body) == [(80, True)] * 2
 
