@@ -252,6 +252,7 @@ def unreadable(dtype):
 
 UNREADABLE = {
     "any error": (lambda: Raising(RuntimeError("of\nits own")), r"x \(Raising\) can not be read: of \(rank"),
+    "no UTF-8": (lambda: Raising(RuntimeError("o\ud800f")), r"x \(Raising\) can not be read: o\?f \(rank"),
     "no text": (lambda: Raising(KeyError()), r"x \(Raising\) can not be read: KeyError"),
     "a dtype": (
         lambda: Raising(KeyError("k"), dtype="odd"),
@@ -288,18 +289,23 @@ def test_what_cannot_be_read_is_named_with_its_dtype_and_told(name):
 class Bare(Producer):
     """Its error comes from the class, not from its memory."""
 
+    def __init__(self, *said):
+        super().__init__()
+        self.said = said
+
     @property
     def __array_namespace__(self):
-        raise OSError
+        raise OSError(*self.said)
 
 
-def test_errors_of_any_kind_are_told_to_the_other_ranks():
+@pytest.mark.parametrize(("text", "told_as"), [((), "OSError"), (("o\ud800f",), r"o\?f")])
+def test_errors_of_any_kind_are_told_to_the_other_ranks(text, told_as):
     refused = threading.Event()
 
     def body(comm):
         if comm.rank == 0:
             try:
-                comm.all_gather(Bare())
+                comm.all_gather(Bare(*text))
             finally:
                 refused.wait(10)
         try:
@@ -310,7 +316,7 @@ def test_errors_of_any_kind_are_told_to_the_other_ranks():
     began = time.monotonic()
     raised, told = outcomes_of(2, body)
     assert type(raised) is OSError and time.monotonic() - began < PROMPT_S
-    with pytest.raises(MismatchError, match="rank 0's all_gather #1 was refused: OSError"):
+    with pytest.raises(MismatchError, match=f"rank 0's all_gather #1 was refused: {told_as}"):
         raise told
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpucomm import _core
 from gpucomm.error_bounds import Sizes, bound_of, folding
-from gpucomm.errors import InvalidArgumentError, MismatchError
+from gpucomm.errors import Error, InvalidArgumentError, MismatchError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -103,7 +103,7 @@ def all_reduce(
         raise InvalidArgumentError(
             f"max_rel_err is for one array, not for a list (rank {comm.rank} of {comm.world})"
         )
-    specs = _registered() if codec is None else (_core.Codec(codec).spec,)
+    specs = _registered() if codec is None else (_spec(comm, codec),)
     how: dict[str, Any] = {"timeout": timeout, "stream": stream}
     with _core.Meter() as meter:
         sizes = _agree(comm, x, scale, specs, max_rel_err, how)
@@ -119,6 +119,13 @@ def all_reduce(
             lost = min(lost, coded + (1 + choice.bound) * folding(sizes))  # both are bounds
     result = x if out is None else out
     return Bounded(result, choice.codec, choice.algorithm, choice.bound, lost, meter.bytes_sent)
+
+
+def _spec(comm: Communicator, codec: str) -> str:
+    try:
+        return _core.Codec(codec).spec
+    except Error as error:
+        raise type(error)(f"{error} (rank {comm.rank} of {comm.world})") from None
 
 
 @lru_cache

@@ -31,7 +31,7 @@ def broadcast_object(
     if not is_whole(root):
         rule = f"root must be a whole number in [0, {comm.world}), got {root!r}"
         raise comm._refused("broadcast_object", InvalidArgumentError(rule))
-    message = _encoded(obj, pickle) if comm.rank == root else _NOTHING
+    message = _encoded(comm, obj, pickle) if comm.rank == root else _NOTHING
     return _issue(comm, async_op, _broadcast, obj, message, root, pickle, timeout)
 
 
@@ -39,7 +39,7 @@ def gather_objects(
     comm: Communicator, obj: Any, root: int | None, pickle: bool, timeout: float | None, async_op: bool
 ) -> Any:
     """See `Communicator.gather_objects`."""
-    return _issue(comm, async_op, _gather, _encoded(obj, pickle), root, pickle, timeout)
+    return _issue(comm, async_op, _gather, _encoded(comm, obj, pickle), root, pickle, timeout)
 
 
 def _issue(comm: Communicator, async_op: bool, call: Callable[..., Any], *args: Any) -> Any:
@@ -105,11 +105,12 @@ def _how(size_bytes: int) -> dict[str, Any]:
     return {"algorithm": "direct", "segments": 1} if size_bytes <= _SHORT else {}
 
 
-def _encoded(obj: Any, pickle: bool) -> _Message:
+def _encoded(comm: Communicator, obj: Any, pickle: bool) -> _Message:
     try:
         return encode(obj, pickle), _OBJECT, None
     except (InvalidArgumentError, UnsupportedTypeError) as error:
-        return str(error).encode(), _REFUSED, error
+        told = str(error).encode(errors="backslashreplace")
+        return told, _REFUSED, type(error)(f"{error} (rank {comm.rank} of {comm.world})")
 
 
 def _decoded(comm: Communicator, data: bytes, kind: int, source: int, pickle: bool) -> Any:

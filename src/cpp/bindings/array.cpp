@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "bindings/array_facts.h"
 #include "bindings/array_numpy.h"
+#include "bindings/texts.h"
 
 namespace py = pybind11;
 
@@ -17,8 +18,6 @@ constexpr const char* kCopied = "is lent as a copy of what its library holds, wh
 constexpr const char* kUnsaid =
     "is lent by DLPack before 1.0, which can not say whether it may be written, as NumPy's and PyTorch's "
     "arrays do";
-
-std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
 
 bool answers_yes(py::handle object, PyObject* method) {
   PyObject* const answer =
@@ -55,27 +54,15 @@ void* stream_told(py::handle object, const char* what) {
   return reinterpret_cast<void*>(handle);
 }
 
-// Its first line: torch has a trace of its own functions behind that.
-std::string first_line(py::handle object) {
-  constexpr ssize_t kEnough = 200;
-  const auto text = py::reinterpret_steal<py::object>(PyObject_Str(object.ptr()));
-  const auto short_text =
-      py::reinterpret_steal<py::object>(text ? PyUnicode_Substring(text.ptr(), 0, kEnough) : nullptr);
-  const auto utf8 = py::reinterpret_steal<py::object>(
-      short_text ? PyUnicode_AsEncodedString(short_text.ptr(), "utf-8", "replace") : nullptr);
-  if (!utf8) PyErr_Clear();  // text that cannot be had is none
-  const std::string all = utf8 ? PyBytes_AsString(utf8.ptr()) : "";
-  return all.substr(0, all.find('\n'));
-}
-
 // What is no error, as KeyboardInterrupt, is not ours.
 [[noreturn]] void cannot_read(py::handle object, const char* what, const py::error_already_set& error) {
   if (!error.matches(PyExc_Exception)) throw error;
+  constexpr size_t kEnough = 200;  // torch has a trace of its own functions behind its first line
   const py::object dtype = py::getattr(object, "dtype", py::none());
-  const std::string of = dtype.is_none() ? "" : concat(" of dtype ", first_line(dtype));
-  const std::string said = first_line(error.value());
+  const std::string of = dtype.is_none() ? "" : concat(" of dtype ", first_line(dtype, kEnough));
+  const std::string said = first_line(error.value(), kEnough);
   fail(ErrorKind::unsupported_type, what, " (", type_name(object), of,
-       ") can not be read: ", said.empty() ? first_line(error.type().attr("__name__")) : said);
+       ") can not be read: ", said.empty() ? first_line(error.type().attr("__name__"), kEnough) : said);
 }
 
 template <class Managed>

@@ -6,6 +6,7 @@
 #include "bindings/coalesced.h"
 #include "bindings/interpreter.h"
 #include "bindings/plain_values.h"
+#include "bindings/texts.h"
 
 namespace py = pybind11;
 
@@ -165,7 +166,7 @@ std::string shown(PyObject* value) {
   constexpr size_t kEnough = 40;
   const bool plain =
       PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value) || value == Py_None;
-  return plain ? std::string(py::repr(value)).substr(0, kEnough) : Py_TYPE(value)->tp_name;
+  return plain ? first_line(py::repr(value), kEnough) : type_name(value);
 }
 
 // "ndarray, root='a'"
@@ -181,8 +182,8 @@ std::string arguments_of(PyObject* const* args, Py_ssize_t count, PyObject* name
 // What pybind11 says of arguments that fit no signature has all of the arrays in it.
 void say_types(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names,
                py::error_already_set& error) {
-  const auto said = py::str(error.value()).cast<std::string>();
-  if (!error.matches(PyExc_TypeError) || said.rfind(concat(method.name, "(): incompatible"), 0) != 0) return;
+  const auto begin = concat(method.name, "(): incompatible");
+  if (!error.matches(PyExc_TypeError) || first_line(error.value(), begin.size()) != begin) return;
   const auto& c = communicator_of(self);
   raise(Error(ErrorKind::unsupported_type,
               concat(method.name, " does not take (", arguments_of(args, count, names), "); it is ",
@@ -193,14 +194,10 @@ void say_types(const Method& method, PyObject* self, PyObject* const* args, Py_s
 // Tells the other ranks, which may wait in the call, what is wrong with it here, whatever a library's array
 // has raised. After a fault there is nobody to be told.
 void refuse(const Method& method, PyObject* self, const py::error_already_set& error) {
-  constexpr size_t kEnough = 300;
+  constexpr size_t kEnough = 300;  // with the call's name it fits what is told
   if (forked() || !error.matches(PyExc_Exception)) return;
-  const auto text = py::str(error.value()).cast<std::string>();
-  size_t end = std::min({text.find('\n'), text.size(), kEnough});
-  while (end && end < text.size() && (text[end] & 0xc0) == 0x80) --end;  // no character is cut
-  const auto sentence = text.substr(0, end);
-  const std::string kind = reinterpret_cast<PyTypeObject*>(error.type().ptr())->tp_name;
-  communicator_of(self).core().refuse(method.name, sentence.empty() ? kind : sentence);
+  const std::string sentence = first_line(error.value(), kEnough);
+  communicator_of(self).core().refuse(method.name, sentence.empty() ? type_name(error.value()) : sentence);
 }
 
 template <size_t kIndex>

@@ -84,7 +84,7 @@ def join(
         try:
             attached = attach(memory)
         except BaseException as error:
-            guest.say({"gpucomm": "failed", "text": repr(error)})
+            guest.say({"gpucomm": "failed", "text": f"{type(error).__name__}: {error}"})
             raise
         finally:
             os.close(memory)
