@@ -40,11 +40,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests/gpu, with the reason, where there is no GPU."""
-    if why := missing():
-        for item in items:
-            if item.path.parent == ON_GPU:
-                item.add_marker(pytest.mark.skip(reason=f"no GPU: {why}"))
+    """Skips tests/gpu, with the reason, where there is no GPU; the first on an emulated one compiles it."""
+    why = missing()
+    for item in items:
+        if why and item.path.parent == ON_GPU:
+            item.add_marker(pytest.mark.skip(reason=f"no GPU: {why}"))
+        if item.path.parent == EMULATED:
+            item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(params=_core.simd_levels())

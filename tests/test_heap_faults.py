@@ -45,10 +45,11 @@ def test_after_a_timeout_nobody_gets_what_the_owner_writes_then():
 SCRIPT = """
 import json, sys
 import gpucomm
-comm = gpucomm.init(timeout={timeout})
+comm = gpucomm.init()
 x = {array}
 x[:] = 1
-comm.barrier(timeout=30.0)  # on a busy machine one may be here long before the other
+wait = 30.0  # on a busy machine one may be here long before the other, and the first calls are slow
+comm.barrier(timeout=wait)
 try:
     i = 0
     while True:
@@ -56,6 +57,7 @@ try:
         i += 1
         if i == 5:
             print("started", flush=True)
+            wait = {timeout}
 except gpucomm.errors.Error as error:
     x[:] = 5
     print(json.dumps([type(error).__name__, str(error), comm.closed]), flush=True)
@@ -64,9 +66,9 @@ print(json.dumps(bool((x == 5).all())), flush=True)
 """
 
 
-FOLDED = 'comm.all_reduce(x, op="mean", algorithm="direct", segments=1)'
-WRITTEN = 'comm.broadcast(x, 1, algorithm="direct", segments=1)'  # in part by the root
-SENT = "comm.send(x, 0) if comm.rank else comm.recv(x, 1)"
+FOLDED = 'comm.all_reduce(x, op="mean", algorithm="direct", segments=1, timeout=wait)'
+WRITTEN = 'comm.broadcast(x, 1, algorithm="direct", segments=1, timeout=wait)'  # in part by the root
+SENT = "comm.send(x, 0, timeout=wait) if comm.rank else comm.recv(x, 1, timeout=wait)"
 
 
 def start(world: int, **options: object) -> list[subprocess.Popen[str]]:
@@ -105,7 +107,7 @@ def test_a_killed_rank_is_named_and_arrays_stay_usable(ranks, array, algorithm, 
 )
 def test_a_rank_that_wakes_late_writes_into_nobodys_array(ranks, array, call, attempt):
     """Stopped anywhere, often in the middle of an answer, it goes on with that once it is woken."""
-    ranks += start(2, timeout=0.5, array=array, call=call)
+    ranks += start(2, timeout=1, array=array, call=call)
     for process in ranks:
         assert process.stdout.readline() == "started\n"
     ranks[1].send_signal(signal.SIGSTOP)
