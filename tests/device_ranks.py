@@ -6,6 +6,7 @@ as in tests/emulated, it is one that this extension emulates.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from on_device import HostKit, Racing, finish, stream_of
+from on_device import HostKit, Racing, finish, held, stream_of
 from on_emulated import EmulatedKit, load
 from on_gpu import CudaKit
 from reference import close
@@ -387,3 +388,62 @@ def closings(comm: Any) -> tuple[list[int], list[bool]]:
         comm.barrier()
         mapped.append(Path("/proc/self/maps").read_text().count("memfd:gpucomm-device"))
     return mapped, right
+
+
+def later_work(comm: Any) -> bool:
+    """Whether an asynchronous call ends though what its stream gets before the others come does not."""
+    kit = HostKit()
+    x = kit.array(np.ones(10))
+    with comm.subset(range(comm.world)) as group, stream_of(kit) as stream:
+        group.all_reduce(x, "max", async_op=True, stream=stream).synchronize()
+        if comm.rank:
+            comm.barrier()
+            group.all_reduce(x, async_op=True, stream=stream).synchronize()
+            return bool((x.values == comm.world).all())
+        work = group.all_reduce(x, async_op=True, stream=stream)
+        with held(kit.device, stream):
+            comm.barrier()
+            deadline = time.monotonic() + 10
+            while not work.done() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            early = work.done()
+        work.synchronize()
+        return early and bool((x.values == comm.world).all())
+
+
+def waits_in_order(comm: Any, calls: int) -> bool:
+    """Whether all ends where one rank's stream waits for a call earlier than the other's."""
+    kit = HostKit()
+    x, y, z = (kit.array(np.ones(10)) for _ in range(3))
+    peer = comm.rank ^ 1
+    with comm.subset(range(comm.world)) as group, stream_of(kit) as stream:
+        for _ in range(calls):
+            work = group.all_reduce(x, "max", async_op=True, stream=stream, timeout=20)
+            if comm.rank == 1:
+                work.wait()
+            if peer < comm.world:
+                group.sendrecv(y, peer, z, peer, stream=stream, timeout=20)
+            work.wait()
+        group.all_reduce(x, async_op=True, stream=stream).synchronize(20)
+    return bool((x.values == comm.world).all())
+
+
+def late_work(comm: Any) -> tuple[str, bool]:
+    """What a rank is told that waits for the work of one whose stream is held, and whether that closes."""
+    kit, said = HostKit(), ""
+    x = kit.array(np.ones(10))
+    with comm.subset(range(comm.world)) as group, stream_of(kit) as stream:
+        group.all_reduce(x, async_op=True, stream=stream).synchronize()
+        with held(kit.device, stream) if comm.rank == 1 else contextlib.nullcontext():
+            work = group.all_reduce(x, async_op=True, stream=stream)
+            if comm.rank != 1:
+                try:
+                    work.synchronize(0.5)
+                except errors.CollectiveTimeoutError as error:
+                    said = str(error)
+            comm.barrier()
+        try:
+            group.all_reduce(x, async_op=True, stream=stream).synchronize()
+        except errors.Error as error:
+            said = said or str(error)
+        return said, group.closed

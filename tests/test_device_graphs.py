@@ -252,6 +252,29 @@ def test_streams_of_different_captures(both, make_kit):
     assert any("streams of ranks 0 and 1 of 2 are not in one capture of a graph" in str(e) for e in errors)
 
 
+def test_a_capture_that_begins_after_an_asynchronous_call(make_kit):
+    """The other rank comes to that call while this one's stream is captured."""
+    kit, barrier = make_kit(), threading.Barrier(2, timeout=TIMEOUT_S)
+
+    def body(comm):
+        x = kit.array(np.full(10, comm.rank + 1.0))
+        with stream_of(kit) as stream:
+            comm.all_reduce(x, async_op=True, stream=stream).synchronize()
+            if comm.rank == 0:
+                work = comm.all_reduce(x, async_op=True, stream=stream)
+                kit.begin_capture(stream)
+            barrier.wait()
+            if comm.rank:
+                work = comm.all_reduce(x, async_op=True, stream=stream)
+            barrier.wait()
+            if comm.rank == 0:
+                kit.end_capture(stream)
+            work.synchronize()
+            return float(kit.host(x)[0])
+
+    assert run_ranks(2, body) == [6.0, 6.0]
+
+
 @pytest.mark.parametrize(
     ("what", "text"),
     [

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ROOTED, pairs
+from device_ranks import later_work
 from on_device import HostKit, Racing, sleep, stream_of
 from ranks import run_ranks
 from test_collectives import inputs
 from test_device_collectives import call, has_result
+
+from gpucomm.errors import PeerLostError
 
 WORK = ("copy", "reduce", "encode", "decode", "recode")
 
@@ -30,7 +34,7 @@ def test_a_direct_all_reduce_is_one_piece_of_work(make_kit, elsewhere):
 
     assert run_ranks(world, body) == [({1.0} if elsewhere else {4.0}, {4.0})] * world
     assert kit.enqueued("reduce") in (1, None) and kit.enqueued("copy") in (0, None)
-    assert (kit.enqueued("wait") or 0) <= world + 1  # of the ranks' streams and the group's
+    assert (kit.enqueued("wait") or 0) <= 2 * world + 1  # of the ranks' streams and the group's, at both ends
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
@@ -243,6 +247,49 @@ def test_calls_stay_in_order_where_the_first_rank_changes_its_device():
     assert run_ranks(3, body) == [106.0] * 3
 
 
+def test_what_a_stream_gets_after_an_asynchronous_call_is_not_waited_for():
+    assert run_ranks(2, later_work) == [True] * 2
+
+
+def threads():
+    gc.collect()  # communicators, and with them the streams of their group
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def test_what_ranks_have_on_a_device_is_used_again_when_they_come_back():
+    kits = [HostKit(), HostKit()]
+
+    def body(comm):
+        xs, counts = [kit.array(np.ones(5000, np.float32)) for kit in kits], []
+        for turn in range(40):
+            x = xs[(turn + comm.rank) % 2]
+            comm.all_reduce(x, "mean", algorithm="coded_ring", codec="int8", async_op=True).synchronize()
+            comm.barrier()
+            counts.append(threads())
+            comm.barrier()
+        return counts[3], counts[-1]
+
+    for before, after in run_ranks(2, body):
+        assert after <= before + 2
+
+
+def test_who_has_closed_is_named(make_kit):
+    kit, closed = make_kit(), threading.Event()
+
+    def body(comm):
+        x = kit.array(np.ones(10))
+        comm.all_reduce(x, async_op=True).synchronize()
+        if comm.rank == 1:
+            comm.close()
+            closed.set()
+            return
+        assert closed.wait(10)
+        with pytest.raises(PeerLostError, match="rank 1 has closed"):
+            comm.all_reduce(x)
+
+    run_ranks(3, body)
+
+
 class Told:
     """An array of a library that tells its stream as CuPy does; `asked`: by what it was asked for."""
 
@@ -320,10 +367,6 @@ def test_scratch_is_bounded_and_grows_by_need(make_kit):
 def test_no_thread_is_left():
     def body(comm, kit):
         comm.all_reduce(kit.array(np.ones(2)), async_op=True).synchronize()
-
-    def threads():
-        gc.collect()  # communicators, and with them the streams of their group
-        return len(list(Path("/proc/self/task").iterdir()))
 
     run_ranks(2, functools.partial(body, kit=HostKit()))  # starts what stays, the progress thread
     before = threads()

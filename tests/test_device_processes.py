@@ -120,6 +120,19 @@ def test_work_waits_by_the_stream_and_synchronizes_by_the_host(world):
     assert world.run(ranks_do.works) == [(ones, [3 * x for x in ones], True)] * world.ranks
 
 
+def test_what_a_stream_gets_after_an_asynchronous_call_is_not_waited_for(world):
+    assert world.run(ranks_do.later_work) == [True] * world.ranks
+
+
+def test_streams_that_wait_for_calls_in_another_order(world):
+    assert world.run(ranks_do.waits_in_order, 300) == [True] * world.ranks
+
+
+def test_work_that_does_not_end_in_time_closes_on_every_rank(world):
+    for said, closed in world.run(ranks_do.late_work):
+        assert "waited 0.5 s for what other ranks have enqueued on host device" in said and closed, said
+
+
 def test_blocks_of_sizes_that_only_two_ranks_know(world):
     assert world.run(ranks_do.uneven) == [True] * world.ranks
 

@@ -323,6 +323,25 @@ def test_a_parameter_that_nobody_uses_gets_no_gradient_and_keeps_its_residual():
     assert torch.equal(*on_ranks(2, body))
 
 
+def test_residuals_of_those_that_stayed_are_not_old_ones_when_others_come_back():
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(
+            SGD(model.parameters()), model, comm, merge="one", exchange="int4", algorithm=CODED
+        )
+        for step, frozen in enumerate((False, True, False)):
+            model[4].bias.requires_grad_(not frozen)  # the first of its bucket
+            opt.zero_grad()
+            before = opt.state_dict()["gpucomm"]["state"]["residuals"]
+            flat = opt._exchange._residuals.of(opt._reducer._buckets[0].parts, "cpu")
+            for part in flat.parts if step else ():
+                assert torch.equal(flat.part(part.name), before[part.name]), (step, part.name)
+            loss_of(model, comm, step).backward()
+            opt.step()
+
+    on_ranks(2, body)
+
+
 def test_residuals_stay_with_their_parameters_when_buckets_change():
     def body(comm):
         model = here(MLP)

@@ -13,6 +13,7 @@ from test_launch import environment
 
 import gpucomm
 from gpucomm.launch import store
+from gpucomm.launch.attempt import own_store
 from gpucomm.launch.processes import base_environment
 
 pytestmark = pytest.mark.processes
@@ -24,7 +25,7 @@ def test_an_attempt_that_some_never_joined_does_not_count(monkeypatch):
     monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
     for attempt, came in (("0", 2), ("1", 3), ("1", 3)):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
-        stores = [store.own_store(kept, 3) for _ in range(came)]
+        stores = [own_store(kept, 3) for _ in range(came)]
         stores[0].set("who", "first")
         assert [one.get("who") for one in stores] == [b"first"] * came
         assert stores[0].add("used", 1) == 1
@@ -104,6 +105,34 @@ def test_the_ranks_of_its_default_group(ranks: list[subprocess.Popen[str]], tmp_
 def test_who_was_too_early_meets_the_others_later(ranks: list[subprocess.Popen[str]], tmp_path: Path) -> None:
     (first, said), (second, more) = started(ranks, RETRY, tmp_path)
     assert (first.split(), second.split()) == (["late", "2"], ["2"]), said + more
+
+
+RESTARTED = textwrap.dedent("""
+    import os
+    import numpy as np
+    import gpucomm
+
+    with gpucomm.init(20) as comm:
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and comm.rank == 1:
+            os._exit(3)
+        print(comm.transport, comm.all_reduce(np.array([comm.rank + 1]))[0])
+""")
+
+
+def test_after_a_restart_the_ranks_of_several_nodes_meet_again(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(RESTARTED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1"]
+    command += ["--nproc-per-node=2", "--monitor-interval=0.1", str(tmp_path / "program.py")]
+    told = environment(GLOO_SOCKET_IFNAME="lo", GPUCOMM_NODES="0,1", GPUCOMM_TRANSPORT="c10d")
+    done = subprocess.run(
+        command,
+        env=told | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.split() == ["c10d", "3"] * 2, done.stderr
 
 
 def test_a_world_in_a_rank_has_ranks_of_its_own() -> None:

@@ -18,6 +18,8 @@ from test_device_processes import (  # noqa: F401
     test_lists_of_arrays,
     test_many_calls_that_nobody_waits_for,
     test_premultiplied_sums,
+    test_streams_that_wait_for_calls_in_another_order,
+    test_what_a_stream_gets_after_an_asynchronous_call_is_not_waited_for,
     test_work_waits_by_the_stream_and_synchronizes_by_the_host,
 )
 

@@ -489,3 +489,37 @@ def test_a_scheduler_made_before_wrapping_knows_of_the_steps(wrap):
         return opt.param_groups[0]["lr"]
 
     assert on_ranks(2, body) == [0.025, 0.025]
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, partial(DistributedOptimizer, merge="one")])
+def test_who_wraps_again_exchanges_what_only_the_model_has(wrap):
+    """Else a norm over the model's parameters, as clipping takes it, would differ between the ranks."""
+
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(SGD(model[0].parameters()), model, comm)
+        former, opt = opt, wrap(opt.inner, model, comm)
+        assert sum(map(len, opt.buckets)) == 6 and not former.buckets
+        loss_of(model, comm, 0).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        opt.step()
+        return weights(model)
+
+    assert torch.equal(*on_ranks(2, body))
+
+
+def test_who_wraps_a_part_leaves_to_others_what_they_have():
+    def body(comm):
+        model = here(MLP)
+        first = DistributedOptimizer(SGD(model[0].parameters()), model, comm)
+        second = DistributedOptimizer(SGD(model[2].parameters()), model, comm)
+        return first.buckets, second.buckets
+
+    for first, second in on_ranks(2, body):
+        assert sorted(name for bucket in first for name in bucket) == [
+            "0.bias",
+            "0.weight",
+            "4.bias",
+            "4.weight",
+        ]
+        assert sorted(name for bucket in second for name in bucket) == ["2.bias", "2.weight"]

@@ -202,6 +202,7 @@ class PyCommunicator {
   std::map<std::string, Known> codecs_;  // by spec: a call like the last has the same
   std::shared_ptr<const Codec> timed_;   // the last whose cost is known: asking the core takes a lock
   Spare spare_;                          // of devices
+  Events came_;                          // of asynchronous calls: what their streams held
   std::shared_ptr<KeptArrays> kept_ =
       std::make_shared<KeptArrays>();  // of asynchronous calls, until these are done
   Purpose part_of_ = Purpose::call;

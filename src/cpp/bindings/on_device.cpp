@@ -192,6 +192,10 @@ py::object PyCommunicator::issue_on_device(Shape& shape, Arrays arrays, const Ar
   }
   choose_by_links(shape, limit);
   choose_on_device(shape);
+  if (options.async_op && !arrays.capture) {
+    arrays.came = came_.take(arrays.device);
+    arrays.device->record(arrays.came->get(), arrays.stream);
+  }
   if (!options.lost_sq) return begin(shape, arrays, lent, options, limit);
   auto lost = begin_norms(arrays.device, arrays.stream);
   arrays.lost_parts = lost->parts();

@@ -10,7 +10,7 @@
 
 #include "base/dtype.h"
 #include "codecs/codec.h"
-#include "devices/device.h"
+#include "devices/handles.h"
 #include "plans/plan.h"
 #include "transports/transport.h"
 
@@ -101,7 +101,10 @@ struct Arrays {
   // Null: host memory. Else who calls may reuse or read the arrays behind what `stream` holds after the call.
   std::shared_ptr<Device> device;
   Stream stream = nullptr;
-  uint64_t capture = 0;                    // Device::capture_of the stream, at the call
+  uint64_t capture = 0;  // Device::capture_of the stream, at the call
+  // Behind what the stream held at an asynchronous call, which begins late: it may hold more by then, or be
+  // gone. Null: what it holds when the call begins.
+  std::shared_ptr<OwnEvent> came;
   bool stream_waits = true;                // else the rank lets it wait later
   std::shared_ptr<const Staging> staging;  // null: the arrays travel as they are
   // What the input is multiplied by first: in place once all ranks have made this very call, else in_parts().

@@ -31,7 +31,7 @@ class ThreadCalls : public DeviceCalls {
   bool done() const override { return group_->enqueued(sequence_); }
   std::shared_ptr<OwnEvent> finished() const override { return group_->finished(rank_); }
   std::string coding_fault() const override { return group_->coding_fault(); }
-  void leave() override { group_->leave(); }
+  void leave() override { group_->leave(rank_); }
 
  private:
   std::shared_ptr<Transport> transport_;

@@ -30,8 +30,10 @@ void DeviceExecution::settle() {
   settled_ = true;
 }
 
-void DeviceExecution::check(bool done, std::optional<double>) {
-  if (!done) watch_.check_everybody();
+void DeviceExecution::check(bool done, std::optional<double> waited_s) {
+  if (done) return;
+  watch_.check_everybody();
+  if (waited_s) watch_.time_out(share_->held.device->name(), *waited_s);
 }
 
 void DeviceExecution::begin(const StreamCall& call) {
@@ -88,8 +90,7 @@ void DeviceExecution::prepare() {
 // All lanes come after what the caller's stream holds, and after this rank's former call.
 void DeviceExecution::start_lanes() {
   Device& device = *share_->held.device;
-  device.record(share_->came.get(), call_.arrays.stream);
-  device.wait(share_->hub.get(), share_->came.get());
+  share_->follow(call_.arrays);
   if (staged(call_.arrays)) stage_in(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(share_->hub_event->get(), share_->hub.get());
   for (int l = 0; l < program().lanes; ++l)

@@ -25,7 +25,7 @@ class DeviceExecution : public DeviceCalls {
   void leave() override;
   void settle() override;
   bool watched() const override { return share_ && share_->arena && !settled_; }
-  void check(bool done, std::optional<double> /*waited_s*/) override;
+  void check(bool done, std::optional<double> waited_s) override;
 
  protected:
   struct Lane {

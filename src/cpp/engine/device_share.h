@@ -14,6 +14,8 @@ namespace gpucomm {
 
 struct DeviceShare {
   explicit DeviceShare(std::shared_ptr<Device> device);
+  // A call's beginning: what comes on the hub comes after what the caller's stream held.
+  void follow(const Arrays& arrays);
   // A call's end: all that the hub holds has been done once `finished` is, for which the caller's stream
   // waits.
   void finish(const Arrays& arrays);

@@ -129,8 +129,7 @@ void NcclCalls::start_running() {
     running_.emplace(grouped(), DeviceCall{program, spaces, device, hub, arrays.error, lost, faults},
                      scratch);
   }
-  device.record(share_->came.get(), arrays.stream);
-  device.wait(hub, share_->came.get());
+  share_->follow(arrays);
   if (staged(arrays)) stage_in(program, arrays, scratch, hub);
   phase_ = Phase::running;
 }

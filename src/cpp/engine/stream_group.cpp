@@ -19,7 +19,8 @@ uint64_t salt_of(const Program& sender, int receiver) {
 
 void StreamGroup::come(int rank, const StreamCall& part) {
   std::lock_guard lock(mutex_);
-  if (left_) fail(ErrorKind::peer_lost, "a rank has closed its communicator before ", describe(part.record));
+  if (left_ >= 0)
+    fail(ErrorKind::peer_lost, "rank ", left_, " has closed its communicator before ", describe(part.record));
   parts_[rank] = part;
   if (++present_ < static_cast<int>(parts_.size())) return;
   check();
@@ -117,10 +118,13 @@ DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
 
 std::string StreamGroup::coding_fault() const {
   std::lock_guard lock(mutex_);
-  for (const Held& held : left_behind_)
-    if (const std::string fault = held.fault(); !fault.empty()) return fault;
-  if (!ranks_[0].faults) return "";
-  return ranks_[0].fault(on_one_device() ? ranks_[0].device->name() : "a device of its ranks");
+  const Held* const of_several = on_one_device() ? nullptr : &ranks_[0];
+  for (const auto* all : {&left_behind_, &ranks_})
+    for (const Held& held : *all) {
+      const std::string fault = &held == of_several ? held.fault("a device of its ranks") : held.fault();
+      if (!fault.empty()) return fault;
+    }
+  return "";
 }
 
 Fold StreamGroup::fold_of(const Launch::Step& step, const DeviceCall& call) const {

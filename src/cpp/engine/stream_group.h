@@ -26,7 +26,7 @@ class StreamGroup {
   void come(int rank, const StreamCall& part);
   // A rank ends its communicator: nothing is enqueued any more. Waits, not for long, until no stream of the
   // group uses an array: they may go then.
-  void leave();
+  void leave(int rank);
   // Of all ranks: what comes of it reaches the others.
   std::string coding_fault() const;
   // Recorded behind the last call that all have come to.
@@ -41,6 +41,7 @@ class StreamGroup {
   void leave_behind();
   void check_captures() const;
   void prepare();
+  Held held_on(const std::shared_ptr<Device>& device);
   void move_hub(const std::shared_ptr<Device>& device);
   void lend(size_t rank, bool moved) const;
   const Launches& launches_of();
@@ -78,7 +79,7 @@ class StreamGroup {
   using Key = std::pair<bool, std::vector<std::shared_ptr<const Program>>>;
   std::map<Key, Launches> launches_;
   int present_ = 0;
-  bool left_ = false;    // no rank calls any more ...
+  int left_ = -1;        // the first that has left: no rank calls any more ...
   bool marked_ = false;  // ... and hub_event_ is behind all that is enqueued
   std::atomic<uint64_t> enqueued_{0};
 };

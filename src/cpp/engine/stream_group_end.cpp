@@ -11,15 +11,15 @@ namespace gpucomm {
 
 // What the streams hold may still use any rank's memory: ending a stream waits for nothing.
 StreamGroup::~StreamGroup() {
-  leave();
+  leave(0);
   if (hub_ && !ended()) leave_behind();
 }
 
 // Once the first has left nothing changes any more: the ranks wait beside each other.
-void StreamGroup::leave() {
+void StreamGroup::leave(int rank) {
   {
     std::lock_guard lock(mutex_);
-    left_ = true;
+    if (left_ < 0) left_ = rank;
     if (hub_ && !marked_) marked_ = mark_end();
     if (!marked_) return;
   }

@@ -16,8 +16,8 @@ void StreamGroup::prepare() {
     const StreamCall& part = *parts_[rank];
     if (held.device != part.arrays.device) {
       moved = true;
-      left_behind_.push_back(std::move(held));
-      held = {}, held.device = part.arrays.device;
+      if (held.device) left_behind_.push_back(std::move(held));
+      held = held_on(part.arrays.device);
       came_[rank] = make_event(held.device);
       if (rank == 0) move_hub(held.device);
     }
@@ -26,6 +26,19 @@ void StreamGroup::prepare() {
   }
   for (size_t rank = 0; rank < parts_.size(); ++rank) lend(rank, moved);
   if (parts_[0]->program->shape.codec) ranks_[0].expect_faults();
+}
+
+// What a rank has left behind there, for all calls of the group follow one another; else nothing yet.
+Held StreamGroup::held_on(const std::shared_ptr<Device>& device) {
+  const auto found = std::find_if(left_behind_.begin(), left_behind_.end(),
+                                  [&](const Held& held) { return held.device == device; });
+  Held held;
+  if (found != left_behind_.end()) {
+    held = std::move(*found);
+    left_behind_.erase(found);
+  }
+  held.device = device;
+  return held;
 }
 
 // What comes on the new one comes after all that the former one held.
@@ -56,9 +69,10 @@ void StreamGroup::lend(size_t rank, bool moved) const {
 void StreamGroup::begin(const Launches& launches) {
   give_streams(launches.tracks);
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
-    if (streams_alike(rank)) continue;
-    device(rank).record(came_[rank].get(), parts_[rank]->arrays.stream);
-    device(0).wait(hub_.get(), came_[rank].get());
+    const Arrays& arrays = parts_[rank]->arrays;
+    if (!arrays.came && streams_alike(rank)) continue;
+    if (!arrays.came) device(rank).record(came_[rank].get(), arrays.stream);
+    device(0).wait(hub_.get(), arrays.came ? arrays.came->get() : came_[rank].get());
   }
   stage(stage_in);
   if (events_.empty()) return;
@@ -110,12 +124,14 @@ void StreamGroup::mark_finished() {
   }
 }
 
-// Whether an earlier rank has its arrays on this rank's stream (and lets it wait): once is enough.
+// Whether an earlier rank has its arrays on this rank's stream (and the group comes after all that this
+// holds, or it waits): once is enough.
 bool StreamGroup::streams_alike(size_t rank, bool waiting) const {
   const Arrays& own = parts_[rank]->arrays;
   return std::any_of(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(rank), [&](const auto& part) {
     const Arrays& other = part->arrays;
-    return other.stream == own.stream && other.device == own.device && (!waiting || other.stream_waits);
+    const bool does = waiting ? other.stream_waits : !other.came;
+    return other.stream == own.stream && other.device == own.device && does;
   });
 }
 

@@ -83,7 +83,11 @@ class Residuals:
         """Returns a bucket's residuals; those of parameters that were in other buckets come along."""
         key = tuple(parts)
         flat = self._flats.get(key[0].name)
-        return flat if flat is not None and flat.parts == key else self._gather(key, device)
+        if flat is None or flat.parts != key:
+            return self._gather(key, device)
+        # What was frozen for a while comes back to a bucket that the others have left meanwhile.
+        stayed = all(self._flats[part.name] is flat for part in key)
+        return flat if stayed else self._gather(key, device)
 
     def _gather(self, parts: tuple[Part, ...], device: Any) -> Flat:
         flat = Flat(parts, device)

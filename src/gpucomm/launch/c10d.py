@@ -12,6 +12,7 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, UnavailableError
+from gpucomm.launch.attempt import own_store
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.fabric import Fabric
 
@@ -21,6 +22,7 @@ _FOREVER = datetime.timedelta(days=365)  # Gloo must not time out: our own deadl
 _FAREWELL = datetime.timedelta(seconds=2)  # how long the end of the process waits for what was sent to leave
 _MOST_UNDER_WAY = 256  # more than a line has between two that are waited for, or a rank has last words
 _CONTEXTS = 1 << 16
+_launchers: list[Any] = []  # this attempt's part of the launcher's store: who meets in vain may try again
 
 
 def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
@@ -53,7 +55,10 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
     patience = datetime.timedelta(seconds=timeout)
     try:
         if store is None:
-            store, _, _ = next(distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience))
+            if not _launchers:
+                own, _, _ = next(distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience))
+                _launchers.append(own_store(own, ranks.world))
+            store = _launchers[0]
             store.set_timeout(patience)
         group = ProcessGroupGloo(PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience)
     except ValueError as error:  # a variable is missing

@@ -15,13 +15,14 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
+from gpucomm.launch.attempt import own_store
 from gpucomm.launch.c10d import open_c10d
 from gpucomm.launch.environment import Ranks, asked_links, numbered, parse_nodes
 from gpucomm.launch.rendezvous import meet
 from gpucomm.launch.start import emulation
 from gpucomm.links import restricted
 
-__all__ = ["Seat", "communicator_of", "communicator_of_default", "joined", "own_store"]
+__all__ = ["Seat", "communicator_of", "communicator_of_default", "joined"]
 
 
 @dataclass(frozen=True)
@@ -44,27 +45,6 @@ class Seat:
     def world(self) -> int:
         """How many members there are."""
         return len(self.members)
-
-
-def own_store(store: Any, world: int) -> Any:
-    """A part of the group's store that no group of this name has used before.
-
-    Groups of a job that initialises torch.distributed once more have the names of the first ones, and where
-    the launcher keeps the store, the first ones' addresses are still there.
-
-    Args:
-        store: the group's, by torch.distributed.
-        world: how many ranks the group has.
-    """
-    from torch.distributed import PrefixStore
-
-    # Where ranks of an attempt have failed before this, the others have counted already. Agents of several
-    # nodes count attempts each by itself.
-    one_agent = os.environ.get("GROUP_WORLD_SIZE") == "1"
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if one_agent else "of all"
-    store = PrefixStore(f"attempt {attempt}", store)
-    came = store.add("gpucomm", 1)
-    return PrefixStore(f"gpucomm {(came - 1) // world}", store)
 
 
 def joined(timeout_s: float) -> Seat | None:

@@ -55,7 +55,8 @@ def claimable(owner: Owner, members: Sequence[Member]) -> list[Member]:
     """Lists the parameters that are this optimizer's to exchange; takes none.
 
     One model may be trained by several optimizers. A parameter belongs to the optimizer that trains it, the
-    newest of them; one that none trains belongs to the first whose model has it.
+    newest of them; one that none trains belongs to the first whose model has it, or to who has taken all that
+    this one trains.
 
     Args:
         owner: who asks.
@@ -65,12 +66,13 @@ def claimable(owner: Owner, members: Sequence[Member]) -> list[Member]:
         Those that are its own, in their order.
     """
     own = trained(owner)
+
+    def is_own(param: Any) -> bool:
+        other = _owner_of(param)
+        return id(param) in own or other in (None, owner) or trained(other) <= own
+
     with _lock:
-        return [
-            member
-            for member in members
-            if id(member.param) in own or _owner_of(member.param) in (None, owner)
-        ]
+        return [member for member in members if is_own(member.param)]
 
 
 def claim(owner: Owner, members: Sequence[Member]) -> None:

@@ -12,8 +12,9 @@ import torch.distributed as dist
 
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError, UnavailableError
+from gpucomm.launch.attempt import own_store
 from gpucomm.launch.start import close_at_exit, frozen_if_asked
-from gpucomm.launch.store import Seat, communicator_of, own_store
+from gpucomm.launch.store import Seat, communicator_of
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.messages import Messages
 from gpucomm.optim.process_group.options import Options
