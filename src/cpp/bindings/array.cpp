@@ -60,9 +60,8 @@ void* stream_told(py::handle object, const char* what) {
   constexpr size_t kEnough = 200;  // torch has a trace of its own functions behind its first line
   const py::object dtype = py::getattr(object, "dtype", py::none());
   const std::string of = dtype.is_none() ? "" : concat(" of dtype ", first_line(dtype, kEnough));
-  const std::string said = first_line(error.value(), kEnough);
   fail(ErrorKind::unsupported_type, what, " (", type_name(object), of,
-       ") can not be read: ", said.empty() ? first_line(error.type().attr("__name__"), kEnough) : said);
+       ") can not be read: ", said_by(error, kEnough));
 }
 
 template <class Managed>

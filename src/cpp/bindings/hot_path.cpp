@@ -196,8 +196,7 @@ void say_types(const Method& method, PyObject* self, PyObject* const* args, Py_s
 void refuse(const Method& method, PyObject* self, const py::error_already_set& error) {
   constexpr size_t kEnough = 300;  // with the call's name it fits what is told
   if (forked() || !error.matches(PyExc_Exception)) return;
-  const std::string sentence = first_line(error.value(), kEnough);
-  communicator_of(self).core().refuse(method.name, sentence.empty() ? type_name(error.value()) : sentence);
+  communicator_of(self).core().refuse(method.name, said_by(error, kEnough));
 }
 
 template <size_t kIndex>

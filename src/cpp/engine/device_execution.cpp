@@ -90,7 +90,7 @@ void DeviceExecution::prepare() {
 // All lanes come after what the caller's stream holds, and after this rank's former call.
 void DeviceExecution::start_lanes() {
   Device& device = *share_->held.device;
-  share_->follow(call_.arrays);
+  device.wait(share_->hub.get(), came_of(call_.arrays, share_->came));
   if (staged(call_.arrays)) stage_in(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
   device.record(share_->hub_event->get(), share_->hub.get());
   for (int l = 0; l < program().lanes; ++l)

@@ -49,11 +49,6 @@ DeviceShare::DeviceShare(std::shared_ptr<Device> device) {
   hub_event = std::make_shared<OwnEvent>(make_event(device));
 }
 
-void DeviceShare::follow(const Arrays& arrays) {
-  if (!arrays.came) held.device->record(came.get(), arrays.stream);
-  held.device->wait(hub.get(), arrays.came ? arrays.came->get() : came.get());
-}
-
 void DeviceShare::finish(const Arrays& arrays) {
   finished.reset();
   finished = events.take(held.device);

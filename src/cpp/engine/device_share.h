@@ -12,10 +12,15 @@
 
 namespace gpucomm {
 
+// Behind what the caller's stream held: that of the call, else `own`, recorded now.
+inline Event came_of(const Arrays& arrays, const OwnEvent& own) {
+  if (arrays.came) return arrays.came->get();
+  arrays.device->record(own.get(), arrays.stream);
+  return own.get();
+}
+
 struct DeviceShare {
   explicit DeviceShare(std::shared_ptr<Device> device);
-  // A call's beginning: what comes on the hub comes after what the caller's stream held.
-  void follow(const Arrays& arrays);
   // A call's end: all that the hub holds has been done once `finished` is, for which the caller's stream
   // waits.
   void finish(const Arrays& arrays);

@@ -129,7 +129,7 @@ void NcclCalls::start_running() {
     running_.emplace(grouped(), DeviceCall{program, spaces, device, hub, arrays.error, lost, faults},
                      scratch);
   }
-  share_->follow(arrays);
+  device.wait(hub, came_of(arrays, share_->came));
   if (staged(arrays)) stage_in(program, arrays, scratch, hub);
   phase_ = Phase::running;
 }

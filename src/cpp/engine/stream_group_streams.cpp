@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/device_share.h"
 #include "engine/staging.h"
 #include "engine/stream_group.h"
 
@@ -71,8 +72,7 @@ void StreamGroup::begin(const Launches& launches) {
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
     const Arrays& arrays = parts_[rank]->arrays;
     if (!arrays.came && streams_alike(rank)) continue;
-    if (!arrays.came) device(rank).record(came_[rank].get(), arrays.stream);
-    device(0).wait(hub_.get(), arrays.came ? arrays.came->get() : came_[rank].get());
+    device(0).wait(hub_.get(), came_of(arrays, came_[rank]));
   }
   stage(stage_in);
   if (events_.empty()) return;
