@@ -428,14 +428,23 @@ def waits_in_order(comm: Any, calls: int) -> bool:
     return bool((x.values == comm.world).all())
 
 
-def late_work(comm: Any) -> tuple[str, bool]:
+def late_work(comm: Any, messages: bool) -> tuple[str, bool]:
     """What a rank is told that waits for the work of one whose stream is held, and whether that closes."""
     kit, said = HostKit(), ""
     x = kit.array(np.ones(10))
     with comm.subset(range(comm.world)) as group, stream_of(kit) as stream:
-        group.all_reduce(x, async_op=True, stream=stream).synchronize()
+
+        def begin() -> Any:
+            if not messages:
+                return group.all_reduce(x, async_op=True, stream=stream)
+            if comm.rank != 1:
+                return group.recv(x, 1, async_op=True, stream=stream)
+            others = [rank for rank in range(comm.world) if rank != 1]
+            return [group.send(x, rank, async_op=True, stream=stream) for rank in others][-1]
+
+        begin().synchronize()
         with held(kit.device, stream) if comm.rank == 1 else contextlib.nullcontext():
-            work = group.all_reduce(x, async_op=True, stream=stream)
+            work = begin()
             if comm.rank != 1:
                 try:
                     work.synchronize(0.5)

@@ -128,8 +128,9 @@ def test_streams_that_wait_for_calls_in_another_order(world):
     assert world.run(ranks_do.waits_in_order, 300) == [True] * world.ranks
 
 
-def test_work_that_does_not_end_in_time_closes_on_every_rank(world):
-    for said, closed in world.run(ranks_do.late_work):
+@pytest.mark.parametrize("messages", [False, True])
+def test_work_that_does_not_end_in_time_closes_on_every_rank(world, messages):
+    for said, closed in world.run(ranks_do.late_work, messages):
         assert "waited 0.5 s for what other ranks have enqueued on host device" in said and closed, said
 
 

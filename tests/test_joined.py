@@ -12,8 +12,10 @@ import torch.distributed as dist
 from test_launch import environment
 
 import gpucomm
-from gpucomm.launch import store
+from gpucomm import errors
+from gpucomm.launch import c10d, store
 from gpucomm.launch.attempt import own_store
+from gpucomm.launch.environment import Ranks
 from gpucomm.launch.processes import base_environment
 
 pytestmark = pytest.mark.processes
@@ -29,6 +31,17 @@ def test_an_attempt_that_some_never_joined_does_not_count(monkeypatch):
         stores[0].set("who", "first")
         assert [one.get("who") for one in stores] == [b"first"] * came
         assert stores[0].add("used", 1) == 1
+
+
+def test_ranks_of_several_nodes_that_do_not_come_are_named(monkeypatch):
+    kept = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(c10d, "_launchers", [])
+    told = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(kept.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    said = r"rank 1 of 3 waited 0\.5 s in the store of the launcher for ranks \[0, 2\], which did not come"
+    with pytest.raises(errors.CollectiveTimeoutError, match=said):
+        c10d.open_c10d(Ranks(1, 3, 0, 1, "job", "torchrun"), 0.5)
 
 
 PROGRAM = textwrap.dedent("""

@@ -46,8 +46,10 @@ void ArenaMessages::settle() {
   settled_ = true;
 }
 
-void ArenaMessages::check(bool done, std::optional<double>) {
-  if (!done) watch_.check_everybody();
+void ArenaMessages::check(bool done, std::optional<double> waited_s) {
+  if (done) return;
+  watch_.check_everybody();
+  if (waited_s) watch_.time_out(streams_->held.device->name(), *waited_s);
 }
 
 }  // namespace gpucomm

@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "engine/device_execution.h"
+#include "engine/fate.h"
 #include "engine/nccl_calls.h"
 #include "engine/staged_calls.h"
 #include "engine/stream_group.h"
@@ -22,7 +23,8 @@ class ThreadCalls : public DeviceCalls {
     transport_->announce(call.record);
     using Clock = std::chrono::steady_clock;
     const auto begun = Clock::now();
-    group_->come(rank_, call);
+    if (const auto left = group_->come(rank_, call))
+      fail_lost(*transport_, *left, kHasClosed, rank_, world_, "in " + describe(call.record));
     if (done()) enqueuing_s_ += std::chrono::duration<double>(Clock::now() - begun).count();
     for (int peer = 0; done() && peer < world_; ++peer)
       if (peer != rank_) transport_->wake(peer);

@@ -17,12 +17,11 @@ uint64_t salt_of(const Program& sender, int receiver) {
 
 }  // namespace
 
-void StreamGroup::come(int rank, const StreamCall& part) {
+std::optional<int> StreamGroup::come(int rank, const StreamCall& part) {
   std::lock_guard lock(mutex_);
-  if (left_ >= 0)
-    fail(ErrorKind::peer_lost, "rank ", left_, " has closed its communicator before ", describe(part.record));
+  if (left_) return left_;
   parts_[rank] = part;
-  if (++present_ < static_cast<int>(parts_.size())) return;
+  if (++present_ < static_cast<int>(parts_.size())) return {};
   check();
   check_captures();
   prepare();
@@ -34,6 +33,7 @@ void StreamGroup::come(int rank, const StreamCall& part) {
   for (auto& each : parts_) each.reset();
   present_ = 0;
   enqueued_.store(sequence, std::memory_order_release);
+  return {};
 }
 
 void StreamGroup::check() const {

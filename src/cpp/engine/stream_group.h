@@ -22,8 +22,8 @@ class StreamGroup {
   ~StreamGroup();
 
   // This rank's part of its next call. The last to come enqueues, or throws what is wrong: mismatch where the
-  // parts do not fit.
-  void come(int rank, const StreamCall& part);
+  // parts do not fit. Once a rank has left nothing is enqueued: which one.
+  std::optional<int> come(int rank, const StreamCall& part);
   // A rank ends its communicator: nothing is enqueued any more. Waits, not for long, until no stream of the
   // group uses an array: they may go then.
   void leave(int rank);
@@ -79,8 +79,8 @@ class StreamGroup {
   using Key = std::pair<bool, std::vector<std::shared_ptr<const Program>>>;
   std::map<Key, Launches> launches_;
   int present_ = 0;
-  int left_ = -1;        // the first that has left: no rank calls any more ...
-  bool marked_ = false;  // ... and hub_event_ is behind all that is enqueued
+  std::optional<int> left_;  // the first that has left: no rank calls any more ...
+  bool marked_ = false;      // ... and hub_event_ is behind all that is enqueued
   std::atomic<uint64_t> enqueued_{0};
 };
 

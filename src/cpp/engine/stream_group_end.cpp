@@ -19,7 +19,7 @@ StreamGroup::~StreamGroup() {
 void StreamGroup::leave(int rank) {
   {
     std::lock_guard lock(mutex_);
-    if (left_ < 0) left_ = rank;
+    if (!left_) left_ = rank;
     if (hub_ && !marked_) marked_ = mark_end();
     if (!marked_) return;
   }

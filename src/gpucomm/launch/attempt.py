@@ -1,11 +1,14 @@
-"""Launchers that start all ranks anew keep the store in which those of the attempt before have met."""
+"""How ranks meet in a store: launchers that start all anew keep the one in which those before have met."""
 
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
-__all__ = ["own_store"]
+from gpucomm.errors import CollectiveTimeoutError
+
+__all__ = ["all_say", "own_store"]
 
 
 def own_store(store: Any, world: int) -> Any:
@@ -27,3 +30,31 @@ def own_store(store: Any, world: int) -> Any:
     store = PrefixStore(f"attempt {attempt}", store)
     came = store.add("gpucomm", 1)
     return PrefixStore(f"gpucomm {(came - 1) // world}", store)
+
+
+def all_say(mine: str, store: Any, rank: int, world: int, timeout_s: float, whose: str) -> list[bytes]:
+    """What every rank says in a store that is theirs alone, by rank.
+
+    Args:
+        mine: what this rank says; what it said before in this store counts, as others may know it.
+        store: a torch.distributed.Store.
+        rank: this rank.
+        world: how many there are.
+        timeout_s: until all have said something.
+        whose: the store is, for the error.
+
+    Raises:
+        CollectiveTimeoutError: some ranks did not come; the text names them.
+    """
+    keys = [f"member {member}" for member in range(world)]
+    if not store.check([keys[rank]]):
+        store.set(keys[rank], mine)
+    try:
+        store.wait(keys, timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        missing = [member for member, key in enumerate(keys) if not store.check([key])]
+        raise CollectiveTimeoutError(
+            f"rank {rank} of {world} waited {timeout_s:g} s in the store of {whose}"
+            f" for ranks {missing}, which did not come"
+        ) from error
+    return [store.get(key) for key in keys]

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, UnavailableError
-from gpucomm.launch.attempt import own_store
+from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.fabric import Fabric
 
@@ -60,6 +60,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
                 _launchers.append(own_store(own, ranks.world))
             store = _launchers[0]
             store.set_timeout(patience)
+            all_say("", store, ranks.rank, ranks.world, timeout, "the launcher")
         group = ProcessGroupGloo(PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience)
     except ValueError as error:  # a variable is missing
         raise InvalidArgumentError(

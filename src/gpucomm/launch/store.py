@@ -8,14 +8,13 @@ import secrets
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, MismatchError
+from gpucomm.errors import InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
-from gpucomm.launch.attempt import own_store
+from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.c10d import open_c10d
 from gpucomm.launch.environment import Ranks, asked_links, numbered, parse_nodes
 from gpucomm.launch.rendezvous import meet
@@ -115,7 +114,9 @@ def communicator_of(seat: Seat, store: Any, options: str) -> Communicator:
         )
     told = parse_nodes(os.environ.get("GPUCOMM_NODES", ""), seat.total)
     links = asked_links(os.environ, seat.total, told)
-    table = _exchange(seat, store, [str(fabric.node_key()), secrets.token_hex(16), options])
+    mine = json.dumps([str(fabric.node_key()), secrets.token_hex(16), options])
+    all_said = all_say(mine, store, seat.rank, seat.world, seat.timeout_s, "its process group")
+    table = [json.loads(said) for said in all_said]
     _check_alike(seat, [said for *_, said in table])
     found = numbered([node for node, *_ in table])
     nodes = numbered([told[member] for member in seat.members]) if told else []
@@ -162,19 +163,3 @@ def _check_alike(seat: Seat, said: list[str]) -> None:
                 f"the ranks of a process group do not give the same options: rank 0 {said[0]},"
                 f" rank {rank} {options} (rank {seat.rank} of {seat.world})"
             )
-
-
-def _exchange(seat: Seat, store: Any, mine: list[str]) -> list[list[str]]:
-    """What every member says, by rank."""
-    keys = [f"member {rank}" for rank in range(seat.world)]
-    if not store.check([keys[seat.rank]]):  # else it was said in an attempt that failed: others may know it
-        store.set(keys[seat.rank], json.dumps(mine))
-    try:
-        store.wait(keys, timedelta(seconds=seat.timeout_s))
-    except RuntimeError as error:
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        raise CollectiveTimeoutError(
-            f"rank {seat.rank} of {seat.world} waited {seat.timeout_s:g} s in the store of its process group"
-            f" for ranks {missing}, which did not come"
-        ) from error
-    return [json.loads(store.get(key)) for key in keys]
