@@ -20,7 +20,7 @@ import torch.distributed as dist
 from group_checkpoints import checkpoint, shards  # noqa: F401
 from group_collectives import all_reduces, layouts, moves, reduce_scatters  # noqa: F401
 from group_rooted import halves, rooted, silence  # noqa: F401
-from group_training import ddp, differences, fsdp, functional, on_gloo, tensors, trained, weights  # noqa: F401
+from group_training import ddp, differences, fsdp, functional, joined, on_gloo, tensors, trained, weights  # noqa: F401
 from jobs import leave
 from torch.nn.parallel import DistributedDataParallel
 

@@ -14,6 +14,7 @@ __all__ = [
     "ddp",
     "differences",
     "fsdp",
+    "joined",
     "model",
     "on_gloo",
     "sharded",
@@ -73,6 +74,24 @@ def hooked(state, hook):
         return net
 
     return wrap
+
+
+def joined(rank, world):
+    """DDP that divides by those that have batches left: of a message for that only C++ has the handle."""
+
+    def train(net):
+        batches = torch.Generator().manual_seed(rank)
+        with net.join(divide_by_initial_world_size=False):
+            for _ in range(2 + rank):
+                net(torch.randn(4, 64, generator=batches)).sum().backward()
+                with torch.no_grad():
+                    for param in net.parameters():
+                        param -= 1e-3 * param.grad
+                        param.grad = None
+        return weights(net)
+
+    reference = train(DistributedDataParallel(model(), process_group=dist.new_group(backend="gloo")))
+    return differences("DDP that joins", train(DistributedDataParallel(model())), reference)
 
 
 def ddp(rank, world):

@@ -38,6 +38,7 @@ COLLECTIVES = [
 ]
 PARALLELISM = [
     "ddp",
+    "joined",
     "fsdp",
     "tensors",
     "functional",

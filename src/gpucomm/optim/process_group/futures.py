@@ -10,20 +10,21 @@ from typing import Any
 
 import torch
 
-__all__ = ["future_of", "pool"]
+__all__ = ["future_of", "leaves", "pool"]
 
 
 def future_of(result: Any) -> Any:
     """A future that makes streams wait for the tensors of a result, where these are on GPUs."""
-    return torch.futures.Future(devices=sorted({x.device for x in _leaves(result) if x.is_cuda}, key=str))
+    return torch.futures.Future(devices=sorted({x.device for x in leaves(result) if x.is_cuda}, key=str))
 
 
-def _leaves(result: Any) -> Iterator[Any]:
+def leaves(result: Any) -> Iterator[Any]:
+    """The tensors of a result: none, one, or lists of them."""
     if isinstance(result, torch.Tensor):
         yield result
     elif result is not None:
         for each in result:
-            yield from _leaves(each)
+            yield from leaves(each)
 
 
 class _Pool:

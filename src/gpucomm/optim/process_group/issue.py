@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpucomm.optim.streams import Beside
 __all__ = ["Calls", "Issuing"]
 
 Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]  # arguments and keywords of each
+_MOST_KEPT = 64
 
 
 class Issuing(dist.ProcessGroup):  # type: ignore[misc]
@@ -23,6 +25,9 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
 
     _comm: Communicator
     _together: list[Work] | None = None  # what was issued since _start_coalescing
+    # C++ would wait for ever for one that it alone holds, without the Python half, as it does in DDP's join();
+    # there it asks for the result too, a number.
+    _kept: OrderedDict[int, Work]
 
     def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
         if not is_async(opts):
@@ -34,7 +39,10 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
         for args, how in calls:
             with beside.behind(_first(args[0], how)):
                 pending.append(call(*args, async_op=True, **how))
-        return self._noted(Work(pending, result, copies, beside))
+        work = Work(pending, result, copies, beside, self._kept)
+        while len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+        return self._noted(work)
 
     def _noted(self, work: Work) -> Work:
         """Work that has been issued; what is coalesced is waited for together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +12,13 @@ import torch
 import torch.distributed as dist
 
 from gpucomm.errors import Error
-from gpucomm.optim.process_group.futures import future_of, pool
+from gpucomm.optim.process_group.futures import future_of, leaves, pool
 from gpucomm.optim.streams import Beside, used_here
 
 __all__ = ["Done", "Together", "Work", "place"]
 
 Copies = Sequence[tuple[Any, Any]]  # (to, from)
+_SMALL_BYTES = 64
 
 
 def place(copies: Copies) -> None:
@@ -78,7 +79,12 @@ class Work(Done):
     """A collective under way; on a GPU one whose streams are waited for, by streams."""
 
     def __init__(
-        self, pending: Sequence[Any], result: Any, copies: Copies = (), beside: Beside | None = None
+        self,
+        pending: Sequence[Any],
+        result: Any,
+        copies: Copies = (),
+        beside: Beside | None = None,
+        kept: MutableMapping[int, Work] | None = None,
     ) -> None:
         """Takes over calls.
 
@@ -87,8 +93,12 @@ class Work(Done):
             result: the tensors of the call.
             copies: pairs of tensors; at the end each first one gets what the second one holds.
             beside: the streams of tensors on GPUs, on which the calls were issued.
+            kept: where it is until it has ended; with a small result, longer.
         """
         super().__init__(result)
+        self._kept = kept
+        if kept is not None:
+            kept[id(self)] = self
         self._beside = beside or Beside()
         self._pending, self._copies = pending, copies
         self._error: Exception | None = None
@@ -146,6 +156,8 @@ class Work(Done):
             self._error = error
         self._pending = self._copies = ()
         self._settled = True
+        if self._kept is not None and sum(x.nbytes for x in leaves(self._result)) > _SMALL_BYTES:
+            self._kept.pop(id(self), None)
 
     def is_completed(self) -> bool:
         """See `Done`."""
