@@ -13,7 +13,7 @@ from ranks import TIMEOUT_S, outcomes_of, run_ranks
 from test_collectives import inputs
 from test_device_collectives import call, has_result
 
-from gpucomm.errors import ClosedError, InvalidArgumentError, PeerLostError
+from gpucomm.errors import ClosedError, Error, InvalidArgumentError, PeerLostError
 
 ROUNDS = 3
 CASES = [(*pair, None) for pair in pairs()]
@@ -250,6 +250,46 @@ def test_streams_of_different_captures(both, make_kit):
     errors = outcomes_of(2, body)
     assert all(isinstance(e, (InvalidArgumentError, PeerLostError, ClosedError)) for e in errors), errors
     assert any("streams of ranks 0 and 1 of 2 are not in one capture of a graph" in str(e) for e in errors)
+
+
+def test_a_call_beside_an_open_capture(make_kit):
+    """What follows a captured call cannot be elsewhere while the capture is open."""
+    kit = make_kit()
+    capture = Capture(kit, 2)
+
+    def body(comm):
+        x, y = (kit.array(np.ones(5, np.float32)) for _ in range(2))
+        with stream_of(kit) as stream, stream_of(kit) as other, capture.of(comm.rank, stream):
+            comm.all_reduce(x, stream=stream)
+            try:
+                comm.all_reduce(y, stream=other)
+            except Error as error:
+                return str(error)
+
+    for text in run_ranks(2, body):
+        assert "an earlier call of this communicator is in a capture of a graph" in text
+    capture.end()
+
+
+def test_a_stream_waits_for_a_call_of_its_own_capture_only(make_kit):
+    kit = make_kit()
+    capture = Capture(kit, 2)
+
+    def body(comm):
+        x, y = (kit.array(np.ones(5, np.float32)) for _ in range(2))
+        with stream_of(kit) as stream:
+            before = comm.all_reduce(x, async_op=True, stream=stream)
+            with capture.of(comm.rank, stream):
+                with pytest.raises(InvalidArgumentError, match="a graph of which the call is no part"):
+                    before.wait()
+                work = comm.all_reduce(y, async_op=True, stream=stream)
+                work.wait()
+            with pytest.raises(InvalidArgumentError, match=r"tell when it has run: wait\(\) in"):
+                work.wait()
+            return float(kit.host(before.synchronize())[0])
+
+    assert run_ranks(2, body) == [2.0, 2.0]
+    capture.end()
 
 
 def test_a_capture_that_begins_after_an_asynchronous_call(make_kit):

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOTED, pairs
 from device_ranks import later_work
 from on_device import HostKit, Racing, sleep, stream_of
-from ranks import run_ranks
+from ranks import TIMEOUT_S, run_ranks
 from test_collectives import inputs
 from test_device_collectives import call, has_result
 
@@ -245,6 +245,29 @@ def test_calls_stay_in_order_where_the_first_rank_changes_its_device():
             return x.values[-1]
 
     assert run_ranks(3, body) == [106.0] * 3
+
+
+def test_a_call_on_another_device_after_one_that_was_captured():
+    kits = [HostKit(), HostKit()]
+    barrier = threading.Barrier(2, timeout=TIMEOUT_S)
+
+    def body(comm):
+        x, y = (kit.array(np.full(10, 1.0)) for kit in kits)
+        with stream_of(kits[0]) as stream, stream_of(kits[1]) as away:
+            if comm.rank == 0:
+                streams["one"] = stream
+                kits[0].begin_capture(stream)
+            barrier.wait()
+            comm.all_reduce(x, stream=streams["one"])
+            barrier.wait()
+            if comm.rank == 0:
+                kits[0].end_capture(stream)
+            barrier.wait()
+            comm.all_reduce(y, stream=away, async_op=True).synchronize()
+            return y.values[-1]
+
+    streams: dict[str, int] = {}
+    assert run_ranks(2, body) == [2.0] * 2
 
 
 def test_what_a_stream_gets_after_an_asynchronous_call_is_not_waited_for():

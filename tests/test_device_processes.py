@@ -210,6 +210,37 @@ def test_a_killed_rank_is_named(ranks, algorithm, count, wait):
     assert not rank_processes.left_since(before)
 
 
+STOPPED = """
+import os, signal, sys, time
+sys.path.insert(0, {path!r})
+import numpy as np
+import gpucomm
+from on_device import HostKit
+comm = gpucomm.init(timeout=1)
+kit = HostKit(1500)
+x = kit.array(np.ones(1000, np.float32))
+comm.all_reduce(x, async_op=True, algorithm="ring", timeout=20).synchronize(20)
+works = [comm.all_reduce(x, async_op=True, algorithm="ring") for _ in range(6)]
+if comm.rank == 1:
+    time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    for work in works:
+        work.synchronize()
+except gpucomm.errors.CollectiveTimeoutError as error:
+    print(error, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_stopped_rank_is_named(ranks):
+    """Where only what it has enqueued is still missing, too."""
+    ranks += rank_processes.start(STOPPED.format(path=PATH), [{}] * 3)
+    for survivor in (0, 2):
+        out, err = ranks[survivor].communicate(timeout=60)
+        assert f"1 (pid {ranks[1].pid}, stopped)" in out, err
+
+
 LAST_WORDS = """
 import os, sys
 sys.path.insert(0, {path!r})

@@ -551,7 +551,7 @@ def test_run_lets_the_others_finish_when_a_rank_ends_well(run: Run, tmp_path: Pa
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_run_passes_signals_on(tmp_path: Path, signum: signal.Signals) -> None:
     code = f"""
         import os, signal
@@ -560,11 +560,31 @@ def test_run_passes_signals_on(tmp_path: Path, signum: signal.Signals) -> None:
         while True:
             signal.pause()
     """
-    with launcher(2, script(tmp_path, code)) as job:
+    unignored = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)}  # as under nohup
+    with launcher(2, script(tmp_path, code), **unignored) as job:
         assert [job.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
         job.send_signal(signum)
         assert job.stdout.read() == "told\ntold\n"
         assert job.wait(60) == 128 + signum
+
+
+@pytest.mark.processes
+def test_a_helper_that_imports_the_program_again_is_told_what_it_lacks(run: Run) -> None:
+    code = """
+        import multiprocessing
+        import gpucomm
+
+        comm = gpucomm.init()
+        if __name__ == "__main__":
+            helper = multiprocessing.get_context("spawn").Process(target=print)
+            helper.start()
+            helper.join()
+            print(helper.exitcode)
+            comm.barrier()
+    """
+    done = run(2, code)
+    assert (done.returncode, done.stdout) == (0, "1\n1\n"), done.stderr
+    assert "started by multiprocessing, as it imports the program again" in done.stderr
 
 
 @pytest.mark.processes

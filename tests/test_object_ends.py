@@ -1,4 +1,4 @@
-"""Asynchronous collectives of objects where a process forks or ends."""
+"""Asynchronous collectives, above all of objects, where a process forks or ends."""
 
 from __future__ import annotations
 
@@ -74,6 +74,27 @@ def test_a_rank_that_fails_with_a_call_under_way_ends_at_once(ranks):
     (code, _, err), (other_code, other_out, other_err) = ended(ranks, body)
     assert code == 1 and "ValueError: boom" in err and "Fatal" not in err
     assert other_code == 0 and "rank 0 has closed its communicator" in other_out, other_err
+
+
+@pytest.mark.processes
+def test_collectives_under_way_at_a_good_end_still_end_well(ranks):
+    """And no longer than the others take; where an error ends the process, at once."""
+    body = """
+        import time
+        import numpy as np
+        x = np.full(1 << 22, comm.rank, np.float32)
+        comm.all_reduce(x)
+        for _ in range(3):
+            comm.broadcast(x, 0, async_op=True) if comm.rank == 0 else time.sleep(0.2)
+        if comm.rank:
+            works = [comm.broadcast(x.copy(), 0, async_op=True) for _ in range(3)]
+            print([float(work.wait()[-1]) for work in works])
+            comm.barrier(async_op=True)
+            raise ValueError("boom")
+    """
+    (code, out, err), (other_code, other_out, other_err) = ended(ranks, body)
+    assert (code, out) == (0, ""), err
+    assert other_code == 1 and other_out == "[1.0, 1.0, 1.0]\n" and "ValueError: boom" in other_err
 
 
 @pytest.mark.processes

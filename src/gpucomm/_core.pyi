@@ -1481,6 +1481,11 @@ class Communicator:
             what does not.
         """
     @property
+    def _busy(self) -> bool:
+        """
+        Whether collectives of this process are under way.
+        """
+    @property
     def _identity(self) -> int:
         """
         A number that only the ranks of this communicator know; 0: its maker gave none.

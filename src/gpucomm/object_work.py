@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import queue
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucomm.comm import seconds_to_wait
+from gpucomm.ending import ended_by_error
 from gpucomm.errors import ClosedError, CollectiveTimeoutError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -154,8 +154,7 @@ def _make_all(calls: _Calls) -> None:
 def _end_all() -> None:
     """At the end of the process: what was issued still ends well, but where an error ends the process."""
     for side in list(_sides):
-        # In an interactive session that is any error of before.
-        side.settle(at_once=hasattr(sys, "last_value") and not hasattr(sys, "ps1"))
+        side.settle(at_once=ended_by_error())
 
 
 def side_of(comm: Communicator) -> Side:

@@ -293,7 +293,10 @@ Raises:
       .def_property_readonly(
           "closed",
           [](const PyCommunicator& c) { return c.core().closed() || c.core().fate().fault().has_value(); },
-          "Whether it was closed, by close() or by a fault, of any rank.");
+          "Whether it was closed, by close() or by a fault, of any rank.")
+      .def_property_readonly(
+          "_busy", [](const PyCommunicator& c) { return !forked() && c.core().busy(); },
+          "Whether collectives of this process are under way.");
 }
 
 }  // namespace gpucomm

@@ -79,7 +79,17 @@ Stream stream_of(const Options& options, const Array& array) {
 }
 
 void stream_waits(const Pending& call) {
-  if (!call.error && call.finished) call.finished->device()->wait(call.stream, call.finished->get());
+  if (call.error || !call.finished) return;
+  Device& device = *call.finished->device();
+  const uint64_t capture = device.capture_of(call.stream);
+  if (capture && capture != call.capture)
+    fail(ErrorKind::invalid_argument,
+         "the call's stream is being captured into a graph of which the call is no part: wait() before the "
+         "capture begins");
+  if (call.capture && !capture)
+    fail(ErrorKind::invalid_argument,
+         "the call was captured into a graph, whose launches tell when it has run: wait() in the capture");
+  device.wait(call.stream, call.finished->get());
 }
 
 py::object PyWork::synchronize(std::optional<double> timeout_s) {

@@ -11,7 +11,7 @@ namespace gpucomm {
 
 bool ended(const Pending& call) {
   if (!call.done.load(std::memory_order_acquire)) return false;
-  return call.error || !call.finished || call.captured || call.finished->device()->done(call.finished->get());
+  return call.error || !call.finished || call.capture || call.finished->device()->done(call.finished->get());
 }
 
 // Of a time for all parts of a call together.
@@ -47,7 +47,7 @@ void PyWork::release(bool on_device) const {
 
 void PyWork::require_no_graph() const {
   for (const auto& call : calls_)
-    if (call->captured)
+    if (call->capture)
       fail(ErrorKind::invalid_argument,
            "the call was captured into a graph, whose launches tell when it has run: in the capture, wait() "
            "makes the stream wait");

@@ -123,6 +123,7 @@ void HostDevice::record(Event event, Stream stream) {
 
 void HostDevice::wait(Stream stream, Event event) {
   count("wait");
+  if (const HostDevice& other = owned(event).device; &other != this) other.captures_.check(event);
   if (captures_.wait(stream, event)) return;
   stream_of(stream).add([this, mark = owned(event).event->latest()] {
     if (mark.wait()) return;

@@ -47,7 +47,7 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
   work->arrays = arrays, work->timeout = timeout;
   work->stream = arrays.stream;
   work->finished.reset();
-  work->captured = arrays.capture != 0;
+  work->capture = arrays.capture;
   work->sequence = ++sequence_, work->label = Label::current();
   refusals_.take_back(*transport_, sequence_);
   work->program.reset(), work->tuning.reset(), work->turn = {};

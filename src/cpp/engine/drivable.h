@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -24,7 +25,7 @@ struct Pending {
   // On a device a call is done when it is enqueued; this comes behind it. Null: host memory.
   std::shared_ptr<OwnEvent> finished;
   Stream stream = nullptr;  // where it was called
-  bool captured = false;    // into a graph: its work runs when that does, again and again
+  uint64_t capture = 0;     // of a graph, into which it went: its work runs when that does, again and again
 };
 
 class Drivable {

@@ -30,7 +30,7 @@ void EnqueuedWatch::check_peer(int peer) {
 
 void EnqueuedWatch::time_out(const std::string& device, double waited_s) const {
   fail(ErrorKind::timeout, "rank ", rank_, " of ", world_, " waited ", waited_s, " s for ", what_, " on ",
-       device);
+       device, stopped_ranks(control_, world_, rank_));
 }
 
 }  // namespace gpucomm

@@ -46,6 +46,14 @@ void fail_lost(const Transport& transport, int peer, const std::string& why, int
   fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank, " of ", world, " waits ", waits);
 }
 
+std::string stopped_ranks(const Transport& transport, int world, int but) {
+  std::string clauses;
+  for (int rank = 0; rank < world; ++rank)
+    if (const std::string state = transport.describe(rank); rank != but && state.ends_with(", stopped"))
+      clauses += concat("; rank ", rank, " (", state, ") does nothing");
+  return clauses;
+}
+
 void Fate::check_read_in_place(Transport& transport) const {
   if (!transport.read_in_place()) return;
   std::atomic_thread_fence(std::memory_order_acquire);

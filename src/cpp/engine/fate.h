@@ -18,6 +18,9 @@ void check_poison(const Transport& transport);
 [[noreturn]] void fail_lost(const Transport& transport, int peer, const std::string& why, int rank, int world,
                             const std::string& waits);
 
+// A clause for each rank that is stopped, but one, for the text of a timeout.
+std::string stopped_ranks(const Transport& transport, int world, int but);
+
 class Fate {
  public:
   // `control`: carries the poison.

@@ -88,15 +88,10 @@ bool PointToPoint::matched(const Message& m, bool complete) const {
 void PointToPoint::time_out(const Message& m, Seconds after) const {
   fate_.check_poison();
   const std::string known = fate_.control().describe(m.peer);
-  std::string stopped;  // whom the peer may wait for in turn
-  for (int rank = 0; rank < fate_.world(); ++rank)
-    if (const std::string state = fate_.control().describe(rank);
-        rank != m.peer && state.ends_with(", stopped"))
-      stopped += concat("; rank ", rank, " (", state, ") does nothing");
   fail(ErrorKind::timeout, describe(m), " timed out after ", after.count(), " s on rank ", fate_.rank(),
        " of ", fate_.world(), ": rank ", m.peer, known.empty() ? "" : concat(" (", known, ")"),
        matched(m, false) ? " has called" : " has not called", m.sending ? " recv" : " send", " for it",
-       stopped);
+       stopped_ranks(fate_.control(), fate_.world(), m.peer));  // for whom the peer may wait in turn
 }
 
 }  // namespace gpucomm

@@ -51,12 +51,18 @@ void StreamGroup::check() const {
 }
 
 // Where one stream is captured into a graph, the work of all ranks goes there: two graphs cannot be merged.
+// Nor can what follows a call that is in one, until that has ended.
 void StreamGroup::check_captures() const {
   for (size_t rank = 1; rank < parts_.size(); ++rank)
     if (parts_[rank]->arrays.capture != parts_[0]->arrays.capture)
       fail(ErrorKind::invalid_argument, "the streams of ranks 0 and ", rank, " of ", parts_.size(),
            " are not in one capture of a graph, in ", describe(parts_[rank]->record),
            ": the ranks' streams must be all in the same, or none in any");
+  const uint64_t open = hub_ ? hub_.device()->capture_of(hub_.get()) : 0;
+  if (open && open != parts_[0]->arrays.capture)
+    fail(ErrorKind::invalid_argument, "an earlier call of this communicator is in a capture of a graph, ",
+         describe(parts_[0]->record), " of ", parts_.size(),
+         " ranks is not: end the capture first, or call on another communicator");
 }
 
 const Launches& StreamGroup::launches_of() {

@@ -42,10 +42,14 @@ Held StreamGroup::held_on(const std::shared_ptr<Device>& device) {
   return held;
 }
 
-// What comes on the new one comes after all that the former one held.
+// What comes on the new one comes after all that the former one held; its event may be one of a capture that
+// has ended.
 void StreamGroup::move_hub(const std::shared_ptr<Device>& device) {
   OwnStream hub = make_stream(device);
-  if (hub_) device->wait(hub.get(), hub_event_.get());
+  if (hub_) {
+    hub_.device()->record(hub_event_.get(), hub_.get());
+    device->wait(hub.get(), hub_event_.get());
+  }
   hub_ = std::move(hub), hub_event_ = make_event(device);
 }
 

@@ -26,13 +26,14 @@ from gpucomm.links import host_bound, parse_emulated
 __all__ = ["add_arguments", "main"]
 
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 _EPILOG = """\
 Each rank finds GPUCOMM_RANK, GPUCOMM_WORLD and GPUCOMM_JOB in its environment, and RANK, WORLD_SIZE,
 LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a free one, for torch.distributed) and OMP_NUM_THREADS
 (usable cores / N, at least 1) where they are not set yet.
-Only rank 0 reads the standard input. SIGINT and SIGTERM are passed on. When a rank fails the others are
-terminated, and killed 5 s later; the exit code is that of the first failure (128 + signal for a killed one).
+Only rank 0 reads the standard input. SIGINT, SIGTERM and SIGHUP are passed on. When a rank fails the others
+are terminated, and killed 5 s later; the exit code is that of the first failure (128 + signal for a killed
+one).
 --links, which the ranks find as GPUCOMM_LINKS, is KIND:BANDWIDTH[,SETTING...], as in
 switch:1Gbit,latency=0.5ms,overhead=50us. KIND is switch (each rank has one port in and one out), chain (each
 neighbour pair has a link) or nodes (each node has one port in and one out; of=2x4 or of=3+1 are their ranks).
@@ -100,6 +101,7 @@ class _Job:
         self._job = secrets.token_hex(8)
         self._base = base_environment(os.environ)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._running: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._failure = 0  # exit code of the job, once a rank has failed or we were told to end
         self._reported = False
@@ -112,7 +114,7 @@ class _Job:
             try:
                 for rank in range(self._ranks):
                     self._start(rank, command)
-                while any(process.returncode is None for process in self._processes):
+                while self._running:
                     self._step(wake)
                 self._finish_output()
             finally:
@@ -133,6 +135,7 @@ class _Job:
             start_new_session=True,  # Ctrl-C reaches us only, and we pass it on once
         )
         self._processes.append(process)
+        self._running.add(rank)
         self._collect(rank, process.stdout, "stdout")
         self._collect(rank, process.stderr, "stderr")
 
@@ -163,8 +166,10 @@ class _Job:
         self._kill_at = time.monotonic() + GRACE
 
     def _reap(self) -> None:
-        running = [rank for rank, process in enumerate(self._processes) if process.returncode is None]
-        failed = [rank for rank in running if self._processes[rank].poll()]
+        # A rank may have been seen to end when a signal was sent to it.
+        ended = {rank for rank in self._running if self._processes[rank].poll() is not None}
+        self._running -= ended
+        failed = [rank for rank in ended if self._processes[rank].returncode]
         if not failed or self._reported:
             return
         # A killed rank is the cause, one that raised at the same time its consequence.
@@ -200,7 +205,12 @@ def _signals() -> Iterator[socket.socket]:
     with reader, writer:
         reader.setblocking(False)
         writer.setblocking(False)
-        before = {signum: signal.signal(signum, lambda *_: None) for signum in _SIGNALS}
+        heard = [
+            signum
+            for signum in _SIGNALS
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN  # as nohup has it
+        ]
+        before = {signum: signal.signal(signum, lambda *_: None) for signum in heard}
         wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             yield reader

@@ -9,12 +9,13 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
+from gpucomm.ending import close_at_exit
+from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.claim import Claim, claim
 from gpucomm.launch.environment import Ranks, asked_links, detect
 from gpucomm.launch.environment import deterministic as asked_deterministic
@@ -28,7 +29,6 @@ __all__ = [
     "adopt",
     "bound",
     "checked_timeout",
-    "close_at_exit",
     "emulation",
     "frozen_if_asked",
     "init",
@@ -135,10 +135,23 @@ def _open_first(timeout: float) -> tuple[Communicator, str]:
         _log.info("%s; so the ranks are those of torch.distributed", error)
     else:
         if ranks.world > 1 or (seat := _joined(timeout)) is None:
+            _require_program(ranks)
             return _make(ranks, timeout), ranks.source
     from gpucomm.launch.store import communicator_of_default
 
     return communicator_of_default(seat), "torch.distributed"
+
+
+def _require_program(ranks: Ranks) -> None:
+    """Refuses what a rank's helper process does while it imports the rank's program: nobody would meet it."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    importing = multiprocessing and getattr(multiprocessing.current_process(), "_inheriting", False)
+    if importing and ranks.world > 1:
+        raise UnavailableError(
+            f"init() is called by a process that rank {ranks.rank} of {ranks.world} has started by"
+            " multiprocessing, as it imports the program again: put what the program does under"
+            " if __name__ == '__main__'"
+        )
 
 
 def _joined(timeout: float) -> Seat | None:
@@ -289,12 +302,4 @@ def _remember(comm: Communicator) -> None:
 
 def _close() -> None:
     if _Process.comm is not None and _Process.pid == os.getpid():
-        close_at_exit(_Process.comm.close)
-
-
-def close_at_exit(close: Callable[[], None]) -> None:
-    """Calls this at the end of the process, where an error is logged: nobody could catch it any more."""
-    try:
-        close()
-    except Error as error:
-        _log.error("%s", error)
+        close_at_exit(_Process.comm, _Process.comm.close)

@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
+from gpucomm.ending import close_at_exit
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.attempt import own_store
-from gpucomm.launch.start import close_at_exit, frozen_if_asked
+from gpucomm.launch.start import frozen_if_asked
 from gpucomm.launch.store import Seat, communicator_of
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.messages import Messages
@@ -140,5 +141,5 @@ def _create(given: Any, options: Any) -> ProcessGroup:
 def _leave() -> None:
     """Closes what is open at the end of the process, before the threads that wait there lose Python."""
     for group in list(_open):
-        close_at_exit(group.shutdown)
+        close_at_exit(group.communicator, group.shutdown)
     pool.drain(_LAST_FUTURES_S)

@@ -25,8 +25,8 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
 
     _comm: Communicator
     _together: list[Work] | None = None  # what was issued since _start_coalescing
-    # C++ would wait for ever for one that it alone holds, without the Python half, as it does in DDP's join();
-    # there it asks for the result too, a number.
+    # C++ would wait for ever for one that it alone holds, without the Python half, as in DDP's join(), which
+    # asks for the result too, a number.
     _kept: OrderedDict[int, Work]
 
     def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
