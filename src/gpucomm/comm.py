@@ -44,11 +44,11 @@ def seconds_to_wait(timeout: Any, where: str) -> float | None:
     if timeout is None:
         return None
     number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
-    if not number or not 0 < float(timeout) < math.inf:
+    if not number or not 0 < timeout < math.inf:
         raise InvalidArgumentError(
             f"timeout must be a positive, finite number of seconds, got {timeout!r}{where}"
         )
-    return min(float(timeout), 1e9)
+    return float(min(timeout, 1e9))
 
 
 class Communicator(_core.Communicator):

@@ -15,8 +15,9 @@ std::string describe_status(Status status) {
   if (fault == Fault::size)
     return concat("a coded message says that it has ", rest, " bytes, which cannot be of its elements");
   if (fault == Fault::place)
-    return concat("the coded bytes of a piece are damaged near element ", index,
-                  " of the piece, or are those of an element that a codec cannot carry, which its own rank tells");
+    return concat(
+        "the coded bytes of a piece are damaged near element ", index,
+        " of the piece, or are those of an element that a codec cannot carry, which its own rank tells");
   if (fault == Fault::none) return status ? concat("the status word ", status, " has no meaning") : "";
   const std::string what = concat("a codec cannot carry element ", index, " of a piece");
   if (std::isnan(value)) return what + ", which is nan: it has no code for NaN";

@@ -30,6 +30,7 @@ std::optional<int> StreamGroup::come(int rank, const StreamCall& part) {
   for (const Launch& launch : launches.list) enqueue(launch);
   end(launches);
   const uint64_t sequence = part.record.sequence;
+  capture_ = parts_[0]->arrays.capture;
   for (auto& each : parts_) each.reset();
   present_ = 0;
   enqueued_.store(sequence, std::memory_order_release);
@@ -58,8 +59,8 @@ void StreamGroup::check_captures() const {
       fail(ErrorKind::invalid_argument, "the streams of ranks 0 and ", rank, " of ", parts_.size(),
            " are not in one capture of a graph, in ", describe(parts_[rank]->record),
            ": the ranks' streams must be all in the same, or none in any");
-  const uint64_t open = hub_ ? hub_.device()->capture_of(hub_.get()) : 0;
-  if (open && open != parts_[0]->arrays.capture)
+  const bool may_be_open = capture_ && capture_ != parts_[0]->arrays.capture;
+  if (may_be_open && hub_.device()->capture_of(hub_.get()))
     fail(ErrorKind::invalid_argument, "an earlier call of this communicator is in a capture of a graph, ",
          describe(parts_[0]->record), " of ", parts_.size(),
          " ranks is not: end the capture first, or call on another communicator");

@@ -79,6 +79,7 @@ class StreamGroup {
   using Key = std::pair<bool, std::vector<std::shared_ptr<const Program>>>;
   std::map<Key, Launches> launches_;
   int present_ = 0;
+  uint64_t capture_ = 0;     // in which the last call is
   std::optional<int> left_;  // the first that has left: no rank calls any more ...
   bool marked_ = false;      // ... and hub_event_ is behind all that is enqueued
   std::atomic<uint64_t> enqueued_{0};
