@@ -33,9 +33,11 @@ def close_at_exit(comm: Communicator, close: Callable[[], None]) -> None:
         comm: whose collectives are waited for, unless an error ends the process.
         close: closes it.
     """
-    while comm._busy and not ended_by_error():
-        time.sleep(_LOOK_S)
     try:
-        close()
-    except Error as error:
-        _log.error("%s", error)
+        while comm._busy and not ended_by_error():
+            time.sleep(_LOOK_S)
+    finally:  # a signal may end that
+        try:
+            close()
+        except Error as error:
+            _log.error("%s", error)
