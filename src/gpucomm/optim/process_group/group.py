@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections import OrderedDict
 from datetime import timedelta
 from typing import Any
 
@@ -53,7 +52,7 @@ class ProcessGroup(Messages):
         """
         super().__init__(seat.rank, seat.world)
         store = own_store(store, seat.world)
-        self._choices, self._kept = options.choices, OrderedDict()
+        self._choices = options.choices
         self._comm = frozen_if_asked(communicator_of(seat, store, options.text))
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO

@@ -25,9 +25,13 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
 
     _comm: Communicator
     _together: list[Work] | None = None  # what was issued since _start_coalescing
-    # C++ would wait for ever for one that it alone holds, without the Python half, as in DDP's join(), which
-    # asks for the result too, a number.
-    _kept: OrderedDict[int, Work]
+
+    def __init__(self, rank: int, world: int) -> None:
+        """Takes who this process is in the group."""
+        super().__init__(rank, world)
+        # C++ would wait for ever for a Work that it alone holds, without the Python half, as in DDP's join(),
+        # which asks for the result too, a number.
+        self._kept: OrderedDict[int, Work] = OrderedDict()
 
     def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
         if not is_async(opts):
