@@ -160,6 +160,12 @@ def test_a_rank_that_exits_is_named(name, check, tmp_path):
         assert kind == "PeerLostError" and "rank 1" in text and seconds < PROMPT_S, (rank, text)
 
 
+def test_a_rank_ends_well_though_nobody_hears_what_it_said(tmp_path):
+    ended = jobs.run(jobs.find("forks"), "4x1", 4, tmp_path, "heard_by_nobody")
+    assert ended.code == 0, ended.output
+    assert [report.get("heard_by_nobody") for report in ended.reports] == [None, [], None, []], ended.output
+
+
 @pytest.mark.parametrize("name", ["mpich", "openmpi"])
 def test_the_launcher_ends_a_job_whose_rank_was_killed(name, tmp_path):
     ended = jobs.run(jobs.find(name), "4x1", 4, tmp_path, "kill_of_one", timeout=60)

@@ -106,13 +106,14 @@ class _Server:
                 work.wait(_FAREWELL)
 
     def _end_waits(self) -> None:
-        """Close the connections: Gloo does when a wait times out, while abort() ends no wait."""
+        """Close the connections: Gloo closes all when a wait times out, while abort() ends no wait."""
         import torch
 
-        other, unused = (self._group.rank() + 1) % self._group.size(), 4 * _CONTEXTS
-        with contextlib.suppress(RuntimeError):
-            work = self._group.recv([torch.empty(1, dtype=torch.uint8)], other, unused)
-            work.wait(datetime.timedelta(milliseconds=1))
+        unused, peers = 4 * _CONTEXTS, set(range(self._group.size())) - {self._group.rank()}
+        for peer in peers:  # where one has gone nothing is waited for, and nothing closed
+            with contextlib.suppress(RuntimeError):
+                work = self._group.recv([torch.empty(1, dtype=torch.uint8)], peer, unused)
+                work.wait(datetime.timedelta(milliseconds=1))
 
     def _join(self, patience_s: float) -> bool:
         deadline = time.monotonic() + patience_s
