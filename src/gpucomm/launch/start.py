@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import logging
 import math
 import os
 import sys
-import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.ending import close_at_exit
 from gpucomm.errors import InvalidArgumentError, UnavailableError
-from gpucomm.launch.claim import Claim, claim
+from gpucomm.launch import kept
 from gpucomm.launch.environment import Ranks, asked_links, detect
 from gpucomm.launch.environment import deterministic as asked_deterministic
-from gpucomm.launch.rendezvous import meet
+from gpucomm.launch.opening import let_go, open_ranks
 
 if TYPE_CHECKING:
-    from gpucomm.launch.fabric import Fabric
     from gpucomm.launch.store import Seat
 
-__all__ = [
-    "adopt",
-    "bound",
-    "checked_timeout",
-    "emulation",
-    "frozen_if_asked",
-    "init",
-    "replace",
-]
-
+__all__ = ["checked_timeout", "frozen_if_asked", "init"]
 
 _log = logging.getLogger("gpucomm")
 _TIMEOUT = 60.0  # seconds, where none is asked for
 _LONGEST = 1e9  # seconds: what sockets and selectors take
-
-
-class _Process:
-    """What this process remembers of its inits."""
-
-    lock = threading.Lock()
-    comm: Communicator | None = None
-    pid = 0  # of the process that made it: a forked child must not use its parent's
-    count = 0  # of successful inits, part of the meeting's address
-    fabric: Fabric | None = None  # what connects the nodes, once opened
-
-
-_thread = threading.local()
 
 
 def init(timeout: float | None = None, *, deterministic: bool | None = None) -> Communicator:
@@ -88,19 +59,14 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
         timeout = checked_timeout(timeout)
     if not isinstance(deterministic, bool | None):
         raise InvalidArgumentError(f"deterministic must be True, False or None, got {deterministic!r}")
-    if (own := getattr(_thread, "comm", None)) is not None:
+    if (own := kept.of_thread()) is not None:
         return _as_asked(own, timeout, deterministic)
-    with _Process.lock:
-        comm = _Process.comm
+    with kept.lock:
+        comm = kept.of_process()
         if comm is not None and not comm.closed:
-            if _Process.pid != os.getpid():
-                raise UnavailableError(
-                    f"process {os.getpid()} was forked from rank {comm.rank}, it cannot use its communicator:"
-                    " start ranks as fresh processes (gpucomm run, gpucomm.local)"
-                )
             return _as_asked(comm, timeout, deterministic)
         if comm is not None:
-            _let_go(comm)
+            let_go(comm)
         made, source = _open_first(timeout or _TIMEOUT)
         comm = frozen_if_asked(made, deterministic)
         _log.info(
@@ -109,16 +75,8 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
         )
         if comm.rank == 0 and source != "gpucomm":  # whose launcher has said it
             _mark(comm)
-        _remember(comm)
+        kept.keep(comm)
         return comm
-
-
-def _let_go(comm: Communicator) -> None:
-    """Gives up what a closed communicator still has of the job."""
-    if comm._claim:  # closed by a fault
-        comm._claim.release()
-    if comm._fabric is not None and comm._fabric is not _Process.fabric:  # of torch.distributed's group
-        comm._fabric.close()
 
 
 def _open_first(timeout: float) -> tuple[Communicator, str]:
@@ -136,7 +94,7 @@ def _open_first(timeout: float) -> tuple[Communicator, str]:
     else:
         if ranks.world > 1 or (seat := _joined(timeout)) is None:
             _require_program(ranks)
-            return _make(ranks, timeout), ranks.source
+            return open_ranks(ranks, timeout), ranks.source
     from gpucomm.launch.store import communicator_of_default
 
     return communicator_of_default(seat), "torch.distributed"
@@ -195,111 +153,8 @@ def frozen_if_asked(comm: Communicator, asked: bool | None = None) -> Communicat
     return comm
 
 
-def adopt(comm: Communicator) -> None:
-    """Make `comm` what `init` returns in this process."""
-    with _Process.lock:
-        _remember(comm)
-
-
-def replace(old: Communicator, new: Communicator) -> None:
-    """Make `new` what `init` returns wherever it returned `old`."""
-    with _Process.lock:
-        if _Process.comm is old:
-            _remember(new)
-            new._claim, old._claim = old._claim, None
-    if getattr(_thread, "comm", None) is old:
-        _thread.comm = new
-
-
-@contextlib.contextmanager
-def bound(comm: Communicator) -> Iterator[None]:
-    """Make `comm` what `init` returns in this thread."""
-    _thread.comm = comm
-    try:
-        yield
-    finally:
-        del _thread.comm
-
-
 def checked_timeout(timeout: float) -> float:
     """Returns `timeout`, as far as clocks count; raises InvalidArgumentError unless it is positive."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise InvalidArgumentError(f"timeout={timeout!r} must be a positive, finite number of seconds")
     return min(timeout, _LONGEST)
-
-
-def emulation(links: str, world: int) -> dict[str, Any]:
-    """The keywords with which so many ranks emulate the links of this text; none for ""."""
-    if not links:
-        return {}
-    from gpucomm.links import parse_emulated
-
-    return parse_emulated(links).arguments(world)
-
-
-def _make(ranks: Ranks, timeout: float) -> Communicator:
-    links = emulation(ranks.links, ranks.world)
-    if ranks.world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout, **links)
-
-    if ranks.transport != "shm":
-        return _connect(ranks, timeout, links)
-
-    def attach(memory: int) -> Communicator:
-        nodes = list(ranks.nodes)
-        return Communicator("shm", ranks.rank, ranks.world, fd=memory, timeout=timeout, nodes=nodes, **links)
-
-    claims: list[Claim] = []
-
-    def create(world: int) -> int:
-        memory: int = _core.shm_create(world)
-        try:
-            claims.append(claim(ranks))
-        except BaseException:
-            os.close(memory)
-            raise
-        return memory
-
-    try:
-        comm = meet(ranks, _Process.count, timeout, create, attach)
-    except BaseException:
-        for claimed in claims:
-            claimed.release()
-        raise
-    comm._claim = claims[0] if claims else None
-    _Process.count += 1
-    return comm
-
-
-def _connect(ranks: Ranks, timeout: float, links: dict[str, Any]) -> Communicator:
-    if links:
-        raise InvalidArgumentError(
-            f"rank {ranks.rank} of {ranks.world}: links can only be emulated between the ranks of one node,"
-            f" and transport {ranks.transport!r} connects several: unset GPUCOMM_LINKS"
-        )
-    from gpucomm.launch import fabric
-
-    if _Process.fabric is None:
-        _Process.fabric = _open(ranks, timeout)
-    return fabric.connect(_Process.fabric, ranks, timeout)
-
-
-def _open(ranks: Ranks, timeout: float) -> Fabric:
-    if ranks.transport == "mpi":
-        from gpucomm.launch.mpi import open_mpi
-
-        return open_mpi(ranks, timeout)
-    from gpucomm.launch.c10d import open_c10d
-
-    return open_c10d(ranks, timeout)
-
-
-def _remember(comm: Communicator) -> None:
-    if _Process.comm is None:
-        atexit.register(_close)
-    _Process.comm, _Process.pid = comm, os.getpid()
-
-
-def _close() -> None:
-    if _Process.comm is not None and _Process.pid == os.getpid():
-        close_at_exit(_Process.comm, _Process.comm.close)

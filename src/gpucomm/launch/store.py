@@ -17,8 +17,8 @@ from gpucomm.launch import fabric
 from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.c10d import open_c10d
 from gpucomm.launch.environment import Ranks, asked_links, numbered, parse_nodes
+from gpucomm.launch.opening import emulation
 from gpucomm.launch.rendezvous import meet
-from gpucomm.launch.start import emulation
 from gpucomm.links import restricted
 
 __all__ = ["Seat", "communicator_of", "communicator_of_default", "joined"]

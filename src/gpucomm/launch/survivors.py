@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpucomm.comm import Communicator
 from gpucomm.errors import ClosedError, CollectiveTimeoutError, Error, InvalidArgumentError, PeerLostError
-from gpucomm.launch import groups, start
+from gpucomm.launch import groups, kept, start
 
 __all__ = ["shrink"]
 
@@ -37,7 +37,7 @@ def shrink(comm: Communicator, timeout: float | None) -> Communicator:
             raise error
     assert made is not None  # some rank has met all others in it, this one too
     vars(comm)["_attempt"] = None
-    start.replace(comm, made)
+    kept.replace(comm, made)
     return made if error is None else made.shrink(patience)
 
 

@@ -13,7 +13,9 @@ from typing import Any
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import Error, RankFailedError
-from gpucomm.launch.start import bound, emulation, frozen_if_asked
+from gpucomm.launch.kept import bound
+from gpucomm.launch.opening import emulation
+from gpucomm.launch.start import frozen_if_asked
 from gpucomm.launch.worlds import World
 
 __all__ = ["ThreadWorld"]

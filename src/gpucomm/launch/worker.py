@@ -16,7 +16,9 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.launch import channel
 from gpucomm.launch.child import die_with
-from gpucomm.launch.start import adopt, emulation, frozen_if_asked
+from gpucomm.launch.kept import adopt
+from gpucomm.launch.opening import emulation
+from gpucomm.launch.start import frozen_if_asked
 
 __all__ = ["main"]
 
