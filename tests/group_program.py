@@ -229,7 +229,9 @@ def refusals(rank, world):
     refused(kind, f"(rank {rank} of {world})", lambda: group.all_to_all_single(x, x.clone(), [1], [1]))
     refused(kind, "got dict", lambda: dist.new_group(everyone, pg_options={"codec": "int8"}))
     own = Options(all_reduce={"codec": "int4"}) if rank else Options()
-    said = f"same options: rank 0 none, rank 1 all_reduce={{'codec': 'int4'}} (rank {rank} of {world})"
+    said = (
+        f"rank 0 the options none, rank 1 the options all_reduce={{'codec': 'int4'}} (rank {rank} of {world})"
+    )
     refused(errors.MismatchError, said, lambda: dist.new_group(everyone, pg_options=own))
     dist.all_reduce(x)
     wrong += [] if x[0] == world else ["the group does not go on"]

@@ -28,6 +28,10 @@ LONG = 30.0  # seconds: a test that reaches it has failed
 QUICK = 5.0  # seconds in which a fault must be told, far below LONG
 
 
+def hello(rank: int, world: int) -> wire.Message:
+    return wire.hello(rank, world, LONG, Ranks(rank, world, rank, world, "", "test").settings)
+
+
 @pytest.fixture
 def job() -> str:
     return uuid.uuid4().hex
@@ -131,7 +135,7 @@ def test_two_processes_with_one_rank(job: str, double: int) -> None:
 
 def test_a_rank_of_another_pid_namespace(job: str, visitor: Visitor) -> None:
     host = Rank(job, 0, 2)
-    elsewhere = {**wire.hello(1, 2, LONG), "pid": 1}
+    elsewhere = {**hello(1, 2), "pid": 1}
     visitor().sendall(wire.frame(elsewhere))
     check_all_raise([host], errors.MismatchError, "rank 1 is in another PID namespace (its pid is 1, seen")
 
@@ -203,11 +207,11 @@ Visitor = Callable[[], socket.socket]
 def test_different_versions(job: str, visitor: Visitor, change: dict[str, Any]) -> None:
     host = Rank(job, 0, 3)
     good, bad = visitor(), visitor()
-    good.sendall(wire.frame(wire.hello(2, 3, LONG)))
-    hello = {**wire.hello(1, 3, LONG), **change}
-    bad.sendall(wire.frame(hello))
+    good.sendall(wire.frame(hello(2, 3)))
+    other = {**hello(1, 3), **change}
+    bad.sendall(wire.frame(other))
     theirs, ours = (
-        f"gpucomm {hello['version']} (protocol {hello['protocol']})",
+        f"gpucomm {other['version']} (protocol {other['protocol']})",
         f"rank 0 runs {_core.version}",
     )
     check_all_raise([host], errors.MismatchError, theirs, ours)
@@ -224,8 +228,8 @@ def check_reply(guest: socket.socket, kind: str, *words: str) -> None:
 def test_a_rank_that_ends_while_others_are_awaited(job: str, visitor: Visitor) -> None:
     host = Rank(job, 0, 4)
     staying, leaving = visitor(), visitor()
-    staying.sendall(wire.frame(wire.hello(2, 4, LONG)))
-    leaving.sendall(wire.frame(wire.hello(1, 4, LONG)))
+    staying.sendall(wire.frame(hello(2, 4)))
+    leaving.sendall(wire.frame(hello(1, 4)))
     leaving.close()
     check_all_raise([host], errors.PeerLostError, "rank 1 (pid", "of 4 ended")
     check_reply(staying, "PeerLostError", "rank 1 (pid", "of 4 ended")
@@ -258,8 +262,9 @@ GARBAGE = {
     "deep": struct.pack("!I", 60_000) + b"[" * 60_000,
     "another program": struct.pack("!I", 11) + b'{"hello":1}',
     "an unknown message": wire.frame({"gpucomm": "bye"}),
-    "no number as rank": wire.frame({**wire.hello(1, 2, LONG), "rank": True}),
-    "no patience": wire.frame({**wire.hello(1, 2, LONG), "patience": None}),
+    "no number as rank": wire.frame({**hello(1, 2), "rank": True}),
+    "no patience": wire.frame({**hello(1, 2), "patience": None}),
+    "no settings": wire.frame({**hello(1, 2), "settings": [1, 2, 3]}),
 }
 
 

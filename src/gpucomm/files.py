@@ -1,15 +1,22 @@
-"""Small files in folders that others may write too: what they put there is not followed nor waited for."""
+"""Small files in folders that others may write too: what they put there is not followed nor waited for.
+
+And folders of our own among them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["read_own", "replace"]
+__all__ = ["own_folder", "read_own", "replace"]
 
 
 def read_own(path: Path, most_bytes: int) -> str:
@@ -53,3 +60,20 @@ def replace(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(draft)
         raise
+
+
+@contextlib.contextmanager
+def own_folder(prefix: str) -> Iterator[str]:
+    """A new folder in that for temporary files, which is removed in the end.
+
+    Whenever a signal's handler raises: tempfile.TemporaryDirectory leaves one that was made just then.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = Path(tempfile.gettempdir(), prefix + secrets.token_hex(8))
+    try:
+        folder.mkdir(mode=0o700)
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ from gpucomm.bench import coded, worker
 from gpucomm.bench.metrics import MEMORIES, ONE_THREAD, Result, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome
 from gpucomm.bench.peers import peer, storage_of, ways
+from gpucomm.files import own_folder
 from gpucomm.launch import World, local
 
 __all__ = ["Suite"]
@@ -84,7 +84,7 @@ class Suite:
         """
         # The folder goes last: the ranks may still use it.
         with (
-            tempfile.TemporaryDirectory(prefix="gpucomm-bench-") as folder,
+            own_folder("gpucomm-bench-") as folder,
             local(
                 self.ranks, timeout=self.timeout, env=ONE_THREAD, nodes=self.nodes, links=self.links
             ) as world,

@@ -41,6 +41,7 @@ class Ranks:
         links: the links to emulate, in the canonical text of their description; "": none.
         transport: shm, mpi or c10d.
         nodes: the node of each rank where GPUCOMM_NODES says so, else empty: as they are found.
+        deterministic: whether the communicator shall measure and learn nothing.
     """
 
     rank: int
@@ -52,6 +53,16 @@ class Ranks:
     links: str = ""
     transport: str = "shm"
     nodes: tuple[int, ...] = ()
+    deterministic: bool = False
+
+    @property
+    def settings(self) -> list[str]:
+        """What all ranks must be given alike, in words that stand behind "was given"."""
+        return [
+            f"the emulated links {self.links or 'none'}",
+            f"the nodes {','.join(map(str, self.nodes)) or 'none'}",
+            f"deterministic={self.deterministic}",
+        ]
 
 
 def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ranks:

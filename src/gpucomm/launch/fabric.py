@@ -53,7 +53,7 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
 
     Raises:
         CollectiveTimeoutError: some ranks did not come; the text names them.
-        MismatchError: the ranks run different versions of gpucomm.
+        MismatchError: the ranks run different versions of gpucomm, or were given different settings.
         UnavailableError: ranks of one node could not share memory.
     """
     everybody = list(range(ranks.world))
@@ -68,10 +68,12 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
         timeout=timeout,
     )
     with meeting:
-        mine = np.array([fabric.next_context, secrets.randbits(62), _version(), *node_key()], np.int64)
+        says = [fabric.next_context, secrets.randbits(62), _digest(_core.version), _digest(*ranks.settings)]
+        mine = np.array([*says, *node_key()], np.int64)
         table = meeting.all_gather(mine, algorithm="direct", segments=1).reshape(ranks.world, -1)
         _check_versions(table[:, 2], ranks)
-        nodes = ranks.nodes or numbered([row[3:].tobytes() for row in table])
+        _check_settings(table[:, 3], ranks)
+        nodes = ranks.nodes or numbered([row[4:].tobytes() for row in table])
         context, token = int(table[:, 0].max()), int(table[0, 1])
         comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout)
         meeting.barrier()  # nobody leaves before all have met
@@ -129,9 +131,9 @@ def join(
     return meet(here, 0, timeout, _core.shm_create, attach)
 
 
-def _version() -> int:
-    """A number that two versions do not share."""
-    return int.from_bytes(hashlib.sha256(_core.version.encode()).digest()[:7], "big")
+def _digest(*texts: str) -> int:
+    """A number that no other texts have."""
+    return int.from_bytes(hashlib.sha256("\0".join(texts).encode()).digest()[:7], "big")
 
 
 def _check_versions(versions: np.ndarray, ranks: Ranks) -> None:
@@ -140,6 +142,16 @@ def _check_versions(versions: np.ndarray, ranks: Ranks) -> None:
         raise MismatchError(
             f"rank {ranks.rank} of {ranks.world} runs gpucomm {_core.version}, and rank {others[0]} another"
             " version than rank 0: install the same one on all nodes"
+        )
+
+
+def _check_settings(settings: np.ndarray, ranks: Ranks) -> None:
+    others = np.flatnonzero(settings != settings[0])
+    if len(others):
+        _, nodes, deterministic = ranks.settings
+        raise MismatchError(
+            f"rank {ranks.rank} of {ranks.world} was given {nodes} and {deterministic}, and rank {others[0]}"
+            " something else than rank 0: give all ranks the same"
         )
 
 

@@ -79,7 +79,7 @@ def join(
     with connection:
         guest = _Guest(connection, ranks, deadline, timeout)
         patience = max(0.0, deadline - time.monotonic())
-        guest.say(wire.hello(ranks.rank, ranks.world, patience, ranks.links))
+        guest.say(wire.hello(ranks.rank, ranks.world, patience, ranks.settings))
         memory = guest.await_memory()
         try:
             attached = attach(memory)

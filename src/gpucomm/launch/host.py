@@ -45,7 +45,7 @@ class Host:
     def __init__(self, listener: socket.socket, ranks: Ranks, deadline: float, timeout: float) -> None:
         self._listener = listener
         self._world = ranks.world
-        self._links = ranks.links
+        self._settings = ranks.settings
         self._deadline = deadline
         self._timeout = timeout
         self._guests: dict[int, _Caller] = {}
@@ -159,7 +159,7 @@ class Host:
 
     def _welcome(self, caller: _Caller, message: wire.Message) -> None:
         """Admit a rank, or end the start of the job because it does not fit."""
-        wrong = wire.unfit(message, self._world, self._version, self._links)
+        wrong = wire.unfit(message, self._world, self._version, self._settings)
         if wrong is None:
             self._forget(caller)
             return

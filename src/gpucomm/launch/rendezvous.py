@@ -41,7 +41,7 @@ def meet(
     Raises:
         InvalidArgumentError: memory is shared by fewer ranks than that.
         CollectiveTimeoutError: some ranks did not come, or stopped answering, by the deadline.
-        MismatchError: two processes have one rank, or world sizes, versions or emulated links differ.
+        MismatchError: two processes have one rank, or world sizes, versions or settings differ.
         PeerLostError: a rank ended meanwhile.
         UnavailableError: another user's process holds the address, there are no unix sockets, or a rank could
             not attach.

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpucomm.comm import Communicator
@@ -51,7 +52,7 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
             tell the ranks, or the communicator that is open was made with other arguments.
         UnavailableError: nothing connects the ranks' nodes, or the process was forked after its init.
         CollectiveTimeoutError: some ranks did not come; the text names them.
-        MismatchError: two processes have one rank, world sizes, versions or emulated links differ, or another
+        MismatchError: two processes have one rank, world sizes, versions or settings differ, or another
             job of the same key is running.
         PeerLostError: a rank ended meanwhile.
     """
@@ -67,8 +68,9 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
             return _as_asked(comm, timeout, deterministic)
         if comm is not None:
             let_go(comm)
-        made, source = _open_first(timeout or _TIMEOUT)
-        comm = frozen_if_asked(made, deterministic)
+        frozen = asked_deterministic(os.environ) if deterministic is None else deterministic
+        made, source = _open_first(timeout or _TIMEOUT, frozen)
+        comm = frozen_if_asked(made, frozen)
         _log.info(
             "rank %d of %d: started by %s, transport %s, nodes %s",
             *(comm.rank, comm.world, source, comm.transport, list(comm.nodes)),
@@ -79,14 +81,14 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
         return comm
 
 
-def _open_first(timeout: float) -> tuple[Communicator, str]:
+def _open_first(timeout: float, frozen: bool) -> tuple[Communicator, str]:
     """The communicator of the ranks that the environment tells of, and who told.
 
     Where it tells of none, or not enough, and the process has joined others in torch.distributed, as under
     the launchers of frameworks, it is theirs.
     """
     try:
-        ranks = detect(os.environ)
+        ranks = replace(detect(os.environ), deterministic=frozen)
     except InvalidArgumentError as error:
         if (seat := _joined(timeout)) is None:
             raise
@@ -97,7 +99,7 @@ def _open_first(timeout: float) -> tuple[Communicator, str]:
             return open_ranks(ranks, timeout), ranks.source
     from gpucomm.launch.store import communicator_of_default
 
-    return communicator_of_default(seat), "torch.distributed"
+    return communicator_of_default(seat, frozen), "torch.distributed"
 
 
 def _require_program(ranks: Ranks) -> None:

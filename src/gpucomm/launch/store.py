@@ -7,7 +7,7 @@ import os
 import secrets
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpucomm import _core
@@ -67,13 +67,14 @@ class _Default:
 _defaults: weakref.WeakKeyDictionary[Any, _Default] = weakref.WeakKeyDictionary()
 
 
-def communicator_of_default(seat: Seat) -> Communicator:
+def communicator_of_default(seat: Seat, deterministic: bool) -> Communicator:
     """Makes a communicator of torch.distributed's default group; every member calls it.
 
     Who calls it again after a failure, alone too, meets those who are still coming.
 
     Args:
         seat: of `joined`.
+        deterministic: what all of them ask for.
 
     Raises:
         Error: as `communicator_of`.
@@ -84,12 +85,12 @@ def communicator_of_default(seat: Seat) -> Communicator:
     if default is None:
         store = PrefixStore("gpucomm.init", distributed_c10d._get_default_store())
         default = _defaults[group.WORLD] = _Default(own_store(store, seat.world))
-    comm = communicator_of(seat, PrefixStore(f"{default.served}", default.store), "")
+    comm = communicator_of(seat, PrefixStore(f"{default.served}", default.store), "none", deterministic)
     default.served += 1
     return comm
 
 
-def communicator_of(seat: Seat, store: Any, options: str) -> Communicator:
+def communicator_of(seat: Seat, store: Any, options: str, deterministic: bool) -> Communicator:
     """Makes the communicator of a group; every member calls it.
 
     Members on one node share memory; else a Gloo group of its own connects the nodes. GPUCOMM_LINKS,
@@ -100,10 +101,11 @@ def communicator_of(seat: Seat, store: Any, options: str) -> Communicator:
         seat: who this process is.
         store: of this group alone.
         options: how its collectives travel, which all members must say alike.
+        deterministic: whether it is to measure and learn nothing, which the caller sees to.
 
     Raises:
         InvalidArgumentError: a variable is broken, or asks for what these ranks cannot have.
-        MismatchError: the members do not say the same options; on all of them.
+        MismatchError: the members were not given the same; on all of them.
         Error: as `gpucomm.init`.
     """
     transport = os.environ.get("GPUCOMM_TRANSPORT", "")
@@ -114,21 +116,31 @@ def communicator_of(seat: Seat, store: Any, options: str) -> Communicator:
         )
     told = parse_nodes(os.environ.get("GPUCOMM_NODES", ""), seat.total)
     links = asked_links(os.environ, seat.total, told)
-    mine = json.dumps([str(fabric.node_key()), secrets.token_hex(16), options])
+    nodes = numbered([told[member] for member in seat.members]) if told else []
+    ranks = Ranks(
+        *(seat.rank, seat.world, seat.rank, seat.world, secrets.token_hex(16), "store", links),
+        nodes=tuple(nodes),
+        deterministic=deterministic,
+    )
+    given = [f"the options {options}", f"the transport {transport or 'none'}", *ranks.settings]
+    mine = json.dumps([str(fabric.node_key()), ranks.job, given])
     all_said = all_say(mine, store, seat.rank, seat.world, seat.timeout_s, "its process group")
     table = [json.loads(said) for said in all_said]
-    _check_alike(seat, [said for *_, said in table])
+    _check_alike(seat, [given for *_, given in table])
     found = numbered([node for node, *_ in table])
-    nodes = numbered([told[member] for member in seat.members]) if told else []
-    ranks = Ranks(seat.rank, seat.world, seat.rank, seat.world, table[0][1], "store", links)
+    ranks = replace(ranks, job=table[0][1])
     if seat.world > 1 and (transport == "c10d" or (not transport and max(found) > 0)):
-        return _between_nodes(seat, ranks, nodes or found, store)
-    return _in_memory(seat, ranks, nodes)
+        return _between_nodes(seat, replace(ranks, nodes=tuple(nodes or found)), store)
+    return _in_memory(seat, ranks)
 
 
-def _in_memory(seat: Seat, ranks: Ranks, nodes: list[int]) -> Communicator:
+def _in_memory(seat: Seat, ranks: Ranks) -> Communicator:
     of_all = emulation(ranks.links, seat.total)
-    how: dict[str, Any] = {"timeout": seat.timeout_s, "nodes": nodes, **restricted(of_all, seat.members)}
+    how: dict[str, Any] = {
+        "timeout": seat.timeout_s,
+        "nodes": list(ranks.nodes),
+        **restricted(of_all, seat.members),
+    }
     if seat.world == 1:
         return Communicator("local", 0, 1, region=_core.Region(1), **how)
 
@@ -138,7 +150,7 @@ def _in_memory(seat: Seat, ranks: Ranks, nodes: list[int]) -> Communicator:
     return meet(ranks, 0, seat.timeout_s, _core.shm_create, attach)
 
 
-def _between_nodes(seat: Seat, ranks: Ranks, nodes: list[int], store: Any) -> Communicator:
+def _between_nodes(seat: Seat, ranks: Ranks, store: Any) -> Communicator:
     where = f"rank {seat.rank} of {seat.world}"
     if ranks.links:
         raise InvalidArgumentError(
@@ -149,17 +161,17 @@ def _between_nodes(seat: Seat, ranks: Ranks, nodes: list[int], store: Any) -> Co
 
     over = open_c10d(ranks, seat.timeout_s, PrefixStore("wire", store))
     try:
-        there = Ranks(seat.rank, seat.world, seat.rank, 0, ranks.job, "store", "", "c10d", tuple(nodes))
-        return fabric.connect(over, there, seat.timeout_s)
+        return fabric.connect(over, replace(ranks, local_world=0, transport="c10d"), seat.timeout_s)
     except BaseException:
         over.close()
         raise
 
 
-def _check_alike(seat: Seat, said: list[str]) -> None:
-    for rank, options in enumerate(said):
-        if options != said[0]:
-            raise MismatchError(
-                f"the ranks of a process group do not give the same options: rank 0 {said[0]},"
-                f" rank {rank} {options} (rank {seat.rank} of {seat.world})"
-            )
+def _check_alike(seat: Seat, table: list[list[str]]) -> None:
+    for rank, given in enumerate(table):
+        for first, other in zip(table[0], given, strict=True):
+            if other != first:
+                raise MismatchError(
+                    f"the ranks of a group were not given the same: rank 0 {first}, rank {rank} {other}"
+                    f" (rank {seat.rank} of {seat.world})"
+                )

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucomm import _core
@@ -16,7 +16,7 @@ from gpucomm.errors import UnavailableError
 
 __all__ = ["PROTOCOL", "Inbox", "Message", "address", "frame", "hello", "is_ours", "listen", "peer", "unfit"]
 
-PROTOCOL = 2
+PROTOCOL = 3
 LIMIT = 64 * 1024  # bytes; a stranger's length field must not make us wait for more
 _LENGTH = struct.Struct("!I")
 _CREDENTIALS = struct.Struct("3i")
@@ -59,14 +59,14 @@ def _without(error: OSError) -> UnavailableError:
     )
 
 
-def hello(rank: int, world: int, patience: float, links: str = "") -> Message:
+def hello(rank: int, world: int, patience: float, settings: Sequence[str]) -> Message:
     """The first message of a rank.
 
     Args:
         rank: of the sender.
         world: number of ranks that the sender expects.
         patience: seconds until the sender gives up.
-        links: the emulated links that it was given, "" for none.
+        settings: what all ranks must be given alike.
     """
     return {
         "gpucomm": "hello",
@@ -76,18 +76,18 @@ def hello(rank: int, world: int, patience: float, links: str = "") -> Message:
         "world": world,
         "pid": os.getpid(),
         "patience": patience,
-        "links": links,
+        "settings": list(settings),
     }
 
 
-def unfit(message: Message, world: int, our_version: str, links: str = "") -> str | None:
+def unfit(message: Message, world: int, our_version: str, settings: Sequence[str]) -> str | None:
     """Why the sender of a first message cannot join: "" if it can, None if it is a stranger.
 
     Args:
         message: what came first on a connection.
         world: number of ranks that rank 0 expects.
         our_version: of rank 0's gpucomm.
-        links: the emulated links that rank 0 was given, "" for none.
+        settings: what rank 0 was given, of what must be alike.
     """
     if message["gpucomm"] != "hello":
         return None
@@ -99,16 +99,20 @@ def unfit(message: Message, world: int, our_version: str, links: str = "") -> st
     patience = message.get("patience")
     if type(message.get("rank")) is not int or not isinstance(patience, (int, float)):
         return None
-    if not 0 <= patience <= 1e9:
+    if not 0 <= patience <= 1e9 or not _texts(message.get("settings"), len(settings)):
         return None
     if message.get("world") != world:
         return f"{who} expects {message.get('world')} ranks, rank 0 expects {world}"
     if not 0 <= message["rank"] < world:
         return f"{who} must have a rank below {world}"
-    if message.get("links") != links:
-        theirs_are, ours_are = message.get("links") or "none", links or "none"
-        return f"{who} was given the emulated links {theirs_are}, rank 0 {ours_are}: give all ranks the same"
+    for ours, given in zip(settings, message["settings"], strict=True):
+        if given != ours:
+            return f"{who} was given {given}, rank 0 {ours}: give all ranks the same"
     return ""
+
+
+def _texts(given: object, count: int) -> bool:
+    return isinstance(given, list) and len(given) == count and all(isinstance(text, str) for text in given)
 
 
 def frame(message: Mapping[str, object]) -> bytes:

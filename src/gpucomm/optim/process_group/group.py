@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from gpucomm.comm import Communicator
 from gpucomm.ending import close_at_exit
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.attempt import own_store
+from gpucomm.launch.environment import deterministic
 from gpucomm.launch.start import frozen_if_asked
 from gpucomm.launch.store import Seat, communicator_of
 from gpucomm.optim.process_group.futures import pool
@@ -53,7 +55,8 @@ class ProcessGroup(Messages):
         super().__init__(seat.rank, seat.world)
         store = own_store(store, seat.world)
         self._choices = options.choices
-        self._comm = frozen_if_asked(communicator_of(seat, store, options.text))
+        frozen = deterministic(os.environ)
+        self._comm = frozen_if_asked(communicator_of(seat, store, options.text, frozen), frozen)
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
         patience = timedelta(seconds=seat.timeout_s)

@@ -1,6 +1,6 @@
 """What codecs cost and lose: one core, from memory, interleaved in one run, beside memcpy, PyTorch and zfpy.
 
-python benchmarks/codecs.py [--mib 64] [--rounds 7] [--json FILE] [--picture FILE]
+python benchmarks/codec_times.py [--mib 64] [--rounds 7] [--json FILE] [--picture FILE]
 """
 
 from __future__ import annotations
