@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -12,7 +13,7 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.errors import InvalidArgumentError, MismatchError
+from gpucomm.errors import Error, InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
 from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.c10d import open_c10d
@@ -22,6 +23,8 @@ from gpucomm.launch.rendezvous import meet
 from gpucomm.links import restricted
 
 __all__ = ["Seat", "communicator_of", "communicator_of_default", "joined"]
+
+_HEARD_S = 5.0  # how long an error waits until all have found it
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,11 @@ def communicator_of(seat: Seat, store: Any, options: str, deterministic: bool) -
     mine = json.dumps([str(fabric.node_key()), ranks.job, given])
     all_said = all_say(mine, store, seat.rank, seat.world, seat.timeout_s, "its process group")
     table = [json.loads(said) for said in all_said]
-    _check_alike(seat, [given for *_, given in table])
+    try:
+        _check_alike(seat, [given for *_, given in table])
+    except MismatchError:
+        _let_all_hear(seat, store)
+        raise
     found = numbered([node for node, *_ in table])
     ranks = replace(ranks, job=table[0][1])
     if seat.world > 1 and (transport == "c10d" or (not transport and max(found) > 0)):
@@ -165,6 +172,15 @@ def _between_nodes(seat: Seat, ranks: Ranks, store: Any) -> Communicator:
     except BaseException:
         over.close()
         raise
+
+
+def _let_all_hear(seat: Seat, store: Any) -> None:
+    """Before an error that all find: who raises it first may take the store along."""
+    from torch.distributed import PrefixStore
+
+    heard, patience_s = PrefixStore("heard", store), min(seat.timeout_s, _HEARD_S)
+    with contextlib.suppress(Error, RuntimeError):
+        all_say("", heard, seat.rank, seat.world, patience_s, "its process group")
 
 
 def _check_alike(seat: Seat, table: list[list[str]]) -> None:
