@@ -856,6 +856,7 @@ class Label:
         optimizer: typing.SupportsInt | typing.SupportsIndex,
         round: typing.SupportsInt | typing.SupportsIndex,
         bucket: typing.SupportsInt | typing.SupportsIndex,
+        steps: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
 
 class Meter:

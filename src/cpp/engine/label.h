@@ -11,10 +11,10 @@ namespace gpucomm {
 
 class Label {
  public:
-  // Of a gradient's way: which optimizer of the communicator's, from 1, which round of its, which bucket; of
-  // each the lower bits.
-  Label(uint64_t optimizer, uint64_t round, uint64_t bucket)
-      : own_((optimizer & 0xffff) << 48 | (round & 0xffffffff) << 16 | (bucket & 0xffff)) {}
+  // Of a gradient's way: which optimizer of the communicator's, from 1, which round of its, which bucket, and
+  // how often it has stepped before; of each the lower bits.
+  Label(uint64_t optimizer, uint64_t round, uint64_t bucket, uint64_t steps)
+      : own_(low(optimizer) << 48 | low(steps) << 32 | low(round) << 16 | low(bucket)) {}
 
   // From here until end(), by the same thread.
   void begin() { former_ = std::exchange(current_, own_); }
@@ -23,11 +23,14 @@ class Label {
   // Of this thread.
   static uint64_t current() { return current_; }
   static std::string text(uint64_t label) {
-    return concat("bucket ", label & 0xffff, " in round ", label >> 16 & 0xffffffff, " of optimizer ",
-                  label >> 48);
+    const uint64_t steps = low(label >> 32);
+    return concat("bucket ", low(label), " in round ", low(label >> 16), " of optimizer ", low(label >> 48),
+                  steps ? concat(" after ", steps, steps == 1 ? " step" : " steps") : "");
   }
 
  private:
+  static uint64_t low(uint64_t number) { return number & 0xffff; }
+
   inline static thread_local uint64_t current_ = 0;
   uint64_t own_, former_ = 0;
 };

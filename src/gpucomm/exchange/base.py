@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gpucomm import _core
@@ -73,10 +73,23 @@ class Exchange(ABC):
         """Ends a step, all of whose buckets have been waited for; on all ranks alike.
 
         What an exchange keeps of a step it takes over here, for all buckets or for none: where one has
-        overflowed, a GradScaler skips the whole step.
+        overflowed, a GradScaler skips the step. For parameters that an optimizer steps all the same, as it
+        trains none of those, it does so in :meth:`stepped`.
 
         Args:
             used: whether the results are; False where the step was given up.
+        """
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it wants to hear by :meth:`stepped` what becomes of the round that has ended."""
+        return False
+
+    def stepped(self, names: Collection[str]) -> None:  # noqa: B027
+        """Hears that an optimizer has stepped on the results of the round that has ended.
+
+        Args:
+            names: of parameters that it trains.
         """
 
     def understands(self, name: str) -> bool:

@@ -6,8 +6,8 @@ errors of every hop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,8 @@ class Coded(Exchange):
 
     A codec that refuses NaN and Inf gets neither: an overflowed parameter's gradient becomes NaN on all
     ranks, so that a GradScaler skips the step. So all residuals stay as they are if any result of the round
-    is not finite. Those of parameters that no rank has used stay anyhow.
+    is not finite, until an optimizer steps all the same. Those of parameters that no rank has used, or whose
+    own result is not finite, stay anyhow.
 
     Marks and the word of overflows travel beside the bucket, in a small all-reduce without a codec.
 
@@ -55,8 +56,8 @@ class Coded(Exchange):
         self._how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "codec": spec}
         self._limit = self._coding.largest(comm.world)
         self._rank = f"rank {comm.rank} of {comm.world}"
-        self._settled: list[tuple[Flat, list[int]]] = []  # in this round, and which parts nobody has used
-        self._finite = True  # their results
+        self._settled: list[_Settled] = []  # in this round
+        self._undecided: list[_Settled] = []  # of the round before, whose results were not all finite
         self._residuals = Residuals(f"exchange {self.name}, {self._rank}", comm.rank, comm.world)
         # As in Dense: a bad algorithm is told now, also one that cannot tell what it loses.
         feeding: dict[str, Any] = {"error": np.zeros(1, np.float32)} if self._coding.lossy else {}
@@ -86,6 +87,7 @@ class Coded(Exchange):
         return _Works(works)
 
     def _start_lossy(self, gradients: Any, marks: Any, parts: Sequence[Part]) -> Handle:
+        self._undecided = []
         flat = self._residuals.of(parts, gradients.device)
         message = flat.held.new_zeros(len(marks) + (len(parts) if self._coding.refuses else 0))
         message[: len(marks)] = marks
@@ -99,17 +101,32 @@ class Coded(Exchange):
 
         def settle() -> None:
             marks.copy_(message[: len(marks)])
-            self._finite &= self._placed(gradients, total, parts, overflows)
-            self._settled.append((flat, _places(message[: len(marks)] == 0)))
+            broken = self._placed(gradients, total, parts, overflows)
+            self._settled.append(_Settled(flat, _places(message[: len(marks)] == 0), broken))
 
         return _Works(works, settle)
 
     def end_round(self, *, used: bool = True) -> None:
         """Keeps what this round's encodings have lost, or what was held before; see the base class."""
-        settled, finite = self._settled, self._finite
-        self._settled, self._finite = [], True
-        for flat, unsent in settled if used and finite else ():
-            flat.accept(unsent)
+        settled, self._settled, self._undecided = self._settled, [], []
+        if not used:
+            return
+        if any(one.broken for one in settled):
+            self._undecided = settled
+            return
+        for one in settled:
+            one.flat.accept(one.unsent)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the round that has ended was not finite; see :meth:`Exchange.undecided`."""
+        return bool(self._undecided)
+
+    def stepped(self, names: Collection[str]) -> None:
+        """Keeps what has been lost of these; see :meth:`Exchange.stepped`."""
+        for flat, unsent, broken in self._undecided:
+            stay = {*unsent, *broken}
+            flat.accept_some([i for i, part in enumerate(flat.parts) if part.name in names and i not in stay])
 
     def _sent(self, x: Any, **how: Any) -> Handle:
         work: Handle = self._comm.all_reduce(x, op="mean", async_op=True, **how)
@@ -122,16 +139,18 @@ class Coded(Exchange):
                 part.zero_()
                 overflows[place] = 1
 
-    def _placed(self, gradients: Any, total: Any, parts: Sequence[Part], overflows: Any) -> bool:
-        """Puts the result in place, and tells whether it is finite: the same on all ranks, as it is."""
+    def _placed(self, gradients: Any, total: Any, parts: Sequence[Part], overflows: Any) -> list[int]:
+        """Puts the result in place, and tells of which parts it is not finite: the same on all ranks."""
         if total is not gradients:
             gradients.copy_(total)
-        for place in _places(overflows > 0):
+        broken = _places(overflows > 0)
+        for place in broken:
             _, offset, length = parts[place]
             gradients[offset : offset + length] = float("nan")
-        if self._coding.refuses and total is gradients:
-            return not overflows.any()
-        return _within(gradients, LARGEST)  # fp16 may not hold what float32 did
+        if (self._coding.refuses and total is gradients) or _within(gradients, LARGEST):
+            return broken
+        each = (gradients[offset : offset + length] for _, offset, length in parts)
+        return [i for i, part in enumerate(each) if not _within(part, LARGEST)]  # fp16 may hold less
 
     def understands(self, name: str) -> bool:
         """Residuals are in units of gradients: those of any lossy codec will do."""
@@ -148,9 +167,18 @@ class Coded(Exchange):
             InvalidArgumentError: they are of another rank or world (see :func:`reshard`), or of no codec.
         """
         if self._coding.lossy:
+            self._undecided = []
             self._residuals.load_state_dict(state)
         else:
             super().load_state_dict(state)
+
+
+class _Settled(NamedTuple):
+    """A bucket of a round, and which of its parts nobody has used, or were not finite."""
+
+    flat: Flat
+    unsent: list[int]
+    broken: list[int]
 
 
 class _Works:

@@ -64,6 +64,12 @@ class Flat:
             self.lost[offset : offset + length] = self.held[offset : offset + length]
         self.held, self.lost = self.lost, self.held
 
+    def accept_some(self, places: Sequence[int]) -> None:
+        """Holds what was lost of these parts alone."""
+        for place in places:
+            _, offset, length = self.parts[place]
+            self.held[offset : offset + length] = self.lost[offset : offset + length]
+
 
 class Residuals:
     """The residuals of all parameters, by their names.

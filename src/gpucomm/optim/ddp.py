@@ -16,6 +16,7 @@ from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 from gpucomm.exchange import Handle, Part
 from gpucomm.optim.agreement import next_number, telling
 from gpucomm.optim.hooks import ModuleHook
+from gpucomm.optim.stepping import Stepping
 from gpucomm.optim.streams import Beside
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class BucketHook(ModuleHook):
     def __init__(self, module: Any, comm: Communicator, exchange: exchanges.Exchange) -> None:
         self._comm = comm
         self._exchange = exchange
+        self._stepping = Stepping(exchange)
         self._names = {id(param): exchanges.plain_name(name) for name, param in module.named_parameters()}
         # Futures run what hangs on them where they are completed, so never in the thread that moves messages.
         # One thread is enough: calls end in their order.
@@ -165,6 +167,7 @@ class BucketHook(ModuleHook):
                 work.wait()
                 if last:
                     self._exchange.end_round()
+                    self._stepping.listen(self._names)
                     self._rounds += 1
                     self._bytes_sent += self._comm.stats()["bytes_sent"] - self._bytes_before
             except Exception as error:  # whatever it is: DDP waits for the future

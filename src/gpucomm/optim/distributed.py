@@ -76,7 +76,6 @@ class DistributedOptimizer(WrappedOptimizer):
             self._rank = f"rank {comm.rank} of {comm.world}"
             self._members: list[Member] = []
             self._known: set[int] = set()  # their ids
-            self._steps = 0
             self._taken = False
             planned = self._plan()
             self._exchange = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
@@ -139,7 +138,7 @@ class DistributedOptimizer(WrappedOptimizer):
             result = self.inner.step()
         else:
             result = self.inner.step(with_global_loss(closure, self.comm, self._require_global))
-        self._steps += 1
+        self._reducer.steps += 1
         self._stop_watching()  # a closure's forward passes are watched too
         return result
 
@@ -198,7 +197,7 @@ class DistributedOptimizer(WrappedOptimizer):
         """
         reducer = self._reducer
         return {
-            "steps": self._steps,
+            "steps": reducer.steps,
             "rounds": reducer.rounds,
             "bytes_per_step": reducer.bytes_sent / max(reducer.rounds, 1),
             "exposed_s": reducer.exposed_s,

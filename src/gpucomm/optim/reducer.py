@@ -16,6 +16,7 @@ from gpucomm.exchange import Exchange
 from gpucomm.optim.agreement import next_number
 from gpucomm.optim.buckets import Bucket
 from gpucomm.optim.members import Member
+from gpucomm.optim.stepping import Stepping
 from gpucomm.optim.streams import Beside, used_here
 
 if TYPE_CHECKING:
@@ -79,8 +80,10 @@ class Reducer:
         self._exchange = exchange
         self.number = next_number(comm)
         self._buckets: list[Bucket] = []
+        self._names: dict[int, str] = {}  # of their parameters, by id
         self._hooks: list[_Hook] = []
         self._beside = Beside()
+        self._stepping = Stepping(exchange)
         self._hooked = threading.Lock()  # autograd has a thread for each GPU
         self._tasks: set[int] = set()  # autograd tasks at whose end this round is completed
         self._sent = 0  # how many buckets of this round are under way
@@ -89,6 +92,7 @@ class Reducer:
         self.synchronising = True
         self.has_local = False  # gradients were made that no exchange has seen
         self.rounds = 0
+        self.steps = 0  # of the optimizer: ranks that have not stepped alike must not share a round
         self.bytes_sent = 0
         self.exposed_s = 0.0
         self.hooks_s = 0.0
@@ -99,6 +103,7 @@ class Reducer:
         self.reset()
         _remove(self._hooks)
         self._buckets = [Bucket(members, self._comm) for members in buckets] if self._comm.world > 1 else []
+        self._names = {id(param): name for members in buckets for name, param in members}
         for bucket in self._buckets:
             self._beside.open(bucket.buffer)
         self._keep_backward_apart()
@@ -212,7 +217,7 @@ class Reducer:
                 break
             bucket.mark()
             # What another optimizer, round or bucket of a rank's sends is a mismatch, of whatever size.
-            label = _core.Label(self.number, self.rounds + self._given_up, self._sent)
+            label = _core.Label(self.number, self.rounds + self._given_up, self._sent, self.steps)
             with self._beside.behind(bucket.buffer), label:
                 bucket.work = self._exchange.start(bucket.buffer, bucket.parts)
             self._sent += 1
@@ -226,6 +231,7 @@ class Reducer:
                 if bucket.work is not None:
                     bucket.work.wait()
             self._exchange.end_round()
+        self._stepping.listen(self._names)
         self._beside.join()
         done = perf_counter()
         for bucket in self._buckets:
