@@ -103,7 +103,7 @@ def train(
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     run(begin, settings)
-    with Progress(*columns, console=console, disable=console.quiet) as bar:
+    with Progress(*columns, console=console, disable=console.quiet or not console.is_terminal) as bar:
         task = bar.add_task(_name(settings), total=steps)
         for done in range(0, steps, BURST):
             burst = min(BURST, steps - done)

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def progress_bar(console: Console, *, disable: bool = False) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=disable)
+    return Progress(*columns, console=console, disable=disable or not console.is_terminal)
 
 
 def train_as_rank(comm: gpucomm.Communicator, settings: Settings, json: Path | None) -> int:

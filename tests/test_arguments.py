@@ -147,6 +147,22 @@ BAD = [
         "out must hold 4 elements of float32, got 4 of float64",
     ),
     (lambda c: c.all_reduce(X, out=read_only().astype("f4")[:0]), ValueError, "got 0"),
+    (lambda c: c.set_links("switch:1Gbit"), ValueError, "links must be a model, .* got 'switch:1Gbit'"),
+    (
+        lambda c: c.set_links(_core.Links("switch", betas=[1e-9] * 4)),
+        ValueError,
+        "of 1 ranks, got links of 4",
+    ),
+    (
+        lambda c: c.gather_objects(1, root="x"),
+        ValueError,
+        r"root must be a whole number in \[0, 1\), got 'x'",
+    ),
+    (
+        lambda c: c.gather_objects(1, root=1.0),
+        ValueError,
+        r"root must be a whole number in \[0, 1\), got 1.0",
+    ),
 ]
 
 

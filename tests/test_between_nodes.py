@@ -124,11 +124,11 @@ def test_what_is_not_alike_touches_nothing(faulty_job):
     [
         (
             "sum of (200 .*100|100 .*200) ",
-            r"the ranks differ in call rank 0: .*sum of 200 .*; rank \d: .*sum of 100 ",
+            r"the ranks differ in call 1: rank 0: .*sum of 200 .*; rank \d: .*sum of 100 ",
         ),
         (
             "100000 float64, algorithm (ring.*direct|direct.*ring)",
-            r"the ranks differ in call rank 0: .*ring, .*; rank \d: .*direct, ",
+            r"the ranks differ in call 1: rank 0: .*ring, .*; rank \d: .*direct, ",
         ),
         ("missing: 1", r"all_reduce #1 \(sum of 1000 .*: ranks \[0, 2, 3\] came, ranks \[1\] did not"),
     ],

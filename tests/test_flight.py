@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import warnings
@@ -41,7 +42,7 @@ def row(rank, sequence, call="a", state="done"):
     ("rows", "sentence"),
     [
         ([row(0, 1), row(1, 1)], "no difference"),
-        ([row(0, 1), row(1, 1, "b")], "the ranks differ in call rank 0: a #1; rank 1: b #1"),
+        ([row(0, 1), row(1, 1, "b")], "the ranks differ in call 1: rank 0: a #1; rank 1: b #1"),
         ([row(0, 1), row(1, 1), row(0, 2)], "a #2: ranks [0] came, ranks [1] did not"),
         ([row(0, 1), row(1, 1, state="under way")], "a #1: all ranks came, ranks [1] have not finished it"),
         ([row(0, 1), row(0, 2), row(1, 2)], "no difference"),
@@ -93,7 +94,7 @@ def test_a_mismatch_is_in_the_log(tmp_path, monkeypatch, capsys):
 
     outcomes_of(2, body)
     assert cli.main(["flight", *map(str, tmp_path.iterdir()), "--json", str(tmp_path / "all.json")]) == 0
-    assert "the ranks differ in call rank 0: all_reduce #1 (sum of 3" in capsys.readouterr().out
+    assert "the ranks differ in call 1: rank 0: all_reduce #1 (sum of 3" in capsys.readouterr().out
     assert (
         "rank 1: all_reduce #1 (sum of 4"
         in json.loads((tmp_path / "all.json").read_text())[0]["first_difference"]
@@ -192,6 +193,19 @@ def test_what_is_no_json_is_a_sentence(data, tmp_path, capsys):
     (tmp_path / "x.json").write_bytes(data)
     assert cli.main(["flight", str(tmp_path / "x.json")]) == 2
     assert "x.json is no flight log: " in capsys.readouterr().err
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path, capsys):
+    os.mkfifo(tmp_path / "x.json")
+    assert cli.main(["flight", str(tmp_path / "x.json")]) == 2
+    assert "x.json is no flight log: it must be a regular file" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_empty_text_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUCOMM_FLIGHT_DIR", "")
+    monkeypatch.chdir(tmp_path)
+    outcomes_of(2, lambda comm: comm.all_reduce(np.ones(9 + comm.rank)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_terminal_would_obey_is_escaped(tmp_path, capsys):

@@ -69,6 +69,20 @@ def test_cuts_cover_the_message_on_aligned_borders(count, align, segments, world
     assert all(o % align == 0 or o == count for o in offsets)
 
 
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"align": 0}, "align must be at least 1, got 0"),
+        ({"counts": [10]}, "counts must be of 4 chunks, 10 elements together, got 1 of 10"),
+        ({"counts": [1, 2, 3, 5]}, "counts must be of 4 chunks, 10 elements together, got 4 of 11"),
+    ],
+)
+def test_a_layout_that_cannot_be(how, sentence):
+    plan = _core.build_plans("all_reduce", "ring", 4, 0, 1)[0]
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        plan.layout(10, **how)
+
+
 def coded_ring_all_gather(world: int) -> list:
     """Compress once, forward the coded bytes, decode every shard, the own one too."""
     plans = []

@@ -69,7 +69,7 @@ def codec_errors() -> str:
 
 
 def codec_speeds(name: str) -> str:
-    """Returns what `benchmarks/codec_times.py` measured, in a file of this name: times of a memcpy over theirs."""
+    """What `benchmarks/codec_times.py` left in a file of this name: times of a memcpy over theirs."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())
     plain = median(rows[0]["samples_s"]["encode"])
     lines = []

@@ -1063,7 +1063,7 @@ class Communicator:
             x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,). Or a
                 list or tuple of such arrays, of which small ones travel together, as in all_reduce.
             out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
-                None: a new array of x's library.
+                None: a new array of x's library (of JAX's NumPy's).
             counts: the first extent of every rank's x where these differ, alike on all ranks.
             algorithm, segments, timeout, async_op, stream, codec: as in all_reduce.
 
@@ -1117,14 +1117,15 @@ class Communicator:
                 CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
             codec: the spec of a codec (gpucomm.codecs.names()) in which elements travel; None: as they are. Floats and
                 sums only. One that needs the largest magnitude of all ranks agrees on it first, in a call of its own.
+                With max_rel_err the only one to consider.
             error: an array of x's dtype and count, apart from x and out, which gets what this rank's encodings lose in
                 this call, in units of its x (for premul_sum of scale times x), and zeros elsewhere. Added to the next
                 x (error feedback), nothing is lost for good.
 
             max_rel_err: the result may differ from the exact sum by at most so many times the sum of the norms of the
                 ranks' x: gpucomm picks the cheapest codec that keeps to it, or none. Then the call blocks, takes no
-                algorithm, segments, async_op or error, and returns a gpucomm.bounded.Bounded. On a device the cheapest
-                is what makes the fewest bytes of x.
+                algorithm, segments, async_op or error, nor float64, and returns a gpucomm.bounded.Bounded. On a device
+                the cheapest is what makes the fewest bytes of x.
 
         Returns:
             x or out; a Work if async_op.
@@ -1196,8 +1197,9 @@ class Communicator:
         Copies the root's x into every rank's x, or out.
 
         Args:
-            x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
-                or tuple of arrays, as in all_reduce. With `out` None will do on all ranks but the root.
+            x: an array of the same dtype and count on all ranks; any dtype, complex64, complex128,
+                float8_e4m3fn and float8_e5m2 too. Or a list or tuple of arrays, as in all_reduce. With `out` None will
+                do on all ranks but the root.
             root: the rank whose x is sent.
             out: where the root's x goes on this rank, the root too, instead of into x; same dtype and count, apart
                 from x. Of a list a list.
@@ -1340,7 +1342,7 @@ class Communicator:
             x: an array of shape (world * n, ...), alike on all ranks; left as it is.
             op: as in all_reduce.
             out: where this rank's part goes, count / world elements; it may be that part of x (in place).
-                None: a new array of x's library.
+                None: a new array of x's library (of JAX's NumPy's).
             scale: as in all_reduce; the products need memory of x's size.
             counts: how many of x's first dimension go to each rank where not world times the same, alike on all
                 ranks.
@@ -1458,9 +1460,10 @@ class Communicator:
         Raises:
             As send.
         """
-    def set_links(self, links: Links) -> None:
+    def set_links(self, links: typing.Any) -> None:
         """
-        What "auto" computes with; must be the same on every rank.
+        What "auto" computes with, a model as gpucomm.links.parse_model makes one for as many ranks; must be
+        the same on every rank.
         """
     def stats(self) -> dict:
         """

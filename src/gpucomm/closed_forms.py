@@ -1,7 +1,8 @@
 """What the papers promise that a collective costs, as closed forms.
 
 Symbols as in the papers: p ranks, n bytes, m segments, alpha seconds a message, beta seconds a byte. Where a
-form does not name the latency lambda, it is for lambda = 0.
+form does not name the latency lambda, it is for lambda = 0. All links are alike: rates of single ranks do not
+count.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = [
 def check_message(nbytes: Any, links: Any) -> None:
     """Raises InvalidArgumentError unless these are the bytes of a message and a model of links."""
     if not is_whole(nbytes):
-        raise InvalidArgumentError(f"nbytes must be a whole number, got {nbytes!r}")
+        raise InvalidArgumentError(f"nbytes must be a whole number of 64 bits, got {nbytes!r}")
     if nbytes < 0:
         raise InvalidArgumentError(f"nbytes={nbytes} must not be negative")
     if not isinstance(links, _core.Links):

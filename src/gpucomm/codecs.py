@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,14 @@ def agreed(codec: str, max_abs: float, world: int) -> str:
         A spec for `encode` and `decode`; the same where the codec needs to know nothing.
 
     Raises:
-        InvalidArgumentError: the codec is unknown, or no width holds such sums.
+        InvalidArgumentError: the codec is unknown, an argument is no number of its kind, or no width holds
+            such sums.
     """
     made = _made(codec)
+    if not isinstance(max_abs, numbers.Real):
+        raise InvalidArgumentError(f"max_abs must be a number, got {max_abs!r}")
+    if isinstance(world, bool) or not isinstance(world, (int, np.integer)) or not 1 <= world < 2**31:
+        raise InvalidArgumentError(f"world must be a whole number of at least 1, got {world!r}")
     return made.agreed(max_abs, world).spec if made.traits["needs_maximum"] else made.spec
 
 

@@ -145,7 +145,7 @@ def simulate(
 
     Returns:
         A point for each world, in the order given. 2048 ranks take from a tenth of a second (a linear
-        pipeline) to some seconds (a ring, which has the most messages).
+        pipeline) to a minute (a ring, which has the most messages).
 
     Raises:
         InvalidArgumentError: as `cost`.

@@ -11,7 +11,7 @@ from typing import Any
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 
-__all__ = ["Message", "draw_plans", "messages"]
+__all__ = ["Message", "check_suffix", "draw_plans", "messages"]
 
 SUFFIXES = (".png", ".svg")
 MOST_MESSAGES = 5000  # more can not be told apart
@@ -81,6 +81,13 @@ def _receives(steps: Sequence[Sequence[_core.Step]]) -> dict[tuple[int, int], li
     return receives
 
 
+def check_suffix(path: Path) -> None:
+    """Raises InvalidArgumentError unless pictures are drawn in such files."""
+    if path.suffix.lower() not in SUFFIXES:
+        known = " or ".join(SUFFIXES)
+        raise InvalidArgumentError(f"the picture's name must end in {known}, got {str(path)!r}")
+
+
 def draw_plans(
     plans: Sequence[_core.Plan], schedule: _core.Schedule, links: _core.Links, subtitle: str, path: Path
 ) -> None:
@@ -97,9 +104,7 @@ def draw_plans(
         InvalidArgumentError: another suffix, a path that cannot be written, or too much for one picture.
         UnavailableError: matplotlib is not installed.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        known = " or ".join(SUFFIXES)
-        raise InvalidArgumentError(f"the picture's name must end in {known}, got {str(path)!r}")
+    check_suffix(path)
     moved = messages(plans, schedule, links)
     if len(moved) > MOST_MESSAGES:
         raise InvalidArgumentError(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["own_folder", "read_own", "replace"]
+__all__ = ["own_folder", "read_own", "read_regular", "replace"]
 
 
 def read_own(path: Path, most_bytes: int) -> str:
@@ -30,13 +30,22 @@ def read_own(path: Path, most_bytes: int) -> str:
         OSError: it cannot be opened or read, or is a link.
         InvalidArgumentError: it is no regular file, another user's, too long, or no UTF-8.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO would wait for a writer
+    return _read(path, most_bytes, os.O_NOFOLLOW, os.geteuid())
+
+
+def read_regular(path: Path, most_bytes: int) -> str:
+    """As `read_own`, of a file that the user names: whoever has it, and over links too."""
+    return _read(path, most_bytes, 0, None)
+
+
+def _read(path: Path, most_bytes: int, how: int, user: int | None) -> str:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | how  # a FIFO would wait for a writer
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-        about, own = os.fstat(file.fileno()), os.geteuid()
+        about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
             raise InvalidArgumentError("it must be a regular file")
-        if about.st_uid != own:
-            raise InvalidArgumentError(f"it belongs to user {about.st_uid}, it must be of user {own}")
+        if user is not None and about.st_uid != user:
+            raise InvalidArgumentError(f"it belongs to user {about.st_uid}, it must be of user {user}")
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise InvalidArgumentError(f"it must have at most {most_bytes} bytes")

@@ -67,7 +67,8 @@ def first_difference(rows: Sequence[Row], world: int) -> str:
         by_rank = calls[sequence]
         texts = {rank: row["call"] for rank, row in by_rank.items()}
         if len(set(texts.values())) > 1:
-            return "the ranks differ in call " + "; ".join(f"rank {r}: {t}" for r, t in sorted(texts.items()))
+            each = "; ".join(f"rank {r}: {t}" for r, t in sorted(texts.items()))
+            return f"the ranks differ in call {sequence}: {each}"
         call = next(iter(texts.values()))
         late = [r for r in range(world) if r not in by_rank]
         busy = [r for r, row in sorted(by_rank.items()) if row["state"] != "done"]

@@ -11,11 +11,13 @@ from typing import Any
 
 from gpucomm.bench.command import check_writable
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.files import read_regular
 from gpucomm.flight import Row, first_difference
 
 __all__ = ["add_arguments", "main"]
 
 Log = dict[str, Any]  # what `flight.dump` writes, but for the version and the error
+_MOST_BYTES = 256 << 20  # of a log
 _MOST = {"world": 1 << 16, "sequence": 1 << 63}  # a world beyond it takes minutes to be looked through
 
 
@@ -67,8 +69,8 @@ def _print_last(rows: Sequence[Row]) -> None:
 
 def _read(path: Path) -> Log:
     try:
-        return _log(json.loads(path.read_text()))
-    except (OSError, RecursionError, ValueError) as error:
+        return _log(json.loads(read_regular(path, _MOST_BYTES)))
+    except (OSError, RecursionError, ValueError, InvalidArgumentError) as error:
         raise InvalidArgumentError(f"{path} is no flight log: {error}") from None
 
 

@@ -28,9 +28,7 @@ def broadcast_object(
     comm: Communicator, obj: Any, root: int, pickle: bool, timeout: float | None, async_op: bool
 ) -> Any:
     """See `Communicator.broadcast_object`."""
-    if not is_whole(root):
-        rule = f"root must be a whole number in [0, {comm.world}), got {root!r}"
-        raise comm._refused("broadcast_object", InvalidArgumentError(rule))
+    _require_whole(comm, "broadcast_object", root)
     message = _encoded(comm, obj, pickle) if comm.rank == root else _NOTHING
     return _issue(comm, async_op, _broadcast, obj, message, root, pickle, timeout)
 
@@ -39,7 +37,15 @@ def gather_objects(
     comm: Communicator, obj: Any, root: int | None, pickle: bool, timeout: float | None, async_op: bool
 ) -> Any:
     """See `Communicator.gather_objects`."""
+    if root is not None:
+        _require_whole(comm, "gather_objects", root)
     return _issue(comm, async_op, _gather, _encoded(comm, obj, pickle), root, pickle, timeout)
+
+
+def _require_whole(comm: Communicator, call: str, root: Any) -> None:
+    if not is_whole(root):
+        rule = f"root must be a whole number in [0, {comm.world}), got {root!r}"
+        raise comm._refused(call, InvalidArgumentError(rule))
 
 
 def _issue(comm: Communicator, async_op: bool, call: Callable[..., Any], *args: Any) -> Any:

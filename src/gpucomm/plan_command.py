@@ -11,7 +11,7 @@ from typing import Any
 from gpucomm import _core
 from gpucomm.bench.command import check_writable
 from gpucomm.cost import MOST_RANKS, MOST_SEGMENTS, Coding, measured_coding, plans_and_schedule
-from gpucomm.draw import draw_plans, messages
+from gpucomm.draw import check_suffix, draw_plans, messages
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.links import parse_model
 from gpucomm.units import format_seconds, format_size, parse_size
@@ -52,6 +52,8 @@ def main(args: argparse.Namespace) -> int:
     """Build the plan, verify it, and show it."""
     check_writable(args.json)
     check_writable(args.out, "--out")
+    if args.out is not None:
+        check_suffix(args.out)
     _require_root(args)
     _require_few(args)
     links, nbytes = parse_model(args.links, args.world), parse_size(args.bytes)

@@ -21,7 +21,7 @@ Dtype dtype_of(dlpack::DataType t, const char* what) {
   const Dtype* const found = find(kDtypesByCode, t.code << 8 | t.bits);
   if (!found || t.lanes != 1)
     fail(ErrorKind::unsupported_type, what, " has a dtype that gpucomm does not know (DLPack code ",
-         int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes)");
+         int(t.code), ", ", int(t.bits), " bits, ", t.lanes, " lanes): a view of it as uint8 can be moved");
   return *found;
 }
 

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "bindings/bind.h"
@@ -100,6 +101,11 @@ static void bind_values(py::module_& m) {
       .def(
           "layout",
           [](const Plan& p, size_t count, size_t align, const std::vector<size_t>& counts) {
+            if (align == 0) fail(ErrorKind::invalid_argument, "align must be at least 1, got 0");
+            const size_t sum = std::accumulate(counts.begin(), counts.end(), size_t{0});
+            if (!counts.empty() && (counts.size() != static_cast<size_t>(p.chunks) || sum != count))
+              fail(ErrorKind::invalid_argument, "counts must be of ", p.chunks, " chunks, ", count,
+                   " elements together, got ", counts.size(), " of ", sum);
             return cut(p, count, align, counts).offset;
           },
           "count"_a, "align"_a = 1, "counts"_a = std::vector<size_t>{},

@@ -31,14 +31,15 @@ Args:
         CoalescedWork, whose wait() also puts the results in place; packed arrays are held twice until then.
     codec: the spec of a codec (gpucomm.codecs.names()) in which elements travel; None: as they are. Floats and
         sums only. One that needs the largest magnitude of all ranks agrees on it first, in a call of its own.
+        With max_rel_err the only one to consider.
     error: an array of x's dtype and count, apart from x and out, which gets what this rank's encodings lose in
         this call, in units of its x (for premul_sum of scale times x), and zeros elsewhere. Added to the next
         x (error feedback), nothing is lost for good.
 
     max_rel_err: the result may differ from the exact sum by at most so many times the sum of the norms of the
         ranks' x: gpucomm picks the cheapest codec that keeps to it, or none. Then the call blocks, takes no
-        algorithm, segments, async_op or error, and returns a gpucomm.bounded.Bounded. On a device the cheapest
-        is what makes the fewest bytes of x.
+        algorithm, segments, async_op or error, nor float64, and returns a gpucomm.bounded.Bounded. On a device
+        the cheapest is what makes the fewest bytes of x.
 
 Returns:
     x or out; a Work if async_op.
@@ -68,8 +69,9 @@ Raises:
 inline constexpr const char* kBroadcast = R"(Copies the root's x into every rank's x, or out.
 
 Args:
-    x: an array of the same dtype and count on all ranks; any dtype, complex and 8-bit floats too. Or a list
-        or tuple of arrays, as in all_reduce. With `out` None will do on all ranks but the root.
+    x: an array of the same dtype and count on all ranks; any dtype, complex64, complex128,
+        float8_e4m3fn and float8_e5m2 too. Or a list or tuple of arrays, as in all_reduce. With `out` None will
+        do on all ranks but the root.
     root: the rank whose x is sent.
     out: where the root's x goes on this rank, the root too, instead of into x; same dtype and count, apart
         from x. Of a list a list.

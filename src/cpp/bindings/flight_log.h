@@ -27,8 +27,8 @@ void blocking(Communicator& communicator, Call call) {
     if (PyErr_Occurred()) throw pybind11::error_already_set();  // the call ended while the handler ran
   } catch (const Error& error) {
     if (PyErr_Occurred()) throw pybind11::error_already_set();
-    if (error.kind != ErrorKind::closed && std::getenv("GPUCOMM_FLIGHT_DIR"))
-      dump_flight_log(communicator, error.what());
+    const char* const folder = std::getenv("GPUCOMM_FLIGHT_DIR");
+    if (error.kind != ErrorKind::closed && folder && *folder) dump_flight_log(communicator, error.what());
     throw;
   }
 }

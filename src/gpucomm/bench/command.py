@@ -101,7 +101,9 @@ def _suite(args: argparse.Namespace) -> Suite:
     return Suite(
         collective=args.collective,
         ranks=args.ranks,
-        sizes=tuple(parse_sizes(args.sizes or ("1K,1M" if args.quick else "1K,64K,1M,16M"))),
+        sizes=tuple(
+            parse_sizes(("1K,1M" if args.quick else "1K,64K,1M,16M") if args.sizes is None else args.sizes)
+        ),
         algorithms=tuple(_algorithms(args.algorithms, args.collective, args.ranks, args.codec)),
         peers=tuple(peers),
         dtype=args.dtype,

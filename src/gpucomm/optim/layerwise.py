@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpucomm import _core
+from gpucomm.comm import is_whole
+from gpucomm.cost import MOST_SEGMENTS
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
 from gpucomm.exchange.dense import averaging
@@ -67,7 +69,12 @@ class LayerwiseBSP(WrappedOptimizer):
             super().__init__(optimizer)
             for collective in ("reduce", "broadcast"):
                 name = "direct" if algorithm == "auto" else algorithm
-                _core.build_plan(collective, name, comm.world, 0, root, segments or 1)  # its sentence
+                _core.build_plan(collective, name, comm.world, 0, root, 1)  # its sentence
+            if segments is not None and not (is_whole(segments) and 1 <= segments <= MOST_SEGMENTS):
+                raise InvalidArgumentError(
+                    f"segments must be None or from 1 to {MOST_SEGMENTS}, got {segments!r}"
+                    f" (rank {comm.rank} of {comm.world})"
+                )
             self.comm, self.root = comm, root
             self._steps = self._rounds = 0  # _rounds: of the reducer, up to the last step() or zero_grad()
             self._taken = False
