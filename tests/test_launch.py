@@ -20,7 +20,7 @@ import pytest
 
 import gpucomm
 from gpucomm import _core, cli, errors
-from gpucomm.launch import lasting, start, wire
+from gpucomm.launch import kept, lasting, opening, wire
 from gpucomm.launch.cores import cgroup_quota, threads_per_rank, usable_cores
 from gpucomm.launch.environment import Ranks, detect, parse_nodes
 from gpucomm.launch.lines import Lines
@@ -274,7 +274,7 @@ def test_an_init_that_asks_for_another_communicator_than_the_open_one(
             assert gpucomm.init(**same) is comm
         with pytest.raises(errors.InvalidArgumentError, match=said):
             gpucomm.init(**asked)
-        with start.bound(comm), pytest.raises(errors.InvalidArgumentError, match=said):
+        with kept.bound(comm), pytest.raises(errors.InvalidArgumentError, match=said):
             gpucomm.init(**asked)
 
 
@@ -300,7 +300,7 @@ def test_every_init_of_a_job_meets_at_an_address_of_its_own(
         counts.append(count)
         return gpucomm.Communicator("local", 0, 1, region=_core.Region(1))
 
-    monkeypatch.setattr(start, "meet", meet)
+    monkeypatch.setattr(opening, "meet", meet)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_PORT", "1")

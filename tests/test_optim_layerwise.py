@@ -188,7 +188,7 @@ def test_a_discarded_optimizer_leaves_the_model_alone():
         ({"root": 2}, r"root must be in \[0, 2\), got 2"),
         ({"algorithm": "ring"}, "'ring' does not offer reduce"),
         ({"algorithm": "nope"}, "unknown algorithm 'nope'"),
-        ({"segments": -1}, "segments must be at least 1, got -1"),
+        ({"segments": -1}, "segments must be None or from 1 to 4096, got -1"),
     ],
 )
 def test_bad_arguments_are_sentences(options, sentence):

@@ -184,7 +184,7 @@ def test_a_task_that_raises_costs_no_thread(monkeypatch):
 def test_who_does_not_come_is_named():
     seat = store.Seat(0, [0, 1, 2], 3, 0.2)
     with pytest.raises(CollectiveTimeoutError, match=r"0\.2 s .* for ranks \[1, 2\]"):
-        store.communicator_of(seat, dist.HashStore(), "none")
+        store.communicator_of(seat, dist.HashStore(), "none", False)
 
 
 @pytest.fixture
@@ -280,4 +280,4 @@ def test_torchcomms_is_refused(monkeypatch):
 def test_broken_variables(monkeypatch, name, value, words):
     monkeypatch.setenv(name, value)
     with pytest.raises(InvalidArgumentError, match=words):
-        store.communicator_of(store.Seat(0, [0], 1, 5), dist.HashStore(), "none")
+        store.communicator_of(store.Seat(0, [0], 1, 5), dist.HashStore(), "none", False)
