@@ -265,7 +265,7 @@ def test_all_gather_takes_a_multiple_of_the_world():
         ({"root": 4}, r"root must be in \[0, 4\), got 4"),
         ({"algorithm": "nope"}, "unknown algorithm 'nope'"),
         ({"collective": "all_gather"}, "'linear_pipeline' does not offer all_gather"),
-        ({"nbytes": 10.5}, "nbytes must be a whole number, got 10.5"),
+        ({"nbytes": 10.5}, "nbytes must be a whole number of 64 bits, got 10.5"),
         ({"world": "2"}, "world must be a whole number of 32 bits, got '2'"),
         ({"segments": 1 << 40}, "segments must be a whole number of 32 bits"),
         ({"segments": 4097}, "segments must be at most 4096, got 4097"),
