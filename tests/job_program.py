@@ -462,7 +462,7 @@ def heard_by_nobody(comm):
         with contextlib.suppress(errors.InvalidArgumentError):
             comm.reduce(np.zeros(10), comm.world)
     comm.barrier()
-    time.sleep(0.5 + comm.rank % 2)
+    time.sleep(1.5 + comm.rank % 2)  # all must be out of the barrier before the first is gone
     if comm.rank % 2 == 0:
         os._exit(0)
     return []
