@@ -151,7 +151,7 @@ BAD = [
     (
         lambda c: c.set_links(_core.Links("switch", betas=[1e-9] * 4)),
         ValueError,
-        "of 1 ranks, got links of 4",
+        "betas must have an entry for each of 1 ranks, got 4",
     ),
     (
         lambda c: c.gather_objects(1, root="x"),

@@ -74,6 +74,23 @@ def test_ranks_with_other_links_do_not_meet(other):
         Communicator("local", 0, 2, region=region, links=links).close()
 
 
+def test_auto_computes_with_links_that_have_rates_of_their_own():
+    """One for each link of a chain, or for each node: not for each rank."""
+    links = [
+        _core.Links("chain", betas=[1e-9, 2e-9]),
+        _core.Links("nodes", nodes=[0, 0, 1], betas=[1e-9, 2e-9]),
+        _core.Links("switch", betas=[1e-9, 2e-9, 3e-9]),
+    ]
+
+    def body(comm):
+        for model in links:
+            comm.set_links(model)
+            assert comm.links.betas == model.betas
+            assert comm.all_reduce(np.ones(9))[0] == 3
+
+    run_ranks(3, body)
+
+
 def test_links_that_cannot_be_emulated():
     for links, sentence in (
         (_core.Links("switch", gamma=1e-9), "gamma must be 0 on emulated links"),

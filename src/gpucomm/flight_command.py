@@ -70,7 +70,7 @@ def _print_last(rows: Sequence[Row]) -> None:
 def _read(path: Path) -> Log:
     try:
         return _log(json.loads(read_regular(path, _MOST_BYTES)))
-    except (OSError, RecursionError, ValueError, InvalidArgumentError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise InvalidArgumentError(f"{path} is no flight log: {error}") from None
 
 

@@ -17,7 +17,7 @@ Args:
     x: an array of shape (n, ...) and any dtype, alike on all ranks; a 0-d one counts as shape (1,). Or a
         list or tuple of such arrays, of which small ones travel together, as in all_reduce.
     out: where the result goes, world times as many elements; x may be this rank's part of it (in place).
-        None: a new array of x's library (of JAX's NumPy's).
+        None: a new array of x's library, for JAX of NumPy.
     counts: the first extent of every rank's x where these differ, alike on all ranks.
     algorithm, segments, timeout, async_op, stream, codec: as in all_reduce.
 
@@ -34,7 +34,7 @@ Args:
     x: an array of shape (world * n, ...), alike on all ranks; left as it is.
     op: as in all_reduce.
     out: where this rank's part goes, count / world elements; it may be that part of x (in place).
-        None: a new array of x's library (of JAX's NumPy's).
+        None: a new array of x's library, for JAX of NumPy.
     scale: as in all_reduce; the products need memory of x's size.
     counts: how many of x's first dimension go to each rank where not world times the same, alike on all
         ranks.

@@ -19,6 +19,17 @@ using namespace py::literals;
 namespace gpucomm {
 namespace {
 
+static void set_links(PyCommunicator& c, const py::object& given) try {
+  if (!py::isinstance<Links>(given))
+    fail(ErrorKind::invalid_argument, "links must be a model, as gpucomm.links.parse_model makes one, got ",
+         std::string(py::repr(given)));
+  const auto& links = given.cast<const Links&>();
+  places(links, c.core().world());  // they are of so many ranks
+  c.core().set_links(links);
+} catch (const Error& error) {
+  throw Error(error.kind, error.what() + c.where());
+}
+
 void bind_regions(py::module_& m) {
   py::class_<Region, std::shared_ptr<Region>>(m, "Region",
                                               "The memory that ranks which are threads of one process share.")
@@ -251,26 +262,10 @@ Raises:
           "flight_log", [](PyCommunicator& c) { return flight_log(c.core()); },
           "The last calls of every rank, a list of dicts: rank, sequence, call, state (\"done\", \"under "
           "way\"); of\nsends and receives, which count apart, also op (\"send\", \"recv\") and peer.")
-      .def(
-          "set_links",
-          [](PyCommunicator& c, const py::object& given) {
-            const std::string where = concat(" (rank ", c.core().rank(), " of ", c.core().world(), ")");
-            if (!py::isinstance<Links>(given))
-              fail(ErrorKind::invalid_argument,
-                   "links must be a model, as gpucomm.links.parse_model makes one, got ",
-                   std::string(py::repr(given)), where);
-            const auto& links = given.cast<const Links&>();
-            const auto world = static_cast<size_t>(c.core().world());
-            for (const size_t ranks : {links.nodes.size(), links.betas.size()})
-              if (ranks && ranks != world)
-                fail(ErrorKind::invalid_argument, "links must be of ", world, " ranks, got links of ", ranks,
-                     where);
-            c.core().set_links(links);
-          },
-          "links"_a,
-          "What \"auto\" computes with, a model as gpucomm.links.parse_model makes one for as many ranks; "
-          "must be\n"
-          "the same on every rank.")
+      .def("set_links", &set_links, "links"_a,
+           "What \"auto\" computes with, a model as gpucomm.links.parse_model makes one for as many ranks; "
+           "must "
+           "be\nthe same on every rank.")
       .def(
           "freeze", [](PyCommunicator& c) { c.core().freeze(); },
           "From here on \"auto\" chooses by the model alone, with typical figures unless the links are known "

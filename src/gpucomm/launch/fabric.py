@@ -71,8 +71,11 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
         says = [fabric.next_context, secrets.randbits(62), _digest(_core.version), _digest(*ranks.settings)]
         mine = np.array([*says, *node_key()], np.int64)
         table = meeting.all_gather(mine, algorithm="direct", segments=1).reshape(ranks.world, -1)
-        _check_versions(table[:, 2], ranks)
-        _check_settings(table[:, 3], ranks)
+        version = f"runs gpucomm {_core.version}"
+        another = "another version than rank 0: install the same one on all nodes"
+        _check_alike(table[:, 2], ranks, version, another)
+        given = f"was given {' and '.join(ranks.settings[1:])}"  # there are no links to emulate
+        _check_alike(table[:, 3], ranks, given, "something else than rank 0: give all ranks the same")
         nodes = ranks.nodes or numbered([row[4:].tobytes() for row in table])
         context, token = int(table[:, 0].max()), int(table[0, 1])
         comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout)
@@ -136,23 +139,10 @@ def _digest(*texts: str) -> int:
     return int.from_bytes(hashlib.sha256("\0".join(texts).encode()).digest()[:7], "big")
 
 
-def _check_versions(versions: np.ndarray, ranks: Ranks) -> None:
-    others = np.flatnonzero(versions != versions[0])
+def _check_alike(digests: np.ndarray, ranks: Ranks, mine: str, theirs: str) -> None:
+    others = np.flatnonzero(digests != digests[0])
     if len(others):
-        raise MismatchError(
-            f"rank {ranks.rank} of {ranks.world} runs gpucomm {_core.version}, and rank {others[0]} another"
-            " version than rank 0: install the same one on all nodes"
-        )
-
-
-def _check_settings(settings: np.ndarray, ranks: Ranks) -> None:
-    others = np.flatnonzero(settings != settings[0])
-    if len(others):
-        _, nodes, deterministic = ranks.settings
-        raise MismatchError(
-            f"rank {ranks.rank} of {ranks.world} was given {nodes} and {deterministic}, and rank {others[0]}"
-            " something else than rank 0: give all ranks the same"
-        )
+        raise MismatchError(f"rank {ranks.rank} of {ranks.world} {mine}, and rank {others[0]} {theirs}")
 
 
 def node_key() -> list[int]:

@@ -73,7 +73,6 @@ class LayerwiseBSP(WrappedOptimizer):
             if segments is not None and not (is_whole(segments) and 1 <= segments <= MOST_SEGMENTS):
                 raise InvalidArgumentError(
                     f"segments must be None or from 1 to {MOST_SEGMENTS}, got {segments!r}"
-                    f" (rank {comm.rank} of {comm.world})"
                 )
             self.comm, self.root = comm, root
             self._steps = self._rounds = 0  # _rounds: of the reducer, up to the last step() or zero_grad()
