@@ -443,6 +443,7 @@ def late_work(comm: Any, messages: bool) -> tuple[str, bool]:
             return [group.send(x, rank, async_op=True, stream=stream) for rank in others][-1]
 
         begin().synchronize()
+        comm.barrier()  # else a rank that is late is still in that when the first gives up
         with held(kit.device, stream) if comm.rank == 1 else contextlib.nullcontext():
             work = begin()
             if comm.rank != 1:

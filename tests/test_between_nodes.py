@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 JOBS = [
     *((mpi, nodes, 4) for mpi in ("mpich", "openmpi") for nodes in ("4x1", "2x2", "0,0,0,1")),
     ("debian", "2x2", 4),
-    ("torchrun", "2x2", 4),
+    ("forks", "2x2", 4),
 ]
 CHECKS = [
     "shows_itself",
@@ -71,10 +71,7 @@ def test_job_ends_well_and_leaves_nothing(job):
     assert (ended.code, left) == (0, []), ended.output
 
 
-FAULTY = [("forks" if name == "torchrun" else name, *more) for name, *more in JOBS]
-
-
-@pytest.fixture(scope="module", params=[j for j in FAULTY if j[1] in ("4x1", "2x2")], ids=of)
+@pytest.fixture(scope="module", params=[j for j in JOBS if j[1] in ("4x1", "2x2")], ids=of)
 def faulty_job(request, tmp_path_factory):
     """The job, and the folder of its flight logs."""
     name, nodes, ranks = request.param

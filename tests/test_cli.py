@@ -55,6 +55,17 @@ def test_ctrl_c_is_no_traceback(
     assert capsys.readouterr() == ("", "")
 
 
+def test_too_little_memory_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def greedy(module: str) -> None:
+        raise MemoryError("Unable to allocate 8.00 TiB")
+
+    monkeypatch.setattr(cli.importlib, "import_module", greedy)
+    assert cli.main(["bench"]) == 1
+    assert capsys.readouterr() == ("", "gpucomm bench: no memory: Unable to allocate 8.00 TiB\n")
+
+
 def test_sigterm_is_ours_only_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 

@@ -14,6 +14,7 @@ from conftest import ROOTED, pairs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from on_device import Racing, stream_of
+from on_emulated import SANITIZER
 from ranks import run_ranks
 
 from gpucomm import Communicator
@@ -77,7 +78,11 @@ def on_device(comm: Communicator, call: Call, kit: Any, x: np.ndarray, host: np.
         return reading is None or np.array_equal(kit.host(reading), host)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50 if SANITIZER else 200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(call=calls(), one_device=st.booleans(), late_us=st.sampled_from([0, 50]))
 def test_any_call_has_the_bits_of_host_memory(
     make_kit: Any, call: Call, one_device: bool, late_us: int

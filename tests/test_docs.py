@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jobs
 import numpy as np
 import pytest
 from compiled import compiler
@@ -22,7 +23,7 @@ DOCS = ROOT / "docs"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")])
 RUNNABLE = re.compile(
-    r"^<!-- run: (torchrun )?(\d+), prints: ([^\n]*) -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL
+    r"^<!-- run: (torchrun |forks )?(\d+), prints: ([^\n]*) -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL
 )
 BLOCKS = [
     pytest.param(launcher.strip(), int(ranks), printed, code, id=f"{page.stem}-{number}")
@@ -54,10 +55,12 @@ def test_blocks_run_when_typed(launcher, ranks, printed, code, tmp_path, tmp_pat
     (tmp_path / "file.py").write_text(code)
     env = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("tmp"))}  # torchrun leaves a folder there
     if launcher:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        imported = re.findall(r"^(?:import|from) ((?!gpucomm)[\w.]+)", code, re.MULTILINE)
+        command = jobs.find(launcher).command(ranks, [])
+        env = jobs.environment(**env, TORCH_RANKS_LOAD=" ".join(imported))  # of forks
     else:
-        launcher = ["-m", "gpucomm", "run", "-n", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, *launcher, "file.py"]
+        command = [sys.executable, *(["-m", "gpucomm", "run", "-n", str(ranks)] if ranks > 1 else [])]
+    command = [*command, "file.py"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert printed in done.stdout

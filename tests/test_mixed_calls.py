@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mixed_calls
 import pytest
+from on_emulated import SANITIZER
 from ranks import run_ranks
 
 import gpucomm
@@ -16,7 +17,7 @@ PATH = {"PYTHONPATH": str(Path(__file__).parent)}
 @pytest.mark.parametrize("links", [{}, {"alpha": 2e-6, "beta": 2e-10}], ids=["as they are", "emulated"])
 def test_between_threads(links):
     emulated = {"links": gpucomm._core.Links("switch", **links)} if links else {}
-    assert run_ranks(3, lambda comm: mixed_calls.mixed(comm, 1, 150), **emulated) == [[]] * 3
+    assert run_ranks(3, lambda comm: mixed_calls.mixed(comm, 1, 50 if SANITIZER else 150), **emulated) == [[]] * 3
 
 
 @pytest.mark.processes

@@ -610,6 +610,10 @@ def replicas_of_some(comm):
     fsdp.use(sharded(groups_of(comm, 4)[0]), comm, replicate=alone if comm.rank == 3 else None)
 
 
+def replicas_by_number(comm):
+    fsdp.use(sharded(groups_of(comm, 4)[0]), comm, replicate=2)
+
+
 def by_an_optimizer(comm):
     model = sharded(groups_of(comm, 4)[0])
     DistributedOptimizer(sgd(model), model, comm)
@@ -626,6 +630,7 @@ def by_an_optimizer(comm):
             r"through gpucomm already: use\(\) is called once for a model \(rank 0 of 4",
         ),
         (other_feedback, MismatchError, r"rank 0 of 4 says error_feedback: True, rank 2 False"),
+        (replicas_by_number, InvalidArgumentError, r"replicate must be a communicator or None, got 2"),
         (replicas_of_some, MismatchError, r"rank 0 of 4 says replicate is None: True, rank 3 False"),
         (unsharded, InvalidArgumentError, r"no module of Sequential is sharded: call fully_shard"),
         (unknown_codec, InvalidArgumentError, r"unknown codec 'zip'; known: bf16, .*int8"),

@@ -251,6 +251,7 @@ def test_a_coalescing_that_has_failed_keeps_no_later_tensors(alone):
             "without a codec has no algorithm 'two_shot', it has auto, .*ring",
         ),
         ({"all_reduce": {"algorithm": "ring", "codec": "int8"}}, "with codec 'int8' has no .* two_shot"),
+        ({"timeout": 5}, "timeout must be a datetime.timedelta, .* got 5"),
     ],
 )
 def test_options_are_checked_when_they_are_made(choices, words):

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0, the subcommand's own, 2 for a wrong argument, 1 for another error of gpucomm or of
-        the system, such as a full disk, 130 after Ctrl-C.
+        the system, such as a full disk or too little memory, 130 after Ctrl-C.
 
     Raises:
         SystemExit: the arguments are no command's, or SIGTERM came: 143, once all has been cleaned up.
@@ -59,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"gpucomm {name}: {error}", file=sys.stderr)
         _give_up_output()
+        return 1
+    except MemoryError as error:
+        print(f"gpucomm {name}: no memory: {error}".removesuffix(": "), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -67,6 +67,8 @@ def use(
         UnavailableError: this torch keeps its groups in another way.
     """
     with telling(comm, "fsdp.use"):
+        if not isinstance(replicate, Communicator | None):
+            raise InvalidArgumentError(f"[fsdp] replicate must be a communicator or None, got {replicate!r}")
         groups = find_groups(model)
         # First of all: where only some ranks find a fault, the others must not wait for them here.
         there = _meet(comm, replicate, bool(error_feedback))

@@ -60,8 +60,12 @@ class Options(Backend.Options):
                 its own calls.
 
         Raises:
-            InvalidArgumentError: a keyword, an algorithm or a codec is unknown.
+            InvalidArgumentError: a keyword, an algorithm or a codec is unknown, or the timeout is no timedelta.
         """
+        if not isinstance(timeout, timedelta | None):
+            raise InvalidArgumentError(
+                f"timeout must be a datetime.timedelta, as torch's own, or None, got {timeout!r}"
+            )
         super().__init__("gpucomm", *([timeout] if timeout else []))
         given = {
             "all_reduce": all_reduce,
