@@ -23,7 +23,8 @@ DOCS = ROOT / "docs"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")])
 RUNNABLE = re.compile(
-    r"^<!-- run: (torchrun |forks )?(\d+), prints: ([^\n]*) -->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL
+    r"^<!-- run: (torchrun |forks )?(\d+), prints: ([^\n]*) -->\n```python\n(.*?)^```",
+    re.MULTILINE | re.DOTALL,
 )
 BLOCKS = [
     pytest.param(launcher.strip(), int(ranks), printed, code, id=f"{page.stem}-{number}")

@@ -17,7 +17,8 @@ PATH = {"PYTHONPATH": str(Path(__file__).parent)}
 @pytest.mark.parametrize("links", [{}, {"alpha": 2e-6, "beta": 2e-10}], ids=["as they are", "emulated"])
 def test_between_threads(links):
     emulated = {"links": gpucomm._core.Links("switch", **links)} if links else {}
-    assert run_ranks(3, lambda comm: mixed_calls.mixed(comm, 1, 50 if SANITIZER else 150), **emulated) == [[]] * 3
+    calls = 50 if SANITIZER else 150
+    assert run_ranks(3, lambda comm: mixed_calls.mixed(comm, 1, calls), **emulated) == [[]] * 3
 
 
 @pytest.mark.processes

@@ -60,7 +60,7 @@ class Options(Backend.Options):
                 its own calls.
 
         Raises:
-            InvalidArgumentError: a keyword, an algorithm or a codec is unknown, or the timeout is no timedelta.
+            InvalidArgumentError: a keyword, an algorithm or a codec is unknown, or the timeout no timedelta.
         """
         if not isinstance(timeout, timedelta | None):
             raise InvalidArgumentError(
