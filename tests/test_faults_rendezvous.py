@@ -145,6 +145,14 @@ def test_different_world_sizes(job: str) -> None:
     check_all_raise(ranks, errors.MismatchError, "rank 1", "expects 4 ranks", "rank 0 expects 3")
 
 
+def test_who_comes_after_the_fault_hears_of_it_too(job: str) -> None:
+    early = [Rank(job, 0, 4), Rank(job, 1, 5)]
+    early[1].join(QUICK)
+    time.sleep(0.3)
+    ranks = [*early, Rank(job, 2, 4), Rank(job, 3, 4)]
+    check_all_raise(ranks, errors.MismatchError, "rank 1", "expects 5 ranks, rank 0 expects 4")
+
+
 def test_rank_0_that_cannot_make_the_memory(job: str) -> None:
     def fail(world: int) -> int:
         raise OSError("no memory left")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, TypeVar
 
@@ -18,6 +20,7 @@ from gpucomm.launch.environment import Ranks
 __all__ = ["Attached", "Host"]
 
 _HELLO_PATIENCE = 5.0  # seconds in which a connection must say who it is
+_LATECOMERS = 2.0  # seconds in which ranks that still come hear why the job does not start
 
 
 class _Closable(Protocol):
@@ -75,27 +78,44 @@ class Host:
 
     def release(self) -> None:
         """Let all go; who ends from now on is noticed by the communicator."""
-        self._tell({"gpucomm": "go"})
+        self._tell({"gpucomm": "go"}, self._callers)
 
     def refuse(self, error: BaseException) -> None:
-        """Tell every connection why the job does not start."""
-        with contextlib.suppress(UnavailableError):
-            while self._accept():
-                pass  # they connected, but were not looked at yet
+        """Tell every rank why the job does not start, those who are about to come too."""
         text = str(error) if isinstance(error, Error) else f"rank 0 could not start the job: {error!r}"
         kind = type(error).__name__ if isinstance(error, Error) else UnavailableError.__name__
-        self._tell({"gpucomm": "error", "kind": kind, "text": text})
+        message = {"gpucomm": "error", "kind": kind, "text": text}
+        self._tell(message, self._callers)
+        with contextlib.suppress(UnavailableError):
+            self._tell_newcomers(message, _LATECOMERS if isinstance(error, Error) else 0.0)
 
     def close(self) -> None:
         """Close every connection."""
-        for caller in [*self._guests.values(), *self._refused, *self._strangers]:
+        for caller in self._callers:
             caller.connection.close()
         self._selector.close()
         self._listener.close()
 
-    def _tell(self, message: wire.Message) -> None:
+    @property
+    def _callers(self) -> list[_Caller]:
+        return [*self._guests.values(), *self._refused, *self._strangers]
+
+    def _tell_newcomers(self, message: wire.Message, patience: float) -> None:
+        """Tell those who have connected, but were not looked at yet, and who come in so many seconds."""
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        end = min(self._deadline, time.monotonic() + patience)
+        while True:
+            left = end - time.monotonic() if len(self._callers) < self._world - 1 else 0.0
+            if not poll.poll(max(0.0, 1000 * left)):
+                return
+            known = len(self._strangers)
+            self._accept()
+            self._tell(message, self._strangers[known:])
+
+    def _tell(self, message: wire.Message, callers: Sequence[_Caller]) -> None:
         data = wire.frame(message)
-        for caller in [*self._guests.values(), *self._refused, *self._strangers]:
+        for caller in callers:
             try:
                 caller.connection.send(data)
             except OSError:
