@@ -20,6 +20,7 @@ from pathlib import Path
 
 from arguments import algorithm_of, checked, positive, run
 from digits.checks import check_ranks, check_reference
+from digits.data import load
 from digits.report import print_table, row, write_json
 from digits.session import advance, begin, finish
 from digits.training import Result, Settings, Training, check_batch
@@ -47,11 +48,12 @@ def _run(options: argparse.Namespace) -> int:
     with gpucomm.init() as comm:
         if comm.rank == 0:
             check_writable(options.json)
-        if comm.world > 1 or options.algorithm:
+        if comm.world > 1:
             return train_as_rank(comm, settings, options.json)
-    check_batch(settings.batch, options.ranks)
+    check_batch(settings.batch, options.ranks, len(load()[0].labels))
     _make_folder(options.picture)
-    return compare(settings, options.ranks, options.json, options.picture)
+    algorithms = (options.algorithm,) if options.algorithm else ALGORITHMS
+    return compare(settings, algorithms, options.ranks, options.json, options.picture)
 
 
 def _make_folder(picture: Path) -> None:
@@ -69,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--algorithm",
         type=algorithm_of("all_reduce"),
-        help="train once, with this algorithm (default: auto under a launcher)",
+        help="this one (default: auto under a launcher, else several in turn)",
     )
     parser.add_argument(
         "--merge",
@@ -127,7 +129,9 @@ def train_locally(world: World, settings: Settings, moved: Callable[[int], None]
     return world.run(finish)
 
 
-def compare(settings: Settings, ranks: int, json: Path | None, picture: Path) -> int:
+def compare(
+    settings: Settings, algorithms: Sequence[str], ranks: int, json: Path | None, picture: Path
+) -> int:
     """Trains with one process and with each algorithm, checks, and shows the comparison."""
     from digits.picture import draw
 
@@ -146,9 +150,9 @@ def compare(settings: Settings, ranks: int, json: Path | None, picture: Path) ->
 
         with gpucomm.local(1) as world:
             go(world, "auto", "one process")
-        bar.update(task, total=len(runs[0].losses) * (1 + len(ALGORITHMS)), description="starting ranks")
+        bar.update(task, total=len(runs[0].losses) * (1 + len(algorithms)), description="starting ranks")
         with gpucomm.local(ranks) as world:
-            for algorithm in ALGORITHMS:
+            for algorithm in algorithms:
                 go(world, algorithm, algorithm)
     rows = [row(run, None if run is runs[0] else runs[0]) for run in runs]
     print_table(console, rows)

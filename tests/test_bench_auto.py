@@ -85,6 +85,9 @@ def test_a_codec_that_auto_may_take(
     ("arguments", "sentence"),
     [
         (["--ranks", "1"], "at least 2"),
+        (["--ranks", "\u00b2"], "at least 2"),
+        (["--links", "shm;foo"], "foo"),
+        (["--ranks", "2", "--links", "shm;nodes:1Gbit,of=2x2"], "2x2"),
         (["--collectives", "barrier"], "none of all_reduce"),
         (["--codec", "int8", "--collectives", "gather"], "'gather' is none of all_reduce, all_gather, red"),
         (["--codec", "int9"], "unknown codec 'int9'"),

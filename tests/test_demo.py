@@ -60,6 +60,8 @@ def test_a_batch_that_does_not_divide_is_refused(demo, short):
         ("train_digits", "--epochs 0", "--epochs: '0' must be a whole number of at least 1"),
         ("train_digits", "--ranks -1", "--ranks: '-1' must be a whole number"),
         ("train_digits", "--ranks 3", "got 64 images for 3 ranks"),
+        ("train_digits", "--algorithm ring --ranks 3", "got 64 images for 3 ranks"),
+        ("train_digits", "--algorithm ring --picture /dev/null/x.png", "--picture '/dev/null/x.png' cannot"),
         ("train_digits", "--json /nowhere/x", "--json '/nowhere/x' cannot be written"),
         ("train_digits", "--picture /dev/null/x.png", "--picture '/dev/null/x.png' cannot be written"),
         ("train_digits", "--merge many", "--merge: [merge] merge must be "),
@@ -137,10 +139,10 @@ def test_a_rank_that_goes_astray_is_seen_at_its_step(demo, short, monkeypatch):
 
 
 @pytest.mark.processes
-def test_the_whole_comparison(demo, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "ALGORITHMS", ("linear_pipeline",))
+def test_the_whole_comparison(demo, tmp_path, capsys):
     picture, figures = tmp_path / "made" / "picture.png", tmp_path / "figures.json"
-    status = demo.main(["--epochs", "1", "--ranks", "2", "--picture", str(picture), "--json", str(figures)])
+    chosen = ["--algorithm", "linear_pipeline", "--epochs", "1", "--ranks", "2"]
+    status = demo.main([*chosen, "--picture", str(picture), "--json", str(figures)])
     shown = capsys.readouterr()
     assert (status, shown.err) == (0, "")
     assert picture.read_bytes().startswith(b"\x89PNG")

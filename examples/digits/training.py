@@ -58,8 +58,10 @@ class Result:
     accuracy: float = 0.0
 
 
-def check_batch(batch: int, ranks: int) -> None:
-    """Raises InvalidArgumentError unless so many images divide among the ranks."""
+def check_batch(batch: int, ranks: int, images: int) -> None:
+    """Raises InvalidArgumentError unless so many of the images are there, and divide among the ranks."""
+    if batch > images:
+        raise InvalidArgumentError(f"the global batch must be of at most {images} images, got {batch}")
     if batch % ranks:
         raise InvalidArgumentError(
             f"the global batch must divide among the ranks, got {batch} images for {ranks} ranks"
@@ -78,14 +80,10 @@ class Training:
     """
 
     def __init__(self, comm: Communicator, settings: Settings) -> None:
-        check_batch(settings.batch, comm.world)
         torch.set_num_threads(1)  # the ranks share the cores; the reference must not have more of them
         self.comm, self.settings = comm, settings
         self.images, self.test_images = load()
-        if not self.steps_per_epoch:
-            raise InvalidArgumentError(
-                f"the global batch must be of at most {len(self.images.labels)} images, got {settings.batch}"
-            )
+        check_batch(settings.batch, comm.world, len(self.images.labels))
         self.model = make_model(settings.seed + comm.rank)  # rank 0's parameters win at wrapping
         plain = torch.optim.SGD(self.model.parameters(), lr=settings.rate, momentum=settings.momentum)
         self.optimizer = DistributedOptimizer(

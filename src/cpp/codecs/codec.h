@@ -89,7 +89,8 @@ class Codec {
   // Throws invalid_argument where the bytes cannot come from encode; never reads beyond `bytes`.
   virtual void decode(const std::byte* in, size_t bytes, size_t count, Dtype dtype, std::byte* out) const = 0;
 
-  // accumulator += what decode would give; of the 16-bit floats in float32 and rounded once.
+  // accumulator += what decode would give; of the 16-bit floats in float32, rounded once and not held below
+  // Inf.
   virtual void decode_add(const std::byte* in, size_t bytes, size_t count, Dtype dtype,
                           std::byte* accumulator) const = 0;
 

@@ -119,6 +119,9 @@ def main(args: argparse.Namespace) -> int:
     for name in collectives:
         if name not in offered:
             raise InvalidArgumentError(f"--collectives: {name!r} is none of {', '.join(offered)}")
+    for name in links:  # before the hours that others take
+        for number in ranks if name != "shm" else ():
+            parse_emulated(name).check(number)
     if args.codec is not None:
         _core.Codec(args.codec)  # tells what is wrong with it
     if args.repeats < 1:
@@ -147,7 +150,7 @@ def _kept(steps: Generator[Any, None, None], file: Path | None) -> Generator[Any
 
 
 def _whole(text: str) -> int:
-    if not text.isdigit() or int(text) < 2:
+    if not (text.isascii() and text.isdigit()) or int(text) < 2:
         raise InvalidArgumentError(f"--ranks: {text!r} must be a whole number of at least 2")
     return int(text)
 

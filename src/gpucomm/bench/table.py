@@ -10,7 +10,7 @@ from typing import Any
 from gpucomm.bench.metrics import MEMORIES, Result
 from gpucomm.units import format_size
 
-__all__ = ["cells", "fancy", "header", "show", "with_progress"]
+__all__ = ["cells", "fancy", "header", "room_for", "show", "with_progress"]
 
 _TEXTS = 3  # leading columns of words; the others are figures
 
@@ -58,12 +58,12 @@ def with_progress(steps: Iterator[Result | None], total: int, what: str) -> list
 
 
 def show(title: str, results: Sequence[Result], peers: Sequence[str]) -> None:
-    """Print the table: with rules and colours on a terminal, plain elsewhere."""
+    """Print the table: with rules and colours on a terminal that is wide enough, plain elsewhere."""
     names, rows = header(peers), [cells(result, results, peers) for result in results]
-    if fancy():
+    widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
+    if fancy() and room_for(widths):
         _show_rich(title, names, rows)
         return
-    widths = [max(len(row[i]) for row in [names, *rows]) for i in range(len(names))]
     print(title)
     for row in [names, *rows]:
         padded = (
@@ -88,6 +88,13 @@ def _show_rich(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) 
             *row[:-1], right, end_section=last_of_size, style="bold" if row[1] in MEMORIES.values() else ""
         )
     Console().print(table)
+
+
+def room_for(widths: Sequence[int]) -> bool:
+    """Whether the terminal holds columns of these widths between rules: a figure that is cut is another one."""
+    from rich.console import Console
+
+    return sum(width + 3 for width in widths) + 1 <= Console().width
 
 
 def fancy() -> bool:

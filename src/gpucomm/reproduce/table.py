@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gpucomm.bench.table import fancy
+from gpucomm.bench.table import fancy, room_for
 from gpucomm.reproduce.claims import Row
 from gpucomm.units import format_size
 
@@ -15,6 +15,7 @@ __all__ = ["cells", "header", "progress", "show", "show_samples"]
 _FIRST = ("claim", "paper", "ours", "unit", "how", "goal", "ranks", "bytes", "x")
 _SOME = {"c": "codec_to_wire", "share": "communication_share"}  # columns where a row has them
 _LAST = ("holds", "note")
+_WRAPPED = {"unit": 8, "note": 20}  # columns of words that may take several lines, and how narrow they may be
 _FIGURES = ("paper", "ours", "ranks", "bytes", "x", *_SOME)
 _WORDS = {True: "yes", False: "no", None: "-"}
 
@@ -53,13 +54,14 @@ def progress(total: int, what: str) -> Iterator[tuple[Callable[[str], None], Cal
 
 
 def show(title: str, rows: Sequence[Row]) -> None:
-    """Print the table: with rules and colours on a terminal, plain elsewhere."""
+    """Print the table: with rules and colours on a terminal that is wide enough, plain elsewhere."""
     names = header(rows)
     lines = [cells(row, names) for row in rows]
-    if fancy():
+    widths = [max(len(line[i]) for line in [names, *lines]) for i in range(len(names))]
+    least = [min(width, _WRAPPED.get(name, width)) for name, width in zip(names, widths, strict=True)]
+    if fancy() and room_for(least):
         _show_rich(title, names, lines)
         return
-    widths = [max(len(line[i]) for line in [names, *lines]) for i in range(len(names))]
     print(title)
     for line in [names, *lines]:
         print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
@@ -81,7 +83,7 @@ def _show_rich(title: str, names: Sequence[str], lines: Sequence[Sequence[str]])
     table = Table(title=title, title_justify="left", title_style="bold")
     for name in names:
         figures: Any = "right" if name in _FIGURES else "left"
-        table.add_column(name, justify=figures, overflow="fold", no_wrap=name not in ("note", "unit"))
+        table.add_column(name, justify=figures, overflow="fold", no_wrap=name not in _WRAPPED)
     for number, line in enumerate(lines):
         last = number + 1 == len(lines) or lines[number + 1][0] != line[0]
         table.add_row(*line[:-2], colours.get(line[-2], line[-2]), line[-1], end_section=last)
