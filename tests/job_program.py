@@ -468,6 +468,13 @@ def heard_by_nobody(comm):
     return []
 
 
+def hang_of_one(comm):
+    """The others end by what they are told, though MPI waits for all."""
+    if comm.rank == 1:
+        time.sleep(1000)
+    comm.all_reduce(np.zeros(10), timeout=1)
+
+
 def kill_of_one(comm):
     """While the others wait for it."""
     if comm.rank == 1:

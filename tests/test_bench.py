@@ -18,7 +18,7 @@ import pytest
 from ranks import run_ranks
 
 from gpucomm import Communicator, _core, cli
-from gpucomm.bench import coded, command, mpi_job, pattern, suite, worker
+from gpucomm.bench import coded, command, mpi_job, pattern, suite, table, worker
 from gpucomm.bench import mpi as mpi_module
 from gpucomm.bench.metrics import Result, busbw_factor, elements_of
 from gpucomm.bench.mpi import Mpi, Outcome, Variant
@@ -137,6 +137,17 @@ def test_the_table_names_ratios_and_wrong_results():
     assert (line["size"], line["time us"], line["min"], line["max"]) == ("1 KiB", "2", "1", "4")
     assert (line["gloo/ours"], line["correct"]) == ("3.50x", "no")
     assert dict(zip(names, cells(gloo, [ours, gloo], ["gloo"]), strict=True))["gloo/ours"] == ""
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_terminal_that_is_too_narrow_gets_the_figures_whole(columns, monkeypatch, capsys):
+    monkeypatch.setattr(table, "fancy", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ours = Result("all_reduce", "gpucomm", "ring", "shm", 2, 1024, "float32", (1.234e-3, 2.345e-3), True)
+    table.show("all_reduce", [ours], [])
+    shown = capsys.readouterr().out
+    assert "1234" in shown and "2345" in shown
+    assert ("━" in shown) == (columns == 200)
 
 
 class Broken:

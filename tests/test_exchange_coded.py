@@ -3,6 +3,7 @@
 import copy
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from training import (
 )
 
 from gpucomm import _core, exchange
-from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import ClosedError, InvalidArgumentError, PeerLostError, UnsupportedTypeError
 from gpucomm.exchange import Part
 from gpucomm.exchange.residuals import Flat, Residuals
 from gpucomm.optim import DistributedOptimizer
@@ -598,3 +599,23 @@ def test_one_message_more_where_marks_or_overflows_travel():
 
     for counts in on_ranks(2, body):
         assert np.array(list(counts.values())).tolist() == [1, 1, 2, 1, 2, 2]
+
+
+@pytest.mark.parametrize("spec", ["int8", "mpc"])
+def test_a_fault_between_the_two_calls_of_a_bucket_is_told_by_its_own_name(spec, monkeypatch):
+    class First:
+        def wait(self, timeout=None):
+            raise PeerLostError("rank 1 is gone")
+
+    def faulty(x, *, codec=None, **how):
+        if codec is None:
+            raise ClosedError("closed after a fault: rank 1 is gone")
+        return First()
+
+    def body(comm):
+        coded = exchange.create(spec, comm)
+        monkeypatch.setattr(coded, "_comm", SimpleNamespace(all_reduce=faulty))
+        with pytest.raises(PeerLostError):
+            coded.start(torch.zeros(ELEMENTS + MARKS), PARTS)
+
+    on_ranks(1, body)

@@ -614,6 +614,25 @@ def replicas_by_number(comm):
     fsdp.use(sharded(groups_of(comm, 4)[0]), comm, replicate=2)
 
 
+def sharded_beside_tensor_parallelism(comm):
+    """The model, and the ranks of its shards."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
+    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["data"])
+    return model, comm.split(comm.rank % 2)
+
+
+def copied_over_another_dimension(comm):
+    model, inside = sharded_beside_tensor_parallelism(comm)
+    for codecs in (("zfp:16", None), (None, "int8")):
+        with pytest.raises(InvalidArgumentError, match=r"'2[.]bias' is Replicate over another"):
+            fsdp.use(model, inside, *codecs)
+    fsdp.use(model, inside)
+
+
 def by_an_optimizer(comm):
     model = sharded(groups_of(comm, 4)[0])
     DistributedOptimizer(sgd(model), model, comm)
@@ -630,6 +649,7 @@ def by_an_optimizer(comm):
             r"through gpucomm already: use\(\) is called once for a model \(rank 0 of 4",
         ),
         (other_feedback, MismatchError, r"rank 0 of 4 says error_feedback: True, rank 2 False"),
+        (copied_over_another_dimension, InvalidArgumentError, r"'2.bias' is Replicate .* codec 'zfp:8'"),
         (replicas_by_number, InvalidArgumentError, r"replicate must be a communicator or None, got 2"),
         (replicas_of_some, MismatchError, r"rank 0 of 4 says replicate is None: True, rank 3 False"),
         (unsharded, InvalidArgumentError, r"no module of Sequential is sharded: call fully_shard"),
@@ -761,3 +781,19 @@ def test_the_example_is_a_rank():
 def losses_in(text):
     rows = re.findall(r"^ +(dense|\S+ and int8) +([\d.]+) .*%", text, re.MULTILINE)
     return {name: float(loss) for name, loss in rows}
+
+
+def copies_alike(comm):
+    model, inside = sharded_beside_tensor_parallelism(comm)
+    fsdp.use(model, inside, "mpc", None)
+    optimizer = sgd(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(INPUTS[comm.rank // 2]).square().sum().backward()
+        optimizer.step()
+    return model[2].bias.full_tensor().tolist()
+
+
+def test_codecs_that_lose_nothing_go_beside_tensor_parallelism(world):
+    first, *others = world.run(copies_alike)
+    assert others == [first] * 3

@@ -523,3 +523,19 @@ def test_who_wraps_a_part_leaves_to_others_what_they_have():
             "4.weight",
         ]
         assert sorted(name for bucket in second for name in bucket) == ["2.bias", "2.weight"]
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has no grad_dtype")
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+@pytest.mark.parametrize(("dtype", "words"), [(torch.float32, "of torch.float32"), (None, "of any dtype")])
+def test_gradients_of_another_dtype_than_their_parameter_are_refused(wrap, dtype, words):
+    model = nn.Linear(3, 2, dtype=torch.bfloat16)
+    model.weight.grad_dtype = dtype
+
+    def body(comm):
+        with pytest.raises(
+            UnsupportedTypeError, match=f"'weight' is of torch.bfloat16 and its gradient {words}"
+        ):
+            wrap(torch.optim.SGD(model.parameters(), 0.1), model, comm)
+
+    on_ranks(1, body)

@@ -51,6 +51,7 @@ __all__: list[str] = [
     "copy_gathered",
     "copy_non_temporal",
     "copy_pack",
+    "end_within",
     "grouped",
     "hasten",
     "last_level_cache",
@@ -1702,6 +1703,11 @@ def copy_non_temporal(to: numpy.ndarray, from_: numpy.ndarray) -> None:
 def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
     """
     Copies arrays into a pack, one behind the other, or out of it again.
+    """
+
+def end_within(seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    """
+    Ends the process with exit code 1 so long after Python has ended, if it is still there.
     """
 
 def grouped(

@@ -1,5 +1,9 @@
 // Wires between nodes.
 #include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
 
 #include "bindings/array.h"
 #include "bindings/bind.h"
@@ -59,6 +63,20 @@ static void bind_served(py::module_& m) {
       .def("close", &ServedWire::close, "Ends the threads that serve it.");
 }
 
+// From when Python has ended on: what libraries do then, as mpi4py ends MPI, has no deadline.
+static void end_within(double seconds) {
+  static double patience;
+  patience = seconds;
+  Py_AtExit([] {
+    std::thread([] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(patience));
+      constexpr char text[] = "gpucomm: MPI does not end while another rank hangs, so this process ends\n";
+      static_cast<void>(!write(STDERR_FILENO, text, sizeof text - 1));
+      _exit(1);
+    }).detach();
+  });
+}
+
 void bind_wires(py::module_& m) {
   py::class_<Wire, std::shared_ptr<Wire>>(m, "Wire",
                                           "What carries bytes between processes that share no memory.");
@@ -71,6 +89,8 @@ void bind_wires(py::module_& m) {
       "library"_a, py::kw_only(), "handle_bytes"_a, "communicator"_a, "byte"_a,
       "MPI as mpi4py has loaded it: the file of its extension, the size of a handle, a communicator of our "
       "own,\nand MPI_BYTE.");
+  m.def("end_within", &end_within, "seconds"_a,
+        "Ends the process with exit code 1 so long after Python has ended, if it is still there.");
 }
 
 }  // namespace gpucomm

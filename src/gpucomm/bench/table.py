@@ -91,7 +91,7 @@ def _show_rich(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def room_for(widths: Sequence[int]) -> bool:
-    """Whether the terminal holds columns of these widths between rules: a figure that is cut is another one."""
+    """Whether the terminal holds columns of these widths between rules: a figure that is cut is another."""
     from rich.console import Console
 
     return sum(width + 3 for width in widths) + 1 <= Console().width

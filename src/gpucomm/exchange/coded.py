@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.errors import UnsupportedTypeError
+from gpucomm.errors import ClosedError, UnsupportedTypeError
 from gpucomm.exchange.base import Exchange, Handle, Part
 from gpucomm.exchange.coding import LARGEST, Coding, magnitude
 from gpucomm.exchange.residuals import Flat, Residuals
@@ -83,7 +83,7 @@ class Coded(Exchange):
             return self._start_lossy(buffer[:end], buffer[end:], parts)
         works = [self._sent(buffer[:end], **self._how)]
         if len(buffer) > end:
-            works.append(self._sent(buffer[end:]))
+            works.append(self._sent_after(works[0], buffer[end:]))
         return _Works(works)
 
     def _start_lossy(self, gradients: Any, marks: Any, parts: Sequence[Part]) -> Handle:
@@ -97,7 +97,7 @@ class Coded(Exchange):
         total = flat.added_to(gradients)
         works = [self._sent(total, error=flat.lost, **self._how)]
         if len(message):
-            works.append(self._sent(message))
+            works.append(self._sent_after(works[0], message))
 
         def settle() -> None:
             marks.copy_(message[: len(marks)])
@@ -131,6 +131,13 @@ class Coded(Exchange):
     def _sent(self, x: Any, **how: Any) -> Handle:
         work: Handle = self._comm.all_reduce(x, op="mean", async_op=True, **how)
         return work
+
+    def _sent_after(self, before: Handle, x: Any) -> Handle:
+        try:
+            return self._sent(x)
+        except ClosedError:
+            before.wait()  # a fault has come between the two: which one, this one knows
+            raise
 
     def _take_out(self, gradients: Any, parts: Sequence[Part], overflows: Any) -> None:
         for place, (_, offset, length) in enumerate(parts):

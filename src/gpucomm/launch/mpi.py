@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import time
 
 from gpucomm import _core
+from gpucomm.ending import ended_by_error
 from gpucomm.errors import CollectiveTimeoutError, UnavailableError
 from gpucomm.launch.environment import Ranks
 from gpucomm.launch.fabric import Fabric
@@ -12,6 +14,7 @@ from gpucomm.launch.fabric import Fabric
 __all__ = ["open_mpi"]
 
 _LEAST_TAGS = 32767  # that the standard promises
+_FINALIZE_S = 10.0  # how long MPI may take to end where an error ends this rank
 _STREAMS = 4  # of a communicator: data and control, of two channels
 
 
@@ -59,8 +62,15 @@ def open_mpi(ranks: Ranks, timeout: float) -> Fabric:
     wire = _core.mpi_wire(
         MPI.__file__, handle_bytes=MPI._sizeof(MPI.Comm), communicator=_value(own), byte=_value(MPI.BYTE)
     )
+    atexit.register(_limit_finalize)
     most_tags = world.Get_attr(MPI.TAG_UB) or _LEAST_TAGS
     return Fabric("mpi", wire, most_tags // _STREAMS, keep=own)
+
+
+def _limit_finalize() -> None:
+    """MPI_Finalize, which mpi4py calls when Python has ended, waits for all ranks, one that hangs too."""
+    if ended_by_error():
+        _core.end_within(_FINALIZE_S)
 
 
 def _value(thing: object) -> int:

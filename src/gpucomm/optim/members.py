@@ -96,7 +96,7 @@ def plan_buckets(members: Sequence[Member], policy: str) -> list[list[Member]]:
         The buckets, by the place of the last of their parameters in backward.
 
     Raises:
-        UnsupportedTypeError: a trainable parameter has a dtype that is not averaged.
+        UnsupportedTypeError: a trainable parameter has a dtype that is not averaged, or its gradient another.
     """
     backward = [member for member in reversed(members) if member.param.requires_grad]
     kinds: dict[Any, list[int]] = {}
@@ -104,6 +104,12 @@ def plan_buckets(members: Sequence[Member], policy: str) -> list[list[Member]]:
         if param.dtype not in _DTYPES:
             known = ", ".join(str(dtype) for dtype in _DTYPES)
             raise UnsupportedTypeError(f"[optim] parameter {name!r} must be of {known}, got {param.dtype}")
+        if (wanted := getattr(param, "grad_dtype", param.dtype)) != param.dtype:  # torch has it from 2.10 on
+            raise UnsupportedTypeError(
+                f"[optim] parameter {name!r} is of {param.dtype} and its gradient of "
+                f"{'any dtype' if wanted is None else wanted} (grad_dtype): gradients travel in their "
+                "parameters' dtype"
+            )
         kinds.setdefault((param.dtype, param.device), []).append(index)
     buckets: list[list[int]] = []
     for indices in kinds.values():

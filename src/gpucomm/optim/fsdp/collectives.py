@@ -72,14 +72,22 @@ class _Pending(dist.Work):  # type: ignore[misc]
 
 
 class AllGather(_Allocating):
-    """Gathers parameters while the caller goes on."""
+    """Gathers parameters while the caller goes on.
 
-    def __init__(self, lane: Lane, group: Group) -> None:
-        self._lane, self._group = lane, group
+    Args:
+        lane: how.
+        group: the parameters.
+        backward: what hears of each forward, those too that are no call of a module; None: nothing does.
+    """
+
+    def __init__(self, lane: Lane, group: Group, backward: Round | None = None) -> None:
+        self._lane, self._group, self._round = lane, group, backward
 
     def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False) -> Any:
         """Starts an all-gather; FSDP2 waits for the Work, whatever async_op says."""
         lane = self._lane
+        if self._round is not None:
+            self._round.before_forward()
         # A group of several dtypes travels as bytes, which no codec may change.
         coded = lane.route.takes(input_tensor.dtype)
         how = lane.route.coded if coded else lane.route.dense

@@ -101,6 +101,16 @@ class Group:
             )
 
     @property
+    def copied(self) -> str | None:
+        """A parameter of which ranks beside those of the shards hold copies (tensor parallelism), or None."""
+        for name, param in self._params.items():
+            spec = param._sharding_spec
+            copies = (spec.mesh.size(i) for i, place in enumerate(spec.placements) if place.is_replicate())
+            if any(size > 1 for size in copies):
+                return name
+        return None
+
+    @property
     def replicates(self) -> bool:
         """Whether torch itself all-reduces the gradients over the other dimension of its mesh."""
         return bool(self._inner._is_hsdp)

@@ -61,7 +61,7 @@ def use(
 
     Raises:
         InvalidArgumentError: the model is not sharded, or over other ranks, or was given to `use` before; a
-            codec or algorithm is unknown.
+            codec or algorithm is unknown; a codec loses, and ranks beyond these hold a parameter too.
         UnsupportedTypeError: a codec does not take the parameters' dtype.
         MismatchError: the ranks do not say the same.
         UnavailableError: this torch keeps its groups in another way.
@@ -76,6 +76,7 @@ def use(
         codecs = (all_gather, reduce_scatter, all_reduce)
         gather, scatter, reduce = (Route(codec, algorithm) for codec in codecs)
         for group in groups:
+            _require_one_copy(group, [gather, scatter, reduce] if replicate else [gather, scatter])
             _require_dtypes(gather, group.gathered_dtypes(), "all_gather")
             _require_dtypes(scatter, group.reduced_dtypes(), "reduce_scatter")
             if replicate is not None:
@@ -103,7 +104,7 @@ def _set(group: Group, lanes: Sequence[Lane], backward: Round | None) -> Residua
         group.watch()
         group.module.register_forward_pre_hook(lambda *_: backward.before_forward())
     scatter = ReduceScatter(lanes[1], group, residual, backward, ends=len(lanes) == 2)
-    group.module.set_custom_all_gather(AllGather(lanes[0], group))
+    group.module.set_custom_all_gather(AllGather(lanes[0], group, backward))
     group.module.set_custom_reduce_scatter(scatter)
     if len(lanes) > 2:
         group.module.set_all_reduce_hook(Replicas(lanes[2], group, scatter))
@@ -151,6 +152,16 @@ def _require_ranks(
                 'fully_shard the dimension of the shards alone, as in mesh["shard"], and use() the ranks of '
                 "the other one as replicate="
             )
+
+
+def _require_one_copy(group: Group, routes: Sequence[Route]) -> None:
+    lossy = [route.spec for route in routes if route.lossy]
+    if lossy and group.copied:
+        raise InvalidArgumentError(
+            f"[fsdp] parameter {group.copied!r} is Replicate over another dimension of its mesh (tensor "
+            f"parallelism), and codec {lossy[0]!r} would make other values of it and its gradient on each "
+            "of those ranks: give codecs that lose nothing, as all_gather=None, reduce_scatter=None"
+        )
 
 
 def _require_dtypes(route: Route, dtypes: Mapping[str, Any], collective: str) -> None:
