@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import itertools
 import os
 import re
 import signal
@@ -22,7 +23,12 @@ from ranks import PROMPT_S
 from reproduced import check
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import Shard
 from training import on_ranks, seeded
 
@@ -797,3 +803,53 @@ def copies_alike(comm):
 def test_codecs_that_lose_nothing_go_beside_tensor_parallelism(world):
     first, *others = world.run(copies_alike)
     assert others == [first] * 3
+
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def encode(self, x):
+        return nn.functional.linear(x, self.linear.weight, self.linear.bias)
+
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Half(), Half()
+
+    def encode(self, x):
+        return self.second.encode(self.first.encode(x))
+
+
+def failed_in_a_registered_method(comm):
+    """Whether the residual of the second half stays in each step, and where the first one fails."""
+    torch.manual_seed(0)
+    model = Whole()
+    for module in (model.first, model.second, model):
+        fully_shard(module, mesh=groups_of(comm, 4)[0])
+        register_fsdp_forward_method(module, "encode")
+    handle = fsdp.use(model, comm, None, "int4", algorithm=RING)
+
+    def step(x):
+        model.zero_grad()
+        model.encode(x).square().mean().backward()
+        return handle.state_dict()["residuals"]["second.linear.weight"].clone()
+
+    def fail(_):
+        raise ValueError("in backward")
+
+    held = [step(INPUTS[comm.rank]) for _ in range(2)]
+    x = INPUTS[comm.rank].clone().requires_grad_()
+    x.register_hook(fail)
+    with pytest.raises(ValueError, match="in backward"):
+        step(x)
+    model.reset_iter_state()
+    held += [handle.state_dict()["residuals"]["second.linear.weight"].clone()]
+    held += [step(INPUTS[comm.rank]) for _ in range(2)]
+    return [torch.equal(a, b) for a, b in itertools.pairwise(held)]
+
+
+def test_residuals_go_on_after_a_failed_backward_by_registered_methods(world):
+    assert world.run(failed_in_a_registered_method) == [[False, True, False, False]] * 4
