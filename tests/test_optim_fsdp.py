@@ -620,23 +620,24 @@ def replicas_by_number(comm):
     fsdp.use(sharded(groups_of(comm, 4)[0]), comm, replicate=2)
 
 
-def sharded_beside_tensor_parallelism(comm):
-    """The model, and the ranks of its shards."""
+def sharded_beside_tensor_parallelism(comm, norm=False):
+    """The model, and the ranks of its shards; of copies it has a bias, or a norm that is no DTensor."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
+    whole = [nn.LayerNorm(6)] if norm else []
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6, bias=not norm), *whole)
     parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     fully_shard(model, mesh=mesh["data"])
     return model, comm.split(comm.rank % 2)
 
 
 def copied_over_another_dimension(comm):
-    model, inside = sharded_beside_tensor_parallelism(comm)
+    model, inside = sharded_beside_tensor_parallelism(comm, norm=True)
     for codecs in (("zfp:16", None), (None, "int8")):
-        with pytest.raises(InvalidArgumentError, match=r"'2[.]bias' is Replicate over another"):
+        with pytest.raises(InvalidArgumentError, match=r"copies of parameter '3[.]weight'"):
             fsdp.use(model, inside, *codecs)
-    fsdp.use(model, inside)
+    fsdp.use(sharded_beside_tensor_parallelism(comm)[0], inside)
 
 
 def by_an_optimizer(comm):
@@ -655,7 +656,11 @@ def by_an_optimizer(comm):
             r"through gpucomm already: use\(\) is called once for a model \(rank 0 of 4",
         ),
         (other_feedback, MismatchError, r"rank 0 of 4 says error_feedback: True, rank 2 False"),
-        (copied_over_another_dimension, InvalidArgumentError, r"'2.bias' is Replicate .* codec 'zfp:8'"),
+        (
+            copied_over_another_dimension,
+            InvalidArgumentError,
+            r"copies of parameter '2.bias' .* codec 'zfp:8'",
+        ),
         (replicas_by_number, InvalidArgumentError, r"replicate must be a communicator or None, got 2"),
         (replicas_of_some, MismatchError, r"rank 0 of 4 says replicate is None: True, rank 3 False"),
         (unsharded, InvalidArgumentError, r"no module of Sequential is sharded: call fully_shard"),

@@ -70,7 +70,8 @@ static void end_within(double seconds) {
   Py_AtExit([] {
     std::thread([] {
       std::this_thread::sleep_for(std::chrono::duration<double>(patience));
-      constexpr char text[] = "gpucomm: MPI does not end while another rank hangs, so this process ends\n";
+      constexpr char text[] =
+          "gpucomm: MPI waits for a rank that does not end; this process ends without it\n";
       static_cast<void>(!write(STDERR_FILENO, text, sizeof text - 1));
       _exit(1);
     }).detach();

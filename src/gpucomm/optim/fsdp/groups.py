@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.optim.fsdp.slots import Slot
 
-__all__ = ["Group", "find_groups"]
+__all__ = ["Group", "copied", "find_groups"]
 
 
 class Group:
@@ -38,6 +38,7 @@ class Group:
             name: Slot(name, tuple(p._orig_size), p.fsdp_placement.dim, self.world)
             for name, p in self._params.items()
         }
+        self.specs = {name: p._sharding_spec for name, p in self._params.items()}  # torch's, of DTensors
         self._watched: dict[str, Any] = {}
         self._arrived: set[str] = set()
 
@@ -99,16 +100,6 @@ class Group:
                 f"[fsdp] {self} is resharded after forward to fewer ranks than the communicator has: "
                 "give reshard_after_forward=True or False, not a number"
             )
-
-    @property
-    def copied(self) -> str | None:
-        """A parameter of which ranks beside those of the shards hold copies (tensor parallelism), or None."""
-        for name, param in self._params.items():
-            spec = param._sharding_spec
-            copies = (spec.mesh.size(i) for i, place in enumerate(spec.placements) if place.is_replicate())
-            if any(size > 1 for size in copies):
-                return name
-        return None
 
     @property
     def replicates(self) -> bool:
@@ -191,6 +182,22 @@ def find_groups(model: Any) -> list[Group]:
             f"[fsdp] no module of {type(model).__name__} is sharded: call fully_shard(...) before use(...)"
         )
     return list(found.values())
+
+
+def copied(groups: Sequence[Group]) -> str | None:
+    """A parameter of which other ranks than those of the shards hold copies, or None.
+
+    Beside tensor parallelism those are the replicated ones, and all that it has left as they were.
+    """
+    specs = [item for group in groups for item in group.specs.items()]
+    beside = any(spec.mesh.ndim > 1 and spec.mesh.size() > spec.mesh.size(0) for _, spec in specs)
+    for name, spec in specs:
+        places = enumerate(spec.placements)
+        if beside and spec.mesh.ndim == 1:
+            return name
+        if any(place.is_replicate() and spec.mesh.size(dim) > 1 for dim, place in places):
+            return name
+    return None
 
 
 def _inner_groups(state: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.optim.agreement import next_number, telling
 from gpucomm.optim.fsdp.collectives import AllGather, Lane, ReduceScatter, Replicas
-from gpucomm.optim.fsdp.groups import Group, find_groups
+from gpucomm.optim.fsdp.groups import Group, copied, find_groups
 from gpucomm.optim.fsdp.handle import Handle
 from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.optim.fsdp.residual import Residual
@@ -75,8 +75,8 @@ def use(
         _require_ranks(groups, comm, replicate, there)
         codecs = (all_gather, reduce_scatter, all_reduce)
         gather, scatter, reduce = (Route(codec, algorithm) for codec in codecs)
+        _require_one_copy(groups, [gather, scatter] if replicate is None else [gather, scatter, reduce])
         for group in groups:
-            _require_one_copy(group, [gather, scatter, reduce] if replicate else [gather, scatter])
             _require_dtypes(gather, group.gathered_dtypes(), "all_gather")
             _require_dtypes(scatter, group.reduced_dtypes(), "reduce_scatter")
             if replicate is not None:
@@ -154,13 +154,13 @@ def _require_ranks(
             )
 
 
-def _require_one_copy(group: Group, routes: Sequence[Route]) -> None:
+def _require_one_copy(groups: Sequence[Group], routes: Sequence[Route]) -> None:
     lossy = [route.spec for route in routes if route.lossy]
-    if lossy and group.copied:
+    if lossy and (name := copied(groups)):
         raise InvalidArgumentError(
-            f"[fsdp] parameter {group.copied!r} is Replicate over another dimension of its mesh (tensor "
-            f"parallelism), and codec {lossy[0]!r} would make other values of it and its gradient on each "
-            "of those ranks: give codecs that lose nothing, as all_gather=None, reduce_scatter=None"
+            f"[fsdp] ranks along another dimension of the mesh have copies of parameter {name!r} (tensor "
+            f"parallelism), and codec {lossy[0]!r} would make other values of it and its gradient on each of "
+            "them: give codecs that lose nothing, as all_gather=None, reduce_scatter=None"
         )
 
 
