@@ -54,7 +54,7 @@ def main() -> None:
         importlib.import_module(name)
     os.environ.update(WORLD_SIZE=world, LOCAL_WORLD_SIZE=world, GROUP_RANK="0", GROUP_WORLD_SIZE="1")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(), TORCHELASTIC_RUN_ID=uuid.uuid4().hex)
-    gc.freeze()
+    gc.freeze()  # else each rank looks at all of torch's objects at its end, for half a second
     ranks: set[int] = set()
     for rank in range(int(world)):
         child = os.fork()

@@ -77,7 +77,7 @@ class AllGather(_Allocating):
     Args:
         lane: how.
         group: the parameters.
-        backward: what hears of each forward, those too that are no call of a module; None: nothing does.
+        backward: hears here of forwards that no hook of a module tells; None: nothing does.
     """
 
     def __init__(self, lane: Lane, group: Group, backward: Round | None = None) -> None:

@@ -192,10 +192,8 @@ def copied(groups: Sequence[Group]) -> str | None:
     specs = [item for group in groups for item in group.specs.items()]
     beside = any(spec.mesh.ndim > 1 and spec.mesh.size() > spec.mesh.size(0) for _, spec in specs)
     for name, spec in specs:
-        places = enumerate(spec.placements)
-        if beside and spec.mesh.ndim == 1:
-            return name
-        if any(place.is_replicate() and spec.mesh.size(dim) > 1 for dim, place in places):
+        sizes = [spec.mesh.size(dim) for dim, place in enumerate(spec.placements) if place.is_replicate()]
+        if max(sizes, default=1) > 1 or (beside and spec.mesh.ndim == 1):
             return name
     return None
 
