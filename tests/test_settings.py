@@ -61,8 +61,9 @@ def test_in_shared_memory(name, tmp_path):
         assert f" was given {theirs}" in said and f", rank 0 {ours}: give all ranks the same" in said
 
 
-@pytest.mark.parametrize("name", ["GPUCOMM_NODES", "GPUCOMM_DETERMINISTIC"])
-@pytest.mark.parametrize("launcher", ["mpich", "forks"])
+@pytest.mark.parametrize(
+    ("launcher", "name"), [("mpich", "GPUCOMM_NODES"), ("forks", "GPUCOMM_DETERMINISTIC")]
+)
 def test_between_nodes(launcher, name, tmp_path):
     _, theirs, ours = SETTINGS[name]
     how = jobs.find(launcher)
@@ -72,8 +73,9 @@ def test_between_nodes(launcher, name, tmp_path):
         assert (theirs if rank == 1 else ours) in said and "and rank 1 something else than rank 0" in said
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("kind", ["group", "default"])
+@pytest.mark.parametrize(
+    ("kind", "name"), [*(("group", name) for name in SETTINGS), ("default", "GPUCOMM_NODES")]
+)
 def test_in_a_group_of_torch_distributed(kind, name, tmp_path):
     _, theirs, ours = SETTINGS[name]
     for rank, said in enumerate(told(kind, jobs.find("forks").command(3, []), 3, name, tmp_path)):

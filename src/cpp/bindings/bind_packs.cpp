@@ -81,15 +81,15 @@ void check_written(const std::deque<Array>& xs, const std::deque<Array>& to, con
 }
 
 // What one message holds is of one dtype and lies in one memory.
-using Kind = std::tuple<Dtype, int, int>;
-Kind kind_of(const Array& array) {
+using PackKind = std::tuple<Dtype, int, int>;
+PackKind kind_of(const Array& array) {
   if (array.on_host()) return {array.dtype(), 0, 0};
   return {array.dtype(), array.place().type, array.place().id};
 }
 
 std::vector<Pack> plan(const std::deque<Array>& arrays) {
   std::vector<Pack> packs;
-  std::map<Kind, size_t> open;  // the pack that takes more of a kind
+  std::map<PackKind, size_t> open;  // the pack that takes more of a kind
   for (size_t i = 0; i < arrays.size(); ++i) {
     const Array& array = arrays[i];
     auto found = open.find(kind_of(array));

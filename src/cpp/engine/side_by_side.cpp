@@ -10,11 +10,11 @@ namespace {
 
 // What a device takes as one has the same. The level says what comes after what; the number tells apart what
 // it only takes by itself.
-struct Kind {
+struct LaunchKind {
   int level, what;
   bool divides;
   size_t sources, number;
-  auto operator<=>(const Kind&) const = default;
+  auto operator<=>(const LaunchKind&) const = default;
 };
 
 enum What { kOther, kCopy, kFold, kEncode, kDecode, kAdd, kRecode };
@@ -28,7 +28,7 @@ What what_of(const Instruction& in) {
   return in.encodes >= 0 ? kRecode : kAdd;
 }
 
-Kind kind_of(int level, const Program& program, const Instruction& in, size_t number) {
+LaunchKind kind_of(int level, const Program& program, const Instruction& in, size_t number) {
   const What what = what_of(in);
   const bool may = what == kFold || what == kDecode || what == kAdd;
   return {level, what, may && in.final && program.shape.op == Op::mean, what == kFold ? in.peers.size() : 0,
@@ -54,7 +54,7 @@ class SideBySide {
   std::vector<Launch> run(const std::vector<Ends>& before) {
     for (size_t i = 0; i < list_.size(); ++i) {
       levels_.push_back(level(list_[i].track, in(i), before[i]));
-      const Kind kind = kind_of(levels_[i], program(i), in(i), i);
+      const LaunchKind kind = kind_of(levels_[i], program(i), in(i), i);
       together_.try_emplace(kind, Launch{0, {}}).first->second.steps.push_back(list_[i].steps[0]);
     }
     std::vector<Launch> launches;
@@ -78,7 +78,7 @@ class SideBySide {
   const std::vector<const Program*>& programs_;
   const std::vector<Launch>& list_;
   std::vector<int> levels_;
-  std::map<Kind, Launch> together_;
+  std::map<LaunchKind, Launch> together_;
 };
 
 }  // namespace
