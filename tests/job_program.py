@@ -468,6 +468,20 @@ def heard_by_nobody(comm):
     return []
 
 
+def left_by_one(comm):
+    """A rank that closed well and ended is missed by nobody who asks nothing of it."""
+    if comm.rank == 2:
+        comm.close()
+        return []
+    time.sleep(3)
+    wrong = ["closed"] if comm.closed else []
+    x = np.full(10, comm.rank)
+    for _ in range(2 * (comm.rank < 2)):
+        comm.recv(x, 0) if comm.rank else comm.send(x, 1)
+        time.sleep(0.3)
+    return wrong if comm.rank != 1 or (x == 0).all() else ["another message"]
+
+
 def hang_of_one(comm):
     """The others end by what they are told, though MPI waits for all."""
     if comm.rank == 1:

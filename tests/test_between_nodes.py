@@ -167,6 +167,12 @@ def test_a_rank_ends_well_though_nobody_hears_what_it_said(tmp_path):
     assert [report.get("heard_by_nobody") for report in ended.reports] == [None, [], None, []], ended.output
 
 
+@pytest.mark.parametrize("nodes", ["4x1", "2x2"])
+def test_a_rank_that_has_left_takes_nobody_with_it(nodes, tmp_path):
+    ended = jobs.run(jobs.find("forks"), nodes, 4, tmp_path, "left_by_one")
+    assert [report.get("left_by_one") for report in ended.reports] == [[]] * 4, ended.output
+
+
 @pytest.mark.parametrize("name", ["mpich", "openmpi"])
 def test_the_launcher_ends_a_job_whose_rank_was_killed(name, tmp_path):
     ended = jobs.run(jobs.find(name), "4x1", 4, tmp_path, "kill_of_one", timeout=60)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,35 @@ from ranks import outcomes_of
 
 import gpucomm
 from gpucomm import _core, errors
+
+
+def is_shared(x):
+    """Whether it lies where other processes see it: a mapping of a file."""
+    address = x.ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        (begin, end), inode = (int(n, 16) for n in line.split()[0].split("-")), line.split()[4]
+        if begin <= address < end:
+            return inode != "0"
+    raise AssertionError("it lies nowhere")
+
+
+def owner_beside_a_fault(comm):
+    x, y = gpucomm.empty(100_000, comm=comm), np.ones(1000)
+    x[:] = 1
+    comm.all_reduce(x, algorithm="direct", segments=1)
+    comm.barrier()
+    if comm.rank == 1:
+        comm.abort()
+    with pytest.raises(errors.ClosedError):
+        comm.all_reduce(y, algorithm="direct", segments=1)
+    return is_shared(x)
+
+
+@pytest.mark.processes
+def test_a_fault_leaves_the_array_of_an_earlier_call_where_it_is():
+    """What threads write to it meanwhile must not be lost."""
+    with gpucomm.local(2, env={"PYTHONPATH": str(Path(__file__).parent)}) as world:
+        assert world.run(owner_beside_a_fault) == [True, True]
 
 
 def test_after_a_timeout_nobody_gets_what_the_owner_writes_then():

@@ -22,7 +22,7 @@ from training import (
     here,
     loss_of,
     on_ranks,
-    share,
+    seeded,
     train,
     weights,
 )
@@ -199,14 +199,63 @@ def test_gradients_that_got_other_memory_are_averaged(wrap, lead_away):
     assert_same(on_ranks(2, body), train(None))
 
 
-def test_a_model_that_was_converted_must_be_wrapped_anew():
+IMAGES = seeded(lambda: nn.Conv2d(3, 4, 3))
+
+
+def in_channels_last(model):
+    model.to(memory_format=torch.channels_last)
+
+
+def of_fewer(model):
+    model.weight.data = model.weight.data[:, :2].clone()
+
+
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+@pytest.mark.parametrize(
+    ("convert", "channels", "said"),
+    [
+        (nn.Module.double, 3, r"torch\.float64 on cpu by now, but was torch\.float32 on cpu"),
+        (of_fewer, 2, r"of shape \(4, 2, 3, 3\) by now, but was of shape \(4, 3, 3, 3\)"),
+        (in_channels_last, 3, r"of strides \(27, 1, 9, 3\) by now, but was of strides \(27, 9, 3, 1\)"),
+    ],
+)
+def test_a_model_that_was_converted_must_be_wrapped_anew(wrap, convert, channels, said):
+    """Where only the order in memory has changed too: a fused optimizer would mix up its elements."""
+
+    def body(comm):
+        model = here(IMAGES)
+        opt = wrap(SGD(model.parameters()), model, comm)
+        model(torch.ones(1, 3, 5, 5)).sum().backward()
+        opt.step()
+        opt.zero_grad()
+        getattr(opt, "synchronize" if wrap is LayerwiseBSP else "stats")()
+        convert(model)
+        with pytest.raises(
+            InvalidArgumentError, match=rf"'weight' is {said} when it was wrapped: wrap it anew"
+        ):
+            model(torch.ones(1, channels, 5, 5, dtype=model.weight.dtype)).sum().backward()
+
+    on_ranks(2, body)
+
+
+def test_a_gradient_that_a_hook_has_taken_is_none():
+    def train_without(comm):
+        model = here(MLP)
+        model[2].bias.register_post_accumulate_grad_hook(lambda param: setattr(param, "grad", None))
+        opt = SGD(model.parameters())
+        go_on(model, opt if comm is None else DistributedOptimizer(opt, model, comm), comm, range(3))
+        return weights(model)
+
+    assert_same(on_ranks(2, train_without), train_without(None))
+
+
+def test_a_step_inside_backward_is_refused_as_that():
     def body(comm):
         model = here(MLP)
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
-        go_on(model, opt, comm, range(1))
-        model.double()
-        with pytest.raises(InvalidArgumentError, match=r"is torch\.float64 on cpu by now, .* wrap it anew"):
-            model(share(comm, INPUTS[1]).double()).sum().backward()
+        model[0].weight.register_post_accumulate_grad_hook(lambda param: opt.step())
+        with pytest.raises(InvalidArgumentError, match=r"step\(\) inside backward\(\)"):
+            loss_of(model, comm, 0).backward()
 
     on_ranks(2, body)
 

@@ -1410,7 +1410,8 @@ class Communicator:
         Sends x to one rank, which receives it by recv.
 
         Messages from one rank to another are matched in the order of issue. They are apart from the collectives:
-        neither waits for the other. A short message has left when send returns, whether or not it is received yet.
+        neither waits for the other. A short message has left when send returns, whether or not it is received yet;
+        between nodes up to three of them are ahead of the receiver.
 
         Args:
             x: an array of any shape and dtype that speaks DLPack, C-contiguous, in host memory or in a device's; the

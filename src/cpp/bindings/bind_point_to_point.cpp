@@ -5,6 +5,7 @@
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
 #include "bindings/interpreter.h"
+#include "engine/progress.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -15,7 +16,8 @@ namespace {
 constexpr const char* kSend = R"(Sends x to one rank, which receives it by recv.
 
 Messages from one rank to another are matched in the order of issue. They are apart from the collectives:
-neither waits for the other. A short message has left when send returns, whether or not it is received yet.
+neither waits for the other. A short message has left when send returns, whether or not it is received yet;
+between nodes up to three of them are ahead of the receiver.
 
 Args:
     x: an array of any shape and dtype that speaks DLPack, C-contiguous, in host memory or in a device's; the
@@ -107,6 +109,7 @@ std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array,
     refuse_capture(residence.device->capture_of(residence.stream), "messages cannot be, only collectives");
   }
   const Released released;
+  if (options.async_op) Progress::instance().prepare();  // what has started cannot be taken back
   return core_->messages().start(sending, peer, array.dtype(), array.count(), array.data(), limit, residence);
 }
 

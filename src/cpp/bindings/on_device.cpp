@@ -94,7 +94,7 @@ void stream_waits(const Pending& call) {
 
 py::object PyWork::synchronize(std::optional<double> timeout_s) {
   require_no_graph();
-  const Seconds patience = timeout_s ? Seconds(*timeout_s) : communicator_->timeout();
+  const Seconds patience = timeout_s ? checked_timeout(*timeout_s) : communicator_->timeout();
   const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
   py::object result = wait(timeout_s);
   {

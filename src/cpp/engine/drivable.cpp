@@ -6,13 +6,13 @@
 
 #include "base/cpus.h"
 #include "base/env.h"
+#include "base/error.h"
 #include "engine/progress.h"
 
 namespace gpucomm {
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(20);     // between two looks at peers, poison and the clock
-constexpr auto kGlance = std::chrono::microseconds(100);  // ... at what is silent
+constexpr auto kGlance = std::chrono::microseconds(100);  // between two looks at what is silent
 
 // Awake for a while, then asleep. The first turns only pause: a peer that runs on another core answers within
 // them. From then on each turn offers the core to whoever else needs it; where ranks outnumber cores that may
@@ -95,7 +95,12 @@ void Drivable::drive(Pending& call, Clock::time_point deadline, Seconds patience
       const auto now = Clock::now();
       if (now >= next_look) {
         next_look = now + kLook;
-        if (interrupted()) interrupt();
+        // To ask takes Python's lock, which another thread may hold for long: the progress thread drives
+        // meanwhile.
+        waiters_.fetch_sub(1, std::memory_order_acq_rel);
+        const bool stop = interrupted();
+        waiters_.fetch_add(1, std::memory_order_acq_rel);
+        if (stop) interrupt();
         check(&call, now >= deadline ? std::optional(patience_s) : std::nullopt);
       }
       auto nap = std::min<Clock::duration>(silent() ? Clock::duration(kGlance) : kLook, deadline - now);
@@ -105,7 +110,11 @@ void Drivable::drive(Pending& call, Clock::time_point deadline, Seconds patience
     }
     transport_->end_sleep();
   }
-  if (waiters_.fetch_sub(1, std::memory_order_acq_rel) == 1 && busy()) Progress::instance().add(*this);
+  if (waiters_.fetch_sub(1, std::memory_order_acq_rel) != 1 || !busy()) return;
+  try {
+    Progress::instance().add(*this);
+  } catch (const Error&) {  // no thread can be had: who waits for the rest will drive it
+  }
 }
 
 }  // namespace gpucomm

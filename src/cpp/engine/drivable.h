@@ -30,6 +30,9 @@ struct Pending {
 
 class Drivable {
  public:
+  // Between two looks at peers, poison and the clock.
+  static constexpr auto kLook = std::chrono::milliseconds(20);
+
   // `ranks`: how many may want this machine's cores.
   Drivable(std::shared_ptr<Transport> transport, int ranks);
   virtual ~Drivable() = default;

@@ -67,8 +67,12 @@ std::optional<std::string> Fate::fault() const {
     std::lock_guard lock(mutex_);
     if (fault_) return fault_->what();
   }
-  if (!control_->poisoned()) return {};
-  return control_->poison().text;
+  try {
+    if (!control_->poisoned()) return {};
+    return control_->poison().text;
+  } catch (const Error& error) {  // of the way by which others tell; who only asks gets an answer
+    return error.what();
+  }
 }
 
 Error Fate::error_of(const std::exception& exception) const {

@@ -83,7 +83,10 @@ void Progress::rest() {
   using namespace std::chrono_literals;
   std::unique_lock lock(mutex_);
   if (drivables_.empty()) return;
-  for (Drivable* c : drivables_) c->check();
+  if (const auto now = std::chrono::steady_clock::now(); now >= next_look_) {
+    next_look_ = now + Drivable::kLook;
+    for (Drivable* c : drivables_) c->check();
+  }
   Drivable& first = *drivables_.front();
   const bool silent = std::any_of(drivables_.begin(), drivables_.end(), [](auto* d) { return d->silent(); });
   const std::chrono::microseconds nap = silent ? 100us : drivables_.size() == 1 ? 20ms : 1ms;

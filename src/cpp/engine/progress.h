@@ -2,6 +2,7 @@
 // while nobody waits for them. It never touches Python.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -30,6 +31,7 @@ class Progress {
   std::mutex mutex_;  // guards all below; held while driving, which never blocks
   std::condition_variable work_;
   std::vector<Drivable*> drivables_;
+  std::chrono::steady_clock::time_point next_look_{};
   std::atomic<bool> running_{false};
 };
 

@@ -109,6 +109,11 @@ void Control::receive() {
     Peer& p = peers_[peer];
     while (p.inbox && wire_->done(p.request)) {
       take(peer, *p.inbox);
+      // It says no more. Its process may end, and a receive from it would fail, and the wire to it with that.
+      if (p.left) {
+        p.inbox.reset();
+        break;
+      }
       *p.inbox = {};
       p.request =
           wire_->receive(ranks_[peer], stream_, reinterpret_cast<std::byte*>(p.inbox.get()), sizeof(Message));

@@ -27,6 +27,7 @@ void Mailbox::announce(const CallRecord& record) {
 }
 
 void Mailbox::complete(uint64_t sequence) {
+  open_begin_ = open_end_ = nullptr;  // all answers are here: a later fault leaves the array alone
   area(rank_).completed.store(sequence, std::memory_order_release);
 }
 
@@ -49,7 +50,8 @@ void Mailbox::refuse(const Refusal& refusal) {
   RankArea& mine = area(rank_);
   uint64_t words[Refusal::kMost / 8] = {};
   std::memcpy(words, refusal.text.data(), std::min(refusal.text.size(), Refusal::kMost));
-  mine.refused.store(0, std::memory_order_release);
+  mine.refused.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // before the text, whatever comes first otherwise
   for (size_t i = 0; i < std::size(words); ++i)
     mine.refused_text[i].store(words[i], std::memory_order_relaxed);
   mine.refused_times.store(refusal.times, std::memory_order_relaxed);

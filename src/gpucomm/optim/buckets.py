@@ -54,7 +54,8 @@ class Bucket:
             for member, end, count in zip(members, ends, counts, strict=True)
         ]
         # Those of the parameters where they leave no gap (channels last).
-        self._strides = [torch.empty_like(param, device="meta").stride() for _, param in members]
+        self._strides = [_strides_of_gradient(param) for _, param in members]
+        self._as_wrapped = [_looks(param) for _, param in members]
         self._views = [self._new_view(slot) for slot in range(len(members))]
         self._places = [view.data_ptr() for view in self._views]
         self._marks = self.buffer[ends[-1] :]
@@ -90,7 +91,7 @@ class Bucket:
 
         Raises:
             InvalidArgumentError: the bucket has been sent already, the gradient carries a graph, or the
-                parameter has another dtype or device than when it was wrapped.
+                parameter has another dtype, device, shape or memory format than when it was wrapped.
             UnsupportedTypeError: the gradient is sparse.
         """
         name, param = self.members[slot]
@@ -101,16 +102,33 @@ class Bucket:
                 "reentrant checkpointing visits it twice (then use checkpoint(..., use_reentrant=False))"
             )
         grad, view = param.grad, self._view(slot)
+        if grad is None:  # a hook of the user's has taken it
+            view.zero_()
+            self._settle(slot, used=False)
+            return
         if grad is not view:
             _require_plain(name, grad)
-            if (param.dtype, param.device) != (self.buffer.dtype, self.buffer.device):
-                raise InvalidArgumentError(
-                    f"[optim] parameter {name!r} is {param.dtype} on {param.device} by now, but was "
-                    f"{self.buffer.dtype} on {self.buffer.device} when it was wrapped: wrap it anew"
-                )
+            if _looks(param) != self._as_wrapped[slot]:
+                self._require_as_wrapped(slot)
             view.copy_(grad)
             param.grad = view
         self._settle(slot, used=True)
+
+    def _require_as_wrapped(self, slot: int) -> None:
+        """Strides too: a fused optimizer goes through parameter and gradient as they lie in memory."""
+        name, param = self.members[slot]
+        dtype, device, shape, strides = self._as_wrapped[slot]
+        if (param.dtype, param.device) != (dtype, device):
+            now, then = f"{param.dtype} on {param.device}", f"{dtype} on {device}"
+        elif param.shape != shape:
+            now, then = f"of shape {tuple(param.shape)}", f"of shape {tuple(shape)}"
+        elif _strides_of_gradient(param) != self._strides[slot]:
+            now, then = f"of strides {param.stride()}", f"of strides {strides}"
+        else:  # only dimensions of one element have others
+            return
+        raise InvalidArgumentError(
+            f"[optim] parameter {name!r} is {now} by now, but was {then} when it was wrapped: wrap it anew"
+        )
 
     def fill(self) -> None:
         """Deals with the parameters that this backward has not reached: what they hold, or zeros."""
@@ -142,6 +160,17 @@ class Bucket:
         if self._used[slot] is None:
             self._awaited -= 1
         self._used[slot] = used
+
+
+def _looks(param: Any) -> tuple[Any, ...]:
+    """What must stay as it was at wrapping."""
+    return param.dtype, param.device, param.shape, param.stride()
+
+
+def _strides_of_gradient(param: Any) -> tuple[int, ...]:
+    """Those that autograd gives it."""
+    strides: tuple[int, ...] = torch.empty_like(param, device="meta").stride()
+    return strides
 
 
 def _require_plain(name: str, grad: Any) -> None:

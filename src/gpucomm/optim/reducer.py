@@ -100,7 +100,9 @@ class Reducer:
 
     def attach(self, buckets: Sequence[Sequence[Member]]) -> None:
         """Takes over these buckets in place of the present ones."""
+        local = self.has_local
         self.reset()
+        self.has_local = local  # the parameters hold what they held
         _remove(self._hooks)
         self._buckets = [Bucket(members, self._comm) for members in buckets] if self._comm.world > 1 else []
         self._names = {id(param): name for members in buckets for name, param in members}
@@ -280,6 +282,10 @@ class Reducer:
         Raises:
             InvalidArgumentError: a gradient was made that no exchange has seen, or a backward() failed.
         """
+        if self.running and torch._C._current_graph_task_id() != -1:
+            raise InvalidArgumentError(
+                f"[optim] step() inside backward(), whose end exchanges the gradients: call it later ({rank})"
+            )
         if self.running:
             raise InvalidArgumentError(
                 f"[optim] step() after a backward() that failed half-way; call zero_grad() first ({rank})"
