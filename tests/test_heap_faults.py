@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +34,19 @@ def is_shared(x):
 
 
 def owner_beside_a_fault(comm):
-    x, y = gpucomm.empty(100_000, comm=comm), np.ones(1000)
+    x, y = gpucomm.empty(4 << 20, comm=comm), np.ones(1000)
     x[:] = 1
     comm.all_reduce(x, algorithm="direct", segments=1)
-    comm.barrier()
     if comm.rank == 1:
+        comm.recv(np.empty(1), 0)
         comm.abort()
+        return True
+    comm.send(np.ones(1), 1)  # which is no call of the collectives: x's is the last
+    while not comm.closed:
+        time.sleep(0.01)
     with pytest.raises(errors.ClosedError):
-        comm.all_reduce(y, algorithm="direct", segments=1)
-    return is_shared(x)
+        comm.all_reduce(y, algorithm="direct", segments=1, async_op=True).wait()
+    return is_shared(x[-1:])  # of what the other rank has written
 
 
 @pytest.mark.processes
