@@ -557,6 +557,44 @@ def test_who_wraps_again_exchanges_what_only_the_model_has(wrap):
     assert torch.equal(*on_ranks(2, body))
 
 
+def local_by_no_sync(model, comm):
+    opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+    with opt.no_sync():
+        loss_of(model, comm, 0).backward()
+    return opt
+
+
+def local_by_a_failed_backward(model, comm):
+    opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+    hook = model[0].weight.register_hook(lambda grad: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss_of(model, comm, 0).backward()
+    hook.remove()
+    return opt
+
+
+def local_but_on_the_root(model, comm):
+    opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+    loss_of(model, comm, 0).backward()
+    return opt
+
+
+@pytest.mark.parametrize("make", [local_by_no_sync, local_by_a_failed_backward, local_but_on_the_root])
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+def test_who_wraps_again_hears_of_local_gradients(make, wrap):
+    def body(comm):
+        model = here(MLP)
+        former = make(model, comm)
+        opt = wrap(former.inner, model, comm)
+        with pytest.raises(InvalidArgumentError, match="gradients of this rank alone"):
+            opt.step()
+        go_on(model, opt, comm, [0])
+        opt.synchronize()  # the last weights of a LayerwiseBSP may be on their way
+        return weights(model)
+
+    assert torch.equal(*on_ranks(2, body))
+
+
 def test_who_wraps_a_part_leaves_to_others_what_they_have():
     def body(comm):
         model = here(MLP)

@@ -99,7 +99,8 @@ class DistributedOptimizer(WrappedOptimizer):
             self._exchange.require(bucket[0].param.dtype, bucket[0].name)
         new = [param for _, param in members if id(param) not in self._known and self.comm.world > 1]
         require_plain(new)
-        claim(self, members)  # after all that may be refused, before their weights change
+        # After all that may be refused, before their weights change.
+        self._reducer.has_local |= claim(self, members)
         broadcast_tensors(self.comm, new)
         self._attach(members, buckets)
 
@@ -111,12 +112,17 @@ class DistributedOptimizer(WrappedOptimizer):
         self.buckets = [[member.name for member in bucket] for bucket in buckets]
         self._reducer.attach(buckets)
 
-    def release(self, params: Collection[Any]) -> None:
-        """Stops exchanging parameters that another wrapped optimizer trains from now on."""
+    def release(self, params: Collection[Any]) -> bool:
+        """Stops exchanging parameters that another wrapped optimizer trains from now on.
+
+        Returns:
+            Whether gradients are of this rank alone.
+        """
         gone = {id(param) for param in params}
         members = [member for member in self._members if id(member.param) not in gone]
         self._taken = self._taken or not gone.isdisjoint(trained(self))
         self._attach(members, plan_buckets(members, self._merge))
+        return self._reducer.has_local
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Lets the inner optimizer step on the global gradients.

@@ -91,7 +91,8 @@ class LayerwiseBSP(WrappedOptimizer):
                 require_same_layout(comm, members, buckets, f"{root=}, {algorithm=}, {segments=}")
             tensors = [*(param for _, param in members), *model.buffers()] if comm.world > 1 else []
             require_plain(tensors)
-            claim(self, members)  # after all that may be refused, before their weights change
+            # After all that may be refused, before their weights change.
+            self._reducer.has_local |= claim(self, members)
             broadcast_tensors(comm, tensors, root)
             self._attach(buckets)
             if comm.world > 1:
@@ -105,13 +106,18 @@ class LayerwiseBSP(WrappedOptimizer):
         self._reducer.attach(buckets)
         self._weights.attach(self._sent if self.comm.world > 1 else [])
 
-    def release(self, params: Collection[Any]) -> None:
-        """Stops exchanging parameters that another wrapped optimizer trains from now on."""
+    def release(self, params: Collection[Any]) -> bool:
+        """Stops exchanging parameters that another wrapped optimizer trains from now on.
+
+        Returns:
+            Whether gradients are of this rank alone; after a backward() those of all but the root are.
+        """
         gone = {id(param) for param in params}
         self._taken = self._taken or not gone.isdisjoint(trained(self))
         self._sent = [member for member in self._sent if id(member.param) not in gone]
         self._frozen = [member for member in self._frozen if id(member.param) not in gone]
         self._attach(self._plan())
+        return self._reducer.has_local or self._reducer.rounds != self._rounds
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Lets the root's optimizer step on the mean gradients, clears them, starts to send the new weights.

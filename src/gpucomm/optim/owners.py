@@ -22,8 +22,8 @@ class Owner(Protocol):
     def param_groups(self) -> Any:
         """The groups of parameters that it trains, as torch keeps them."""
 
-    def release(self, params: Collection[Any]) -> None:
-        """Makes it stop exchanging these parameters."""
+    def release(self, params: Collection[Any]) -> bool:
+        """Makes it stop exchanging these parameters; returns whether gradients of its are of this rank alone."""
 
 
 _owners: Any = WeakTensorKeyDictionary()  # parameter -> weak reference to its owner
@@ -75,12 +75,15 @@ def claimable(owner: Owner, members: Sequence[Member]) -> list[Member]:
         return [member for member in members if is_own(member.param)]
 
 
-def claim(owner: Owner, members: Sequence[Member]) -> None:
+def claim(owner: Owner, members: Sequence[Member]) -> bool:
     """Takes parameters from the optimizers that have them; once nothing can be refused any more.
 
     Args:
         owner: who takes them; it may be asked to release them from now on.
         members: of :func:`claimable`.
+
+    Returns:
+        Whether one that had some of them holds gradients that no exchange has seen.
     """
     taken: dict[int, tuple[Owner, list[Any]]] = {}
     with _lock:
@@ -89,8 +92,8 @@ def claim(owner: Owner, members: Sequence[Member]) -> None:
             if other is not None and other is not owner:
                 taken.setdefault(id(other), (other, []))[1].append(param)
             _owners[param] = weakref.ref(owner)
-    for other, params in taken.values():  # all at once: it plans its buckets anew each time
-        other.release(params)
+    # All of one at once: it plans its buckets anew each time.
+    return any([other.release(params) for other, params in taken.values()])
 
 
 def _owner_of(param: Any) -> Owner | None:

@@ -100,7 +100,7 @@ class Reducer:
 
     def attach(self, buckets: Sequence[Sequence[Member]]) -> None:
         """Takes over these buckets in place of the present ones."""
-        local = self.has_local
+        local = self.has_local or self.running
         self.reset()
         self.has_local = local  # the parameters hold what they held
         _remove(self._hooks)
@@ -293,5 +293,5 @@ class Reducer:
         if self.has_local:
             raise InvalidArgumentError(
                 "[optim] step() with gradients of this rank alone: run the last backward() of a step outside "
-                f"no_sync(), or call synchronize() ({rank})"
+                f"no_sync(), or call synchronize(), or zero_grad() to begin anew ({rank})"
             )
