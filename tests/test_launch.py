@@ -500,7 +500,7 @@ def test_run_terminates_first_and_kills_later(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     short = (
-        "import sys; from gpucomm import cli; from gpucomm.launch import run; run.GRACE = 0.3;"
+        "import sys; from gpucomm import cli; from gpucomm.launch import job; job.GRACE = 0.3;"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", short, "run", "-n", "2", script(tmp_path, code)]

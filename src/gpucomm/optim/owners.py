@@ -23,7 +23,11 @@ class Owner(Protocol):
         """The groups of parameters that it trains, as torch keeps them."""
 
     def release(self, params: Collection[Any]) -> bool:
-        """Makes it stop exchanging these parameters; returns whether gradients of its are of this rank alone."""
+        """Makes it stop exchanging these parameters.
+
+        Returns:
+            Whether gradients that it has exchanged or was to exchange are of this rank alone.
+        """
 
 
 _owners: Any = WeakTensorKeyDictionary()  # parameter -> weak reference to its owner
