@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 import threading
@@ -297,6 +298,29 @@ def test_new_arrays_are_made_by_the_module_of_a_type_without_a_namespace(monkeyp
     x = type("ndarray", (), {"__module__": "like_cupy._core", "dtype": np.float32})()
     made = empty_like(x, (2, 3))
     assert made.shape == (2, 3) and made.dtype == np.float32
+
+
+@pytest.mark.parametrize(("stream", "expected"), [(None, (1, 0)), (7, (1, 7))])
+def test_arrays_of_cupy_are_made_on_the_device_of_x_and_on_the_stream_that_is_to_use_them(
+    monkeypatch, stream, expected
+):
+    """Its memory pool has a part for each, and makes nobody wait for what another stream still does there."""
+    current = {"device": 0, "stream": 0}
+
+    @contextlib.contextmanager
+    def on(**told):
+        before = dict(current)
+        current.update(told)
+        yield
+        current.update(before)
+
+    cupy = types.ModuleType("cupy")
+    cupy.cuda = types.SimpleNamespace(ExternalStream=lambda pointer: on(stream=pointer))
+    cupy.empty = lambda shape, dtype: (shape, current["device"], current["stream"])
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    x = type("ndarray", (), {"__module__": "cupy", "dtype": np.float32, "device": on(device=1)})()
+    assert empty_like(x, (2, 3), stream) == ((2, 3), *expected)
+    assert current == {"device": 0, "stream": 0}
 
 
 class OnlyDlpack:

@@ -371,6 +371,18 @@ def test_more_sources_than_a_device_folds_are_refused() -> None:
         _core.grouped("all_reduce", "direct", 65 * 16, 0, 65)
 
 
+@pytest.mark.parametrize("nodes", [list(range(72)), [rank // 2 for rank in range(72)], [0] * 72])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce", "reduce_scatter"])
+def test_auto_takes_no_plan_that_a_device_does_not_fold(collective: str, nodes: list[int]) -> None:
+    """Links as NCCL's between the nodes, on which `direct` is the cheapest of some."""
+    links = _core.Links("nodes", 1e-5, 1.5e-5, 8e-11, 1e-12, nodes, 1e-5, 5e-6, 1e-11)
+    for size in (256, 64 << 10, 1 << 20, 16 << 20):
+        name, segments, _ = _core.choose(collective, size, 72, links, nodes=nodes, on_device=True)
+        for rank in (0, 1, 71):
+            plan = _core.build_plan(collective, name, 72, rank, 0, segments, True, nodes)
+            assert max((len(step.peers) for step in plan.steps if step.kind == "recv_reduce"), default=0) < 64
+
+
 def test_in_place_beside_not_in_place(fake: ctypes.CDLL) -> None:
     def body(comm: Any) -> Any:
         x = np.full(1000, comm.rank + 1, np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 import time
@@ -167,6 +168,33 @@ def test_of_some_libraries_it_is_known_whether_arrays_may_be_written():
             comm.all_reduce(Jax())
 
     run_ranks(2, body)
+
+
+class ExchangeTable(ctypes.Structure):
+    """DLPack's, in which a producer may leave functions out."""
+
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32)] + [
+        (name, ctypes.c_void_p) for name in ("before", "allocate", "managed", "object", "tensor", "stream")
+    ]
+
+
+TABLE = ExchangeTable(major=1, minor=3)
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype, new_capsule.argtypes = (
+    ctypes.py_object,
+    [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+)
+CAPSULE = new_capsule(ctypes.addressof(TABLE), b"dlpack_exchange_api", None)
+
+
+def test_an_exchange_table_that_gives_no_tensors_is_left_aside():
+    """Its address is that of no function: to call it would end the process."""
+    kind = type("Tabled", (Producer,), {"__dlpack_c_exchange_api__": CAPSULE})
+
+    def body(comm):
+        return comm.all_reduce(kind()).memory.tolist()
+
+    assert run_ranks(2, body) == [[2.0] * 4] * 2
 
 
 class Namespaced(Producer):

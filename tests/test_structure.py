@@ -202,6 +202,18 @@ def test_public_names_have_docstrings():
     assert docstrings_missing() == []
 
 
+def test_numbers_are_read_alike_whatever_the_locale():
+    """A comma for a point would give one rank, or its device, another codec than the others have."""
+    read = re.compile(r"\b(strto[dfl]d?|ato[fil]|sto[dfl]d?|sscanf)\(")
+    found = {
+        (path.name, match[1])
+        for path in CPP.rglob("*")
+        if path.is_file()
+        for match in read.finditer(path.read_text())
+    }
+    assert found == {("env.cpp", "strtol"), ("mpc.cu", "atoi"), ("remote.cpp", "sscanf")}  # of whole numbers
+
+
 def test_what_goes_around_a_transport_hands_everything_on():
     """A virtual function that a decorator forgets falls back to the base's default in silence."""
     declared = (CPP / "transports" / "transport.h").read_text()

@@ -1673,10 +1673,11 @@ def choose(
     codec: str | None = None,
     encode: typing.SupportsFloat | typing.SupportsIndex = 0.0,
     decode: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+    on_device: bool = False,
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
-    With a codec, which takes such seconds a byte of float32, also from those that code.
+    With a codec, which takes such seconds a byte of float32, also from those that code. A device folds at most 64 arrays at once.
     """
 
 def codecs() -> dict:

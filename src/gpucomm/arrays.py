@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -36,7 +37,8 @@ def empty_like(x: Any, shape: tuple[int, ...], stream: int | None = None) -> Any
             return x.new_empty(shape)
     library = _namespace(x)
     try:
-        return library.empty(shape, dtype=x.dtype)
+        with _by_cupy(stream, x, library):
+            return library.empty(shape, dtype=x.dtype)
     except (AttributeError, TypeError) as error:  # all that DLPack asks for is there, and no more need be
         raise UnsupportedTypeError(
             f"no new array can be made like a {type(x).__name__} ({error}): pass out= for the result"
@@ -62,6 +64,17 @@ def _namespace(x: Any) -> Any:
 def _library(module: object) -> str:
     """Of a module's name, which anybody may have set to something else."""
     return module.partition(".")[0] if isinstance(module, str) else ""
+
+
+@contextlib.contextmanager
+def _by_cupy(stream: int | None, x: Any, library: Any) -> Iterator[None]:
+    """The same of CuPy, which makes arrays on its current device, whatever they resemble."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None or library is not cupy:
+        yield
+        return
+    with x.device, contextlib.nullcontext() if stream is None else cupy.cuda.ExternalStream(stream):
+        yield
 
 
 def _on(stream: int | None, x: Any) -> AbstractContextManager[Any]:

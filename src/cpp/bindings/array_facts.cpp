@@ -48,7 +48,8 @@ ArrayFacts facts_about(PyTypeObject* type) {
   if (py::object api = py::getattr(object, "__dlpack_c_exchange_api__", py::none());
       PyCapsule_IsValid(api.ptr(), "dlpack_exchange_api"))
     facts.api = static_cast<dlpack::ExchangeApi*>(PyCapsule_GetPointer(api.ptr(), "dlpack_exchange_api"));
-  if (facts.api && facts.api->version.major != 1) facts.api = nullptr;
+  const bool usable = facts.api && facts.api->version.major == 1 && facts.api->tensor_from_object;
+  if (!usable) facts.api = nullptr;
   facts.immutable = is_of(kImmutable, object);
   facts.mutable_ = is_of(kMutable, object);
   facts.numpy = said(object, "__module__") == "numpy" && std::strcmp(type->tp_name, "numpy.ndarray") == 0;

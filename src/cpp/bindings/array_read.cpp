@@ -68,6 +68,7 @@ void Array::read(const dlpack::Tensor& tensor, const char* what) {
   data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   if (count_ && !tensor.data)
     fail(ErrorKind::unsupported_type, what, " has no memory behind it (a fake or meta tensor)");
+  if (!count_ && !on_host()) data_ = nullptr;  // it may lie behind the last of what is allocated
   const size_t alignment = std::min(size_of(dtype_), sizeof(uint64_t));
   if (!on_host() && reinterpret_cast<uintptr_t>(data_) % alignment)
     fail(ErrorKind::unsupported_type, what, " begins at an address that is no multiple of ", alignment,

@@ -14,9 +14,11 @@ void bind_choose(py::module_& m) {
   m.def(
       "choose",
       [](Text collective, size_t nbytes, int world, const Links& links, int root, Text algorithm,
-         std::vector<int> nodes, const std::optional<std::string>& codec, double encode, double decode) {
+         std::vector<int> nodes, const std::optional<std::string>& codec, double encode, double decode,
+         bool on_device) {
         Shape shape{.collective = parse<Collective>("collective", collective, kCollectiveNames)};
         shape.dtype = Dtype::uint8, shape.count = nbytes, shape.root = root, shape.algorithm = algorithm;
+        shape.on_device = on_device;
         build_plan(algorithm == "auto" ? "direct" : algorithm,
                    {shape.collective, world, 0, root, 1, true, nodes});  // validates
         Coding coding{1, encode, decode};
@@ -33,9 +35,10 @@ void bind_choose(py::module_& m) {
       },
       "collective"_a, "nbytes"_a, "world"_a, "links"_a, "root"_a = 0, "algorithm"_a = "auto",
       "nodes"_a = std::vector<int>{}, "codec"_a = py::none(), "encode"_a = 0.0, "decode"_a = 0.0,
+      "on_device"_a = false,
       "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
       "algorithm: its segments.\nWith a codec, which takes such seconds a byte of float32, also from those "
-      "that code.");
+      "that code. A device folds at most 64 arrays at once.");
   m.def(
       "most_bytes",
       [](size_t nbytes) { return most_bytes(kind_of({.dtype = Dtype::uint8, .count = nbytes})); }, "nbytes"_a,

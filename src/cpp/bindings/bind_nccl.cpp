@@ -135,7 +135,7 @@ void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py:
 // (segments, messages of each round, bytes of scratch).
 py::tuple grouped(Text name, Text algorithm, size_t count, int rank, int world, int root, int segments) {
   Shape shape{.collective = parse<Collective>("collective", name, kCollectiveNames), .count = count};
-  shape.root = root, shape.segments = segments, shape.algorithm = algorithm;
+  shape.root = root, shape.segments = segments, shape.algorithm = algorithm, shape.on_device = true;
   const Grouped grouped = compile_grouped(shape, std::vector<int>(world), rank);
   std::vector<size_t> messages;
   for (const Grouped::Round& round : grouped.rounds) messages.push_back(round.messages.size());

@@ -4,13 +4,13 @@
 // the largest of the 4; gradients are noise to the transform, so it gains little on them. Source: Lindstrom
 // 2014, "Fixed-Rate Compressed Floating-Point Arrays", IEEE TVCG 20 (12).
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "codecs/float_codec.h"
 #include "codecs/levels.h"
 #include "codecs/zfp_batch.h"
+#include "codecs/zfp_setting.h"
 
 namespace gpucomm {
 namespace {
@@ -111,11 +111,8 @@ class Zfp final : public FloatCodec {
 };
 
 std::shared_ptr<const Codec> make(std::string_view argument) {
-  double rate;
-  const auto [end, error] = std::from_chars(argument.data(), argument.data() + argument.size(), rate);
-  const bool number = error == std::errc() && end == argument.data() + argument.size();
-  if (!number || !(rate >= 2.25 && rate <= 32) || rate * 4 != std::floor(rate * 4)) return nullptr;
-  return std::make_shared<Zfp>(static_cast<uint32_t>(4 * rate));
+  const uint32_t bits = parse_zfp(argument);
+  return bits ? std::make_shared<Zfp>(bits) : nullptr;
 }
 
 const Registry<CodecEntry>::Add registered{

@@ -2,8 +2,7 @@
 // tile fill `bits` words of 32 bits. At R = 8 each is one word, of its lane; else they are put together, and
 // taken apart, in the memory of the thread block.
 #pragma once
-#include <cstdlib>
-
+#include "codecs/zfp_setting.h"
 #include "cuda/blocks_program.h"
 #include "cuda/zfp_block.h"
 #include "cuda/zfp_word.h"
@@ -115,9 +114,7 @@ struct Zfp {
   unsigned bits;  // of a block
 
   // The argument: the rate, in bits per element.
-  static Zfp make(const char* argument) {
-    return {static_cast<unsigned>(4 * std::strtod(argument, nullptr))};
-  }
+  static Zfp make(const char* argument) { return {parse_zfp(argument)}; }
 
   template <bool kFull>
   GPUCOMM_PROGRAM Raw fetch(const Message& message, const Tile& tile, unsigned lane) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/device_folds.h"
+
 namespace gpucomm {
 namespace {
 
@@ -40,6 +42,13 @@ bool several(const std::vector<int>& nodes) {
 bool considered(const Algorithm& entry, const std::vector<int>& nodes) {
   return !entry.named_only && (!entry.across_nodes || several(nodes)) &&
          static_cast<int>(nodes.size()) >= entry.from_world;
+}
+
+// Whether a device folds as many arrays at once as it does.
+bool runs_on_device(const std::string& name, const Shape& shape, const std::vector<int>& nodes) {
+  const int world = static_cast<int>(nodes.size());
+  if (world <= kMaxSources) return true;
+  return device_folds(build_plans(name, {shape.collective, world, 0, shape.root, 1, true, nodes}));
 }
 
 // An algorithm's numbers of segments.
@@ -197,6 +206,7 @@ const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<i
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
     if (shape.algorithm == "auto" && !considered(entry, nodes)) continue;
+    if (shape.algorithm == "auto" && shape.on_device && !runs_on_device(name, shape, nodes)) continue;
     if (entry.repeats && shape.tells_error) continue;
     if (entry.coded ? !shape.codec : shape.codec && shape.algorithm != "auto") continue;
     algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links, coding));

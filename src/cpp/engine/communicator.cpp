@@ -60,8 +60,8 @@ std::shared_ptr<Work> Communicator::enqueue(const Arrays& arrays, Seconds timeou
 }
 
 std::shared_ptr<Work> Communicator::submit(const Shape& shape, const Arrays& arrays, Seconds timeout) {
-  fate_.check_open();
   std::lock_guard lock(mutex_);
+  fate_.check_open();  // close() ends what is in the queue under this lock
   return submitted(shape, arrays, timeout);
 }
 

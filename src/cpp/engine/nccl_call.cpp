@@ -53,13 +53,6 @@ size_t neediest(const Shape& shape, const std::vector<Plan>& plans,
   return most;
 }
 
-void check_fold(const Program& program, const Instruction& in) {
-  if (in.peers.size() < kMaxSources) return;
-  fail(ErrorKind::unavailable, "algorithm ", program.shape.algorithm, " folds ", in.peers.size() + 1,
-       " arrays at once, and a device takes at most ", kMaxSources, ": choose another for ", program.world,
-       " ranks");
-}
-
 void sort(Grouped& grouped, const std::vector<int>& placed) {
   Landings landings;
   for (size_t i = 0; i < placed.size(); ++i) {
@@ -75,7 +68,6 @@ void sort(Grouped& grouped, const std::vector<int>& placed) {
     if (travels(in.kind)) round.messages.push_back(i);
     if (folds || !travels(in.kind)) round.after.push_back(i);
     if (!folds) continue;
-    check_fold(grouped.program, in);
     grouped.landing[i] = landings.add(placed[i], in.bytes, in.peers.size());
   }
   grouped.landing_begin = padded(grouped.program.scratch_bytes);

@@ -26,11 +26,11 @@ PointToPoint::PointToPoint(std::shared_ptr<Transport> transport, Fate& fate, int
 
 std::shared_ptr<Message> PointToPoint::start(bool sending, int peer, Dtype dtype, size_t count,
                                              std::byte* data, Seconds timeout, const Residence& residence) {
-  fate_.check_open();
   auto message = std::make_shared<Message>();
   message->sending = sending, message->peer = peer, message->dtype = dtype, message->count = count;
   message->data = data, message->timeout = timeout;
   std::lock_guard lock(mutex_);
+  fate_.check_open();  // close() ends what is in the queues under this lock
   if (residence.device) reside(*message, residence);
   const int index = 2 * peer + sending;
   message->number = ++numbers_[index], message->call = ++calls_;

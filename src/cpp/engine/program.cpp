@@ -5,6 +5,7 @@
 
 #include "codecs/coding.h"
 #include "engine/answers.h"
+#include "engine/device_folds.h"
 #include "engine/instructions.h"
 #include "engine/passing.h"
 #include "engine/receivers.h"
@@ -155,6 +156,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
     PlanRequest any = request;
     any.in_place = shape.out_counts.empty();
     const std::vector<Plan> all = build_plans(shape.algorithm, any);
+    if (shape.on_device) check_device_folds(all);
     if (most_scratch(shape, all) > kMaxScratchBytes && Registry<Algorithm>::find(shape.algorithm).segmented)
       continue;
     Program program = filled(shape, build_plan(shape.algorithm, request), all);

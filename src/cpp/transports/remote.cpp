@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -34,6 +35,8 @@ std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes) 
 
 bool write_process(int64_t pid, uint64_t address, size_t bytes, const iovec& target) {
   const iovec local{reinterpret_cast<void*>(address), bytes};
+  // The kernel's look is a plain load: on ARM it could come before the caller's stores.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   return process_vm_writev(static_cast<pid_t>(pid), &local, 1, &target, 1, 0) == static_cast<ssize_t>(bytes);
 }
 

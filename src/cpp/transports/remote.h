@@ -18,7 +18,8 @@ void let_siblings_read();
 // Copies from process `pid`; "" or why it could not.
 std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes);
 
-// Copies all of it to where `target` says at the kernel's first look; false: it was not, or not all.
+// Copies all of it to where `target` says at the kernel's first look, which others see behind what the caller
+// has stored before; false: it was not, or not all.
 bool write_process(int64_t pid, uint64_t address, size_t bytes, const iovec& target);
 
 // How fast the kernel reads a process's memory on small pages, of which it looks every one up, and how fast a
