@@ -22,6 +22,7 @@ from group_collectives import all_reduces, layouts, moves, reduce_scatters  # no
 from group_rooted import halves, rooted, silence  # noqa: F401
 from group_training import ddp, differences, fsdp, functional, joined, on_gloo, tensors, trained, weights  # noqa: F401
 from jobs import leave
+from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from gpucomm import errors
@@ -87,6 +88,7 @@ def handles(rank, world):
 
     future = dist.all_reduce(torch.ones(5), async_op=True).get_future().then(another)
     wrong += [] if future.wait()[0] == world**2 else ["a callback that waits for a future"]
+    dist.barrier() if rank % 2 else dist.barrier(async_op=True).wait()
     polled = dist.barrier(async_op=True)
     deadline = time.monotonic() + 20
     while not polled.is_completed() and time.monotonic() < deadline:
@@ -112,6 +114,38 @@ def coalesced(rank, world):
             dist.reduce_scatter_tensor(sums[0], torch.arange(1.0 * world))
             dist.reduce_scatter_tensor(sums[1], torch.ones(2 * world))
         wrong += [] if sums[0] == rank * world and sums[1].tolist() == [world] * 2 else ["reduce_scatter"]
+    before = dist.group.WORLD.communicator.stats()["calls"]
+    lists = [[torch.empty(count, dtype=torch.uint16) for count in (3, 2)] for _ in range(world)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch wants another name
+        mine = [torch.tensor(values).to(torch.uint16) for values in ([rank] * 3, [rank, 7])]
+        dist.all_gather_coalesced(lists, mine)
+    found = [[x.tolist() for x in xs] for xs in lists]
+    wrong += [] if found == [[[r] * 3, [r, 7]] for r in range(world)] else ["all_gather_coalesced"]
+    wrong += [] if dist.group.WORLD.communicator.stats()["calls"] == before + 2 else ["not by gpucomm"]
+    return wrong
+
+
+def patience(rank, world):
+    """A group's timeout as torch's functions set it later, as frameworks do after their first step."""
+    wrong = []
+    for change in (
+        dist.ProcessGroup.set_timeout,
+        lambda group, t: distributed_c10d._set_pg_timeout(t, group),
+    ):
+        for call in (lambda group: dist.all_reduce(torch.ones(1), group=group), dist.barrier):
+            group = dist.new_group([0, world - 1])
+            if rank not in (0, world - 1):
+                continue
+            change(group, timedelta(seconds=0.2))
+            if rank == 0:
+                begin = time.monotonic()
+                try:
+                    call(group)
+                    wrong.append(f"{call} without the other rank")
+                except errors.CollectiveTimeoutError:
+                    wrong += [] if time.monotonic() - begin < 10 else ["as long as the group's first timeout"]
+        dist.barrier()
     return wrong
 
 

@@ -289,6 +289,21 @@ def test_views_that_only_say_what_they_hold_are_refused():
     assert run_ranks(1, body) == [[1 - 2j, 3 + 1j]]
 
 
+def test_integers_of_few_bits_are_refused():
+    """DLPack would have them bytes, whose sums such elements do not hold."""
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "uint4"):
+        pytest.skip("this torch has no such dtypes")
+
+    def body(comm):
+        x = torch.full((4,), 15, dtype=torch.uint8)
+        with pytest.raises(UnsupportedTypeError, match=r"torch.uint4, .*x.view\(torch.uint8\)"):
+            comm.all_reduce(x.view(torch.uint4))
+        return comm.all_reduce(x).tolist(), comm.all_reduce(x.to(torch.int8)).tolist()
+
+    assert run_ranks(2, body) == [([30] * 4, [60] * 4)] * 2
+
+
 def test_new_arrays_are_made_by_the_module_of_a_type_without_a_namespace(monkeypatch):
     """As CuPy's."""
     module = types.ModuleType("like_cupy")

@@ -311,6 +311,11 @@ MODEL = links("switch")
         (lambda: c.best_segments(0, 8, MODEL), "world must be a whole number of at least 1, got 0"),
         (lambda: c.best_segments(4, -8, MODEL), "nbytes=-8 must not be negative"),
         (
+            lambda: c.best_segments(4, 8, MODEL, "all_reduce", "ring"),
+            "must be a linear pipeline .*got 'ring'",
+        ),
+        (lambda: c.best_segments(4, 8, MODEL, "all_gather"), "'linear_pipeline' for 'all_gather'"),
+        (
             lambda: c.simulate("all_reduce", "ring", worlds=3, nbytes=8, links=MODEL),
             "worlds must be numbers of ranks",
         ),

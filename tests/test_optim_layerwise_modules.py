@@ -110,6 +110,18 @@ def test_wrapping_again_replaces_the_wrapper():
     assert_same(on_ranks(2, body), body(None))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch's own, where a model is cut
+def test_compiled_models_are_cut_where_layers_wait():
+    """And dynamo warns of nothing that it cannot trace, which would be an error here."""
+
+    def body(comm):
+        model = here(MLP)
+        opt = layerwise(SGD(model.parameters()), model, comm)
+        return train(comm, torch.compile(model, backend="eager"), opt)
+
+    assert_same(on_ranks(2, body), body(None))
+
+
 def test_wrapping_again_after_the_communicator_was_closed():
     def body(comm):
         model, part = here(MLP), comm.split(0)

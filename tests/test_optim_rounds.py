@@ -288,8 +288,9 @@ def test_an_optimizer_is_wrapped_once():
     [
         (torch.eye(3).to_sparse(), r"of shape \(3, 3\) is torch.sparse_coo"),
         (torch.ones(3, 1).expand(3, 4), r"of shape \(3, 4\) share memory.*contiguous"),
+        (torch.ones(3, device="meta"), r"of shape \(3,\) and torch.float32 is on the meta device"),
     ],
-    ids=["sparse", "expanded"],
+    ids=["sparse", "expanded", "meta"],
 )
 def test_buffers_that_cannot_be_taken_from_rank_0_are_refused(buffer, text):
     def body(comm):

@@ -35,6 +35,7 @@ COLLECTIVES = [
     "silence",
     "handles",
     "coalesced",
+    "patience",
 ]
 PARALLELISM = [
     "ddp",

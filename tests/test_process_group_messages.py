@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ class Group(Messages):
     def __init__(self, comm):
         super().__init__(comm.rank, comm.world)
         self._comm = comm
+        self._gloo_options = SimpleNamespace(_timeout=timedelta(seconds=60))
 
 
 class Passing(Group):

@@ -249,11 +249,18 @@ def best_segments(
         A whole number from 1 to 4096.
 
     Raises:
-        InvalidArgumentError: world is less than 1, nbytes is negative, or an argument of another type.
+        InvalidArgumentError: world is less than 1, nbytes is negative, an argument of another type, or no
+            linear pipeline of this collective.
     """
     if not is_whole(world) or world < 1:
         raise InvalidArgumentError(f"world must be a whole number of at least 1, got {world!r}")
     check_message(nbytes, links)
+    known = [name for name, a in _core.algorithms().items() if name.startswith("linear_pipeline")]
+    if algorithm not in known or collective not in _core.algorithms()[algorithm]["collectives"]:
+        raise InvalidArgumentError(
+            f"algorithm must be a linear pipeline ({', '.join(known)}) that offers the collective, got "
+            f"{algorithm!r} for {collective!r}"
+        )
     fill = max(0, _fill(collective, algorithm, world))
     beta = max(links.betas, default=links.beta)
     if not fill * nbytes * beta:

@@ -40,6 +40,21 @@ void refuse_lazy(py::handle object, Dtype dtype, size_t count, const char* what)
          "pass x.resolve_conj().resolve_neg()");
 }
 
+// torch's integers of fewer bits than a byte has, which DLPack gives as bytes: their sums would be others.
+void refuse_parts_of_bytes(py::handle tensor, Dtype dtype, const char* what) {
+  if (dtype != Dtype::uint8 && dtype != Dtype::int8) return;
+  const auto known = [](const char* name) {
+    return py::object(py::module_::import("torch").attr(name)).release();
+  };
+  static const py::handle unsigned_bytes = known("uint8"), bytes = known("int8");
+  static PyObject* const name = PyUnicode_InternFromString("dtype");
+  const auto given = py::reinterpret_steal<py::object>(PyObject_GetAttr(tensor.ptr(), name));
+  if (!given) throw py::error_already_set();
+  if (given.is(unsigned_bytes) || given.is(bytes)) return;
+  fail(ErrorKind::unsupported_type, what, " is of dtype ", first_line(given, 40),
+       ", whose elements have fewer bits than a byte: pass x.view(torch.uint8), or a copy of another dtype");
+}
+
 // "stream" of CUDA's array interface, by which CuPy tells its current one; null: it tells none.
 void* stream_told(py::handle object, const char* what) {
   const py::object interface = py::getattr(object, "__cuda_array_interface__", py::none());
@@ -119,6 +134,7 @@ void Array::borrow(py::handle object, const char* what) {
     read(tensor, what);
   }
   if (facts.lazy) refuse_lazy(object, dtype_, count_, what);
+  if (facts.tensor) refuse_parts_of_bytes(object, dtype_, what);
 }
 
 void Array::from_protocol(py::handle object, const ArrayFacts& facts, const char* what) {

@@ -42,12 +42,18 @@ def require_plain(tensors: Iterable[Any]) -> None:
     """Checks, before anything is sent, that :func:`broadcast_tensors` takes these.
 
     Raises:
-        UnsupportedTypeError: one is sparse, or its elements share memory, as expand() makes them.
+        UnsupportedTypeError: one is sparse, on the meta device, or its elements share memory, as expand()
+            makes them.
     """
     for tensor in tensors:
         if not tensor.numel():
             continue
         shape = tuple(tensor.shape)
+        if tensor.is_meta:
+            raise UnsupportedTypeError(
+                f"[optim] a parameter or buffer of shape {shape} and {tensor.dtype} is on the meta device, "
+                "where nothing is: materialise the model first, by to_empty() and its initialisation"
+            )
         if tensor.layout is not torch.strided:
             raise UnsupportedTypeError(
                 f"[optim] a parameter or buffer of shape {shape} is {tensor.layout}, but only dense ones "

@@ -76,6 +76,10 @@ class Collectives(Issuing):
             calls.append(((sent,), how | {"out": spread(outs, copies)}))
         return self._issue(self._comm.all_gather, calls, opts, outputs, copies)
 
+    def allgather_coalesced(self, outputs: Sequence[Any], inputs: Sequence[Any], opts: Any = None) -> Any:
+        """Collects every rank's tensors, in a list of them for each rank."""
+        return self.allgather([list(outs) for outs in zip(*outputs, strict=True)], inputs, opts)
+
     def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
         """Collects every rank's tensor in one."""
         return self.all_gather_single_coalesced([output], [given], opts)
@@ -163,12 +167,11 @@ class Collectives(Issuing):
 
     def barrier(self, opts: Any = None) -> Any:
         """Ends when every rank has called it."""
-        how = keywords({}, None, opts)
+        how = {"timeout": self._patience_s()} | keywords({}, None, opts)
         if not is_async(opts):
-            self._comm.barrier(how.get("timeout"))
+            self._comm.barrier(**how)
             return Done(None)
-        nothing = torch.zeros(1, dtype=torch.uint8)
-        return self._issue(self._comm.all_reduce, [((nothing,), how)], opts, None, ())
+        return self._under_way([self._comm.barrier(async_op=True, **how)], None)
 
     def _exchange(
         self, sent: Any, into: Any, sizes: dict[str, Any], opts: Any, result: Any, copies: Copies

@@ -61,6 +61,7 @@ class ProcessGroup(Messages):
         inner = dist.ProcessGroup.BackendType.GLOO
         patience = timedelta(seconds=seat.timeout_s)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), seat.rank, seat.world, patience)
+        self._gloo_options = gloo.options
         self._set_default_backend(inner)
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             self._register_backend(torch.device(device), inner, gloo)

@@ -24,6 +24,7 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
     """A group on a communicator."""
 
     _comm: Communicator
+    _gloo_options: Any  # of the Gloo group inside: torch sets the timeout there, in its functions too
     _together: list[Work] | None = None  # what was issued since _start_coalescing
 
     def __init__(self, rank: int, world: int) -> None:
@@ -33,7 +34,14 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
         # which asks for the result too, a number.
         self._kept: OrderedDict[int, Work] = OrderedDict()
 
+    def _patience_s(self) -> float:
+        """The group's timeout, which torch's set_timeout() changes."""
+        return float(self._gloo_options._timeout.total_seconds())
+
     def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
+        patience = self._patience_s()
+        for _, how in calls:
+            how.setdefault("timeout", patience)
         if not is_async(opts):
             for args, how in calls:
                 call(*args, **how)
@@ -43,13 +51,13 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
         for args, how in calls:
             with beside.behind(_first(args[0], how)):
                 pending.append(call(*args, async_op=True, **how))
+        return self._under_way(pending, result, copies, beside)
+
+    def _under_way(self, pending: Any, result: Any, copies: Any = (), beside: Beside | None = None) -> Work:
+        """Work that has been issued; what is coalesced is waited for together."""
         work = Work(pending, result, copies, beside, self._kept)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
-        return self._noted(work)
-
-    def _noted(self, work: Work) -> Work:
-        """Work that has been issued; what is coalesced is waited for together."""
         if (together := self._together) is not None:
             # torch does not end a coalescing that has failed: what has ended well is not kept for it.
             while together and together[0].is_success():
