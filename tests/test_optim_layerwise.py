@@ -1,10 +1,12 @@
 """LayerwiseBSP: one rank updates, and all train as one process would with the whole batch."""
 
 import copy
+import time
 from functools import partial
 
 import pytest
 import torch
+from ranks import PROMPT_S
 from torch import nn
 from training import ADAMW, MLP, SGD, assert_same, here, loss_of, on_ranks, seeded, train, weights
 
@@ -168,6 +170,23 @@ def test_a_group_of_new_parameters_is_refused():
         assert len(opt.param_groups) == 1
 
     on_ranks(2, body)
+
+
+def test_a_step_that_fails_on_the_root_is_told_to_who_wait_for_its_weights():
+    def body(comm):
+        model = here(MLP)
+        opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+        if comm.rank == 0:
+            opt.inner.register_step_pre_hook(lambda *_: 1 / 0)
+        loss_of(model, comm, 0).backward()
+        begin = time.monotonic()
+        with pytest.raises(ZeroDivisionError if comm.rank == 0 else MismatchError) as caught:
+            opt.step()
+            opt.synchronize()
+        assert comm.rank == 0 or "LayerwiseBSP.step #" in str(caught.value)
+        return time.monotonic() - begin
+
+    assert max(on_ranks(2, body)) < PROMPT_S
 
 
 def test_a_discarded_optimizer_leaves_the_model_alone():

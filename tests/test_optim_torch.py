@@ -3,11 +3,13 @@
 import copy
 import io
 import pickle
+import time
 from functools import partial
 
 import pytest
 import torch
 import training
+from ranks import PROMPT_S
 from torch import nn
 from training import (
     ADAMW,
@@ -27,7 +29,7 @@ from training import (
     wrap,
 )
 
-from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.optim import DistributedOptimizer
 
 
@@ -188,6 +190,19 @@ def test_a_refused_param_group_is_not_added(world):
         return len(opt.inner.param_groups)
 
     assert on_ranks(world, body) == [1] * world
+
+
+def test_a_param_group_that_torch_refuses_on_one_rank_is_told_to_the_others():
+    def body(comm):
+        model = here(MLP)
+        opt = wrap(SGD(model[:3].parameters()), model, comm)
+        group = {"params": list(model[2 if comm.rank else 4].parameters())}
+        begin = time.monotonic()
+        with pytest.raises(ValueError if comm.rank else MismatchError, match="more than one parameter group"):
+            opt.add_param_group(group)
+        return len(opt.inner.param_groups), time.monotonic() - begin < PROMPT_S
+
+    assert on_ranks(2, body) == [(1, True)] * 2
 
 
 def test_half_and_single_precision_in_one_model():

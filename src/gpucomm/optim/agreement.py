@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
+from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.optim.members import Member
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def next_number(comm: Communicator) -> int:
 
 @contextmanager
 def telling(comm: Communicator, call: str) -> Iterator[None]:
-    """Tells the other ranks, who may wait for this one in what `call` sends, of a bad argument found here.
+    """Tells the other ranks, who may wait for this one in what `call` sends, of what this one alone meets.
 
     Args:
         comm: the ranks.
@@ -54,6 +54,7 @@ def telling(comm: Communicator, call: str) -> Iterator[None]:
 
     Raises:
         InvalidArgumentError, UnsupportedTypeError: as in the block, with this rank.
+        Exception: any other, as in the block: of torch or of the user's.
     """
     try:
         yield
@@ -61,6 +62,12 @@ def telling(comm: Communicator, call: str) -> Iterator[None]:
         if not hasattr(comm, "_refused"):  # what was bad is the communicator
             raise
         raise comm._refused(call, error) from error.__cause__
+    except Error:  # all ranks know of it
+        raise
+    except Exception as error:
+        if hasattr(comm, "_refuse"):
+            comm._refuse(call, f"{type(error).__name__}: {error}")
+        raise
 
 
 def require_same_layout(

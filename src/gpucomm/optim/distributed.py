@@ -167,13 +167,13 @@ class DistributedOptimizer(WrappedOptimizer):
             MismatchError: the ranks add different parameters.
             UnsupportedTypeError: one has a dtype or device that is not exchanged.
         """
-        self.inner.add_param_group(param_group)
-        try:
-            with telling(self.comm, "add_param_group"):
+        with telling(self.comm, "add_param_group"):
+            self.inner.add_param_group(param_group)
+            try:
                 self._adopt(*self._plan())
-        except Exception:
-            self.param_groups.pop()
-            raise
+            except Exception:
+                self.param_groups.pop()
+                raise
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

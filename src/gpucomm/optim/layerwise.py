@@ -136,7 +136,8 @@ class LayerwiseBSP(WrappedOptimizer):
         if closure is not None:
             raise InvalidArgumentError(f"[optim] LayerwiseBSP.step() takes no closure ({rank})")
         self._require_global(rank)
-        result = self.inner.step() if self.comm.rank == self.root else _run_hooks(self.inner)
+        with telling(self.comm, "LayerwiseBSP.step"):  # who wait for the root's weights
+            result = self.inner.step() if self.comm.rank == self.root else _run_hooks(self.inner)
         self._weights.start()
         self._forget_gradients()
         self._steps += 1
