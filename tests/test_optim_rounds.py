@@ -272,6 +272,15 @@ def test_the_others_are_told_of_what_one_cannot_wrap(wrap):
     assert time.monotonic() - began < PROMPT_S
 
 
+@pytest.mark.parametrize("wrap", [DistributedOptimizer, LayerwiseBSP])
+def test_a_scripted_model_is_refused(wrap):
+    def body(comm):
+        with pytest.raises(InvalidArgumentError, match="model is a ScriptModule, which takes no hooks"):
+            wrap(SGD(here(MLP).parameters()), torch.jit.ScriptModule(), comm)
+
+    on_ranks(1, body)
+
+
 def test_an_optimizer_is_wrapped_once():
     def body(comm):
         model = here(MLP)

@@ -36,6 +36,8 @@ def require_arguments(model: Any, comm: Any) -> None:
     """Raises InvalidArgumentError unless these are a module and a communicator, or what acts as one."""
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InvalidArgumentError("[optim] model is a ScriptModule, which takes no hooks: wrap it unscripted")
     if not hasattr(comm, "world"):
         raise InvalidArgumentError(f"[optim] comm must be a gpucomm.Communicator, got {type(comm).__name__}")
 
