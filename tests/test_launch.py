@@ -108,6 +108,14 @@ def test_detect(environ: Mapping[str, str], expected: Ranks) -> None:
     assert detect(environ, ancestor) == expected
 
 
+def test_a_task_of_slurm_that_speaks_pmi_is_one_of_slurm() -> None:
+    """`srun --mpi=pmi2`: PMI's variables do not tell how many ranks are on this node."""
+    ranks = detect({**SLURM, "SLURM_NNODES": "2", "PMI_RANK": "1", "PMI_SIZE": "2"}, ancestor)
+    assert (ranks.source, ranks.transport) == ("slurm", "mpi")
+    started = {**SLURM, "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+    assert detect(started, ancestor).source == "mpich"  # by mpiexec, inside a job of Slurm
+
+
 @pytest.mark.parametrize(
     ("environ", "words"),
     [

@@ -132,6 +132,49 @@ def test_a_run_within_a_run_is_refused() -> None:
             world.run(nested)
 
 
+def test_who_computes_does_not_keep_the_error_of_another_thread() -> None:
+    begin, go_on = time.monotonic(), threading.Event()
+
+    def body(comm: gpucomm.Communicator) -> None:
+        if comm.rank == 0:
+            raise ValueError("broken")
+        go_on.wait(60)
+
+    with (
+        gpucomm.local(2, threads=True) as ranks,
+        pytest.raises(errors.RankFailedError, match=r"rank 0 .*broken"),
+    ):
+        try:
+            ranks.run(body)
+        finally:
+            go_on.set()
+    assert time.monotonic() - begin < 20
+
+
+def test_a_thread_that_can_not_be_started_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the rank that was started is not left in its call."""
+    start, ended = threading.Thread.start, threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "gpucomm-rank-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def body(comm: gpucomm.Communicator) -> None:
+        try:
+            comm.barrier()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with (
+        gpucomm.local(2, threads=True) as ranks,
+        pytest.raises(errors.UnavailableError, match="for rank 1: can't"),
+    ):
+        ranks.run(body)
+    assert ended.wait(10)
+
+
 def test_the_first_error_of_a_thread_is_the_cause() -> None:
     def fail(comm: gpucomm.Communicator) -> None:
         raise OverflowError(comm.rank)
@@ -154,8 +197,8 @@ def test_numpy_says_how_many_ranks_too() -> None:
         (-1, {}, "ranks=-1"),
         (1.5, {}, "ranks=1.5"),
         (True, {}, "ranks=True"),
-        (2, {"timeout": 0}, "timeout=0"),
-        (2, {"timeout": math.nan}, "timeout=nan"),
+        (2, {"timeout": 0}, "of seconds, got 0"),
+        (2, {"timeout": math.nan}, "of seconds, got nan"),
         (2, {"threads": True, "env": {"A": "1"}}, "env= needs processes"),
         (2, {"env": {"A": 5}}, "env must map names of variables, .* got 'A': 5"),
         (2, {"env": {"A=": "5"}}, "env must map names of variables, without =,"),

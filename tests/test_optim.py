@@ -23,7 +23,7 @@ from training import (
     wrap,
 )
 
-from gpucomm.errors import InvalidArgumentError, MismatchError
+from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.optim import DistributedOptimizer, LayerwiseBSP
 
 
@@ -159,6 +159,21 @@ def test_tied_and_frozen_parameters():
     template[2].weight = template[0].weight
     template[3].bias.requires_grad_(False)
     assert_same(on_ranks(2, partial(train, template=template, merge="per_tensor")), train(None, template))
+
+
+def test_who_unfreezes_what_is_not_exchanged_tells_the_others():
+    def body(comm):
+        model = here(MLP)
+        model.odd = nn.Parameter(torch.ones(2, dtype=torch.complex64), requires_grad=False)
+        opt = wrap(SGD(model[:3].parameters()), model, comm)
+        model.odd.requires_grad_(comm.rank == 1)
+        model[0].weight.requires_grad_(False)  # so that all plan anew
+        begin = time.monotonic()
+        with pytest.raises(UnsupportedTypeError if comm.rank else MismatchError, match="complex64"):
+            opt.zero_grad()
+        return time.monotonic() - begin < PROMPT_S
+
+    assert on_ranks(2, body) == [True] * 2
 
 
 def test_unfreezing_needs_zero_grad():

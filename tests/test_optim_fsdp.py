@@ -676,7 +676,7 @@ def by_an_optimizer(comm):
             InvalidArgumentError,
             r"rank 0 of 4\] the state is that of rank 0 of 8, .*reshard",
         ),
-        (no_state, InvalidArgumentError, r"rank 0 of 4\] the state has no residuals, world"),
+        (no_state, InvalidArgumentError, r"rank 0 of 4\] the state must be what state_dict"),
         (
             other_shapes,
             InvalidArgumentError,

@@ -35,6 +35,7 @@ MIDDLE = BASE | {"cost", "probe"}
 PYTHON_LAYERS = {
     "errors": set(),
     "units": {"errors"},
+    "kinds": set(),
     "files": {"errors"},
     "links": LOWEST | {"units"},
     "arrays": LOWEST,
@@ -53,7 +54,7 @@ PYTHON_LAYERS = {
     "object_work": LOWEST | {"comm", "ending"},
     "object_collectives": LOWEST | {"comm", "object_work", "objects"},
     "closed_forms": BASE,
-    "cost": BASE | {"closed_forms"},
+    "cost": BASE | {"closed_forms", "kinds"},
     "probe": BASE | {"files", "launch"},
     "launch": BASE | {"ending"},
     "merge": MIDDLE,

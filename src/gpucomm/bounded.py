@@ -51,7 +51,6 @@ class Bounded:
 
 
 class _Choice(NamedTuple):
-    cost: float  # seconds by the model of the links, or bytes of x as it travels
     codec: str | None
     algorithm: str
     segments: int
@@ -226,7 +225,7 @@ def _cheapest(
 ) -> _Choice:
     """Of what keeps to the bound, the same on every rank: sending elements as they are always does."""
     if not codecs:
-        return _Choice(0.0, None, "auto", 0, folding(sizes))
+        return _Choice(None, "auto", 0, folding(sizes))
     least = min(cost for *_, cost in comm._predict(x, None, timeout))
     telling = comm._agreement_time()  # what was lost
     coded = [
@@ -235,8 +234,8 @@ def _cheapest(
         for algorithm, segments, cost in comm._predict(x, codec.spec, timeout)
         if cost + telling < least and algorithm in _bounded_algorithms()
     ]
-    for cost, codec, algorithm, segments in sorted(coded, key=lambda choice: choice[0]):
+    for _, codec, algorithm, segments in sorted(coded, key=lambda choice: choice[0]):
         bound = bound_of(codec, algorithm, comm.world, sizes)
         if bound <= most:
-            return _Choice(cost, codec.spec, algorithm, segments, bound)
-    return _Choice(least, None, "auto", 0, folding(sizes))
+            return _Choice(codec.spec, algorithm, segments, bound)
+    return _Choice(None, "auto", 0, folding(sizes))

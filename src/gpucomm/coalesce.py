@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpucomm.comm import seconds_to_wait
+from gpucomm.comm import checked_timeout
 from gpucomm.errors import Error, InvalidArgumentError, UnsupportedTypeError
 from gpucomm.packs import Gathering, Message, Pack, Single, Staged
 
@@ -125,9 +125,9 @@ def run(
     _check_likes(comm, xs, outs, gathers, packs)
     end = None if how["async_op"] or len(packs) < 2 else _end(how["timeout"], comm)
     for places, count, digest, device in packs:
-        kind: type[Message] = Gathering if gathers else Pack
-        if device or len(places) == 1:
-            kind = Single if len(places) == 1 else Staged
+        kind: type[Message] = Single
+        if len(places) > 1:
+            kind = Staged if device else Gathering if gathers else Pack
         into = None if outs is None else [outs[i] for i in places]
         made = kind(comm, [xs[i] for i in places], into, count, partial(_put, gathered, places))
         made.start(collective, digest, reads, writes, _within(how, end))
@@ -139,7 +139,8 @@ def run(
 
 def _end(timeout: float | None, comm: Communicator | None) -> float | None:
     """The clock where a time from now ends; None: there is none."""
-    seconds = seconds_to_wait(timeout, f" (rank {comm.rank} of {comm.world})" if comm else "")
+    where = f" (rank {comm.rank} of {comm.world})" if comm else ""
+    seconds = None if timeout is None else checked_timeout(timeout, where)
     return None if seconds is None else time.monotonic() + seconds
 
 

@@ -31,8 +31,8 @@ def is_whole(number: Any) -> bool:
     return whole and -(2**63) <= number < 2**63
 
 
-def seconds_to_wait(timeout: Any, where: str) -> float | None:
-    """Returns what a wait was given, as far as clocks count; None: it was given none.
+def checked_timeout(timeout: Any, where: str = "") -> float:
+    """Returns a timeout, in seconds, as far as clocks count.
 
     Args:
         timeout: seconds.
@@ -41,8 +41,6 @@ def seconds_to_wait(timeout: Any, where: str) -> float | None:
     Raises:
         InvalidArgumentError: it is not positive and finite.
     """
-    if timeout is None:
-        return None
     number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
     if not number or not 0 < timeout < math.inf:
         raise InvalidArgumentError(

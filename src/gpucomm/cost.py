@@ -23,6 +23,7 @@ from gpucomm.closed_forms import (
 )
 from gpucomm.comm import is_whole
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.kinds import BY_RANK
 
 __all__ = [
     "Coding",
@@ -44,7 +45,6 @@ __all__ = [
 MOST_SEGMENTS = 4096  # what a communicator takes
 MOST_RANKS = 1024  # of whose plans every step is listed, or every candidate weighed, in seconds
 _ALIGN_BYTES = 64  # cuts fall on cache lines, as in a communicator
-_BY_RANK = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
 
 
 class Coding(NamedTuple):
@@ -198,7 +198,7 @@ def plans_and_schedule(
     plans = _core.build_plans(
         collective, algorithm, world, root, segments, nodes=links.nodes, additive=additive
     )
-    whole = nbytes // world * world if collective in _BY_RANK else nbytes
+    whole = nbytes // world * world if collective in BY_RANK else nbytes
     offsets = plans[0].layout(whole, _ALIGN_BYTES)
     return plans, _core.schedule(plans, offsets, links, *coding)
 

@@ -66,7 +66,7 @@ def folding(sizes: Sizes) -> float:
     least = sizes.folds * _LEAST[sizes.dtype] * math.sqrt(sizes.count) / sizes.norm
     largest = sizes.largest * (1 + sizes.rounding) * (1 + sizes.factor)
     largest *= (1 + ROUNDING[sizes.dtype]) ** sizes.folds
-    if largest > _LARGEST[sizes.dtype]:
+    if not largest <= _LARGEST[sizes.dtype]:  # NaN too
         return math.inf  # a sum, of a mean too, may leave the dtype: then nothing is promised
     return math.expm1(sizes.folds * math.log1p(ROUNDING[sizes.dtype]) + math.log1p(sizes.factor)) + least
 

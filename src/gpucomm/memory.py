@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.errors import InvalidArgumentError
+from gpucomm.errors import InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -83,7 +83,12 @@ def _block(comm: Communicator, shape: tuple[int, ...], element_bytes: int) -> An
             raise InvalidArgumentError(f"shape must be of less than 2^63 bytes but for its 0, got {shape}")
         return None
     alone = comm._fabric is not None and comm.nodes.count(comm.nodes[comm.rank]) == 1
-    return np.empty(size_bytes, np.uint8) if alone else comm.heap_block(size_bytes)
+    if not alone:
+        return comm.heap_block(size_bytes)
+    try:
+        return np.empty(size_bytes, np.uint8)
+    except MemoryError:
+        raise UnavailableError(f"this process has no memory for an array of {size_bytes} bytes") from None
 
 
 def _numpy(shape: tuple[int, ...], dtype: Any, comm: Communicator) -> Any:

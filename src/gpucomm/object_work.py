@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpucomm.comm import seconds_to_wait
+from gpucomm.comm import checked_timeout
 from gpucomm.ending import ended_by_error
 from gpucomm.errors import ClosedError, CollectiveTimeoutError, InvalidArgumentError
 
@@ -43,7 +43,7 @@ class ObjectWork:
             ClosedError: this process was forked from the one that made the call, while that was under way.
             Error: as the blocking call.
         """
-        timeout = seconds_to_wait(timeout, self._side.where)
+        timeout = None if timeout is None else checked_timeout(timeout, self._side.where)
         if not self.done():
             self._side.check_not_forked()
         if not self._ended.wait(timeout):

@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 
 from gpucomm import _core
 from gpucomm.draw import Message
+from gpucomm.kinds import ROOTED
 
 __all__ = ["Picture"]
 
@@ -71,7 +72,7 @@ class Picture:
         axes, world = self._axes, self._plan.world
         for rank in range(0, world, 2):
             axes.axhspan(rank - 0.5, rank + 0.5, color="#f3f3f3", zorder=0)
-        rooted = self._plan.collective in ("reduce", "broadcast")
+        rooted = self._plan.collective in ROOTED
         names = [f"rank {r}" + ("\n(root)" if rooted and r == self._plan.root else "") for r in range(world)]
         axes.set_yticks(range(world), names)
         axes.set_ylim(world - 0.5, -0.5)

@@ -13,13 +13,13 @@ from gpucomm.bench.command import check_writable
 from gpucomm.cost import MOST_RANKS, MOST_SEGMENTS, Coding, measured_coding, plans_and_schedule
 from gpucomm.draw import check_suffix, draw_plans, messages
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.kinds import ROOTED
 from gpucomm.links import parse_model
 from gpucomm.units import format_seconds, format_size, parse_size
 
 __all__ = ["add_arguments", "main"]
 
 _MODEL = {"alpha": "alpha", "beta": "beta", "latency": "lambda_", "gamma": "gamma"}
-_ROOTED = ("reduce", "broadcast", "gather", "scatter")
 _MOST_STEPS = 1 << 18  # of all ranks, listed in seconds
 _EPILOG = """\
 --links is a model: switch (each rank has one port in and one out), chain (each neighbour pair has its own
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--segments", type=int, default=1, metavar="M", help="pieces to cut into (default: 1)"
     )
-    parser.add_argument("--root", type=int, metavar="RANK", help=f"of {', '.join(_ROOTED)} (default: 0)")
+    parser.add_argument("--root", type=int, metavar="RANK", help=f"of {', '.join(ROOTED)} (default: 0)")
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument("--links", default="switch", metavar="MODEL", help="see below (default: switch)")
     parser.add_argument("--codec", metavar="SPEC", help="of coded messages, as int8: timed here, on one core")
@@ -87,9 +87,9 @@ def main(args: argparse.Namespace) -> int:
 
 def _require_root(args: argparse.Namespace) -> None:
     known = {name for about in _core.algorithms().values() for name in about["collectives"]}
-    if args.root is not None and args.collective in known - set(_ROOTED):
+    if args.root is not None and args.collective in known - set(ROOTED):
         raise InvalidArgumentError(
-            f"--root {args.root}: {args.collective} has no root; those that have: {', '.join(_ROOTED)}"
+            f"--root {args.root}: {args.collective} has no root; those that have: {', '.join(ROOTED)}"
         )
 
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from gpucomm import Communicator, _core
 from gpucomm.bench.learning import learn, learnt
-from gpucomm.bench.metrics import ROOTED_BY_RANK, elements_of
+from gpucomm.bench.metrics import elements_of
 from gpucomm.bench.ours import Gpucomm
 from gpucomm.bench.peers import Call, aligned_zeros
+from gpucomm.kinds import ROOTED_BY_RANK
 
 __all__ = ["OFFERED", "Choice", "fixed", "measure"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import warnings
 from collections.abc import Generator, Sequence
@@ -150,7 +151,7 @@ def _kept(steps: Generator[Any, None, None], file: Path | None) -> Generator[Any
 
 
 def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < 2:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 2:
         raise InvalidArgumentError(f"--ranks: {text!r} must be a whole number of at least 2")
     return int(text)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gpucomm.kinds import BY_RANK
 
 __all__ = ["COLLECTIVES", "MEMORIES", "ONE_THREAD", "Result", "busbw_factor", "elements_of", "p95"]
 
@@ -14,8 +17,6 @@ MEMORIES = {"private": "gpucomm", "huge_pages": "gpucomm, huge pages", "shared":
 # The environment of a rank: libraries that start more threads would take the cores of the other ranks.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Each rank has, gets or sends to each other one an equal part of the buffer.
-BY_RANK = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
-ROOTED_BY_RANK = ("gather", "scatter")  # of these the root alone has the whole
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
@@ -73,8 +74,7 @@ class Result:
     @property
     def median_s(self) -> float:
         """The median of the repetitions."""
-        ordered = sorted(self.times_s)
-        return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+        return statistics.median(self.times_s)
 
     @property
     def algbw(self) -> float:

@@ -6,6 +6,7 @@ MARK, a word of its version text.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -151,4 +152,5 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.communicate(timeout=5)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # who has left the session may hold the pipe
+            process.communicate(timeout=5)

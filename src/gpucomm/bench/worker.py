@@ -15,10 +15,11 @@ import numpy as np
 from gpucomm import Communicator
 from gpucomm.bench.coded import codec_of
 from gpucomm.bench.learning import learn
-from gpucomm.bench.metrics import BY_RANK, MEMORIES, ROOTED_BY_RANK
+from gpucomm.bench.metrics import MEMORIES
 from gpucomm.bench.ours import Gpucomm
 from gpucomm.bench.pattern import fill, holds, stored
 from gpucomm.bench.peers import Array, Call, Library, aligned_zeros, known_peers, peer, storage_of
+from gpucomm.kinds import BY_RANK, ROOTED_BY_RANK
 from gpucomm.memory import empty
 
 __all__ = ["begin", "end", "measure", "prepare", "settle", "verify"]

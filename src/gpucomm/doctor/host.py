@@ -15,7 +15,7 @@ from pathlib import Path
 import gpucomm
 from gpucomm import _core
 from gpucomm.doctor.finding import Finding, ask
-from gpucomm.launch.cores import cgroup_quota, usable_cores
+from gpucomm.launch.cores import affinity, cgroup_quota, usable_cores
 from gpucomm.links import memory_bandwidth
 from gpucomm.probe import cache
 
@@ -33,7 +33,7 @@ def _python(name: str) -> Iterator[Finding]:
 def _cores(name: str) -> Iterator[Finding]:
     quota = cgroup_quota()
     limit = "no quota" if quota is None else f"quota {quota:g}"
-    seen = f"{os.cpu_count()} in the machine, affinity {len(os.sched_getaffinity(0))}, {limit}"
+    seen = f"{os.cpu_count()} in the machine, affinity {len(affinity())}, {limit}"
     yield Finding(name, True, f"{usable_cores()} usable ({seen})")
 
 

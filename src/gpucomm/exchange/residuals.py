@@ -149,8 +149,10 @@ def own_residuals(state: Mapping[str, Any], who: str, rank: int, world: int) -> 
     """
     if not state:
         return {}
-    if missing := _KEYS - set(state):
-        raise InvalidArgumentError(f"[{who}] the state has no {', '.join(sorted(missing))}")
+    if not _is_state(state):
+        raise InvalidArgumentError(
+            f"[{who}] the state must be what state_dict() returned, got {state!r:.200}"
+        )
     if (state["rank"], state["world"]) != (rank, world):
         raise InvalidArgumentError(
             f"[{who}] the state is that of rank {state['rank']} of {state['world']}, and every "

@@ -6,16 +6,20 @@ import math
 import os
 from pathlib import Path
 
-__all__ = ["cgroup_quota", "threads_per_rank", "usable_cores"]
+__all__ = ["affinity", "cgroup_quota", "threads_per_rank", "usable_cores"]
+
+
+def affinity() -> set[int]:
+    """The cores of the affinity mask; where a sandbox refuses to tell it, all of the machine."""
+    try:
+        return os.sched_getaffinity(0)
+    except OSError:
+        return set(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
     """Cores of the affinity mask, or fewer where a cgroup quota allows less; at least 1."""
-    quota = cgroup_quota()
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except OSError:  # a sandbox may refuse it
-        cores = os.cpu_count() or 1
+    quota, cores = cgroup_quota(), len(affinity())
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 

@@ -222,6 +222,8 @@ def _openmpi(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
 def _mpich(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
     if not _has_any(environ, "PMI_RANK", "PMI_SIZE"):
         return None
+    if environ.get("SLURM_PROCID") and not environ.get("MPI_LOCALNRANKS"):
+        return None  # of srun --mpi=pmi2, which tells more itself
     names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     return _ranks(environ, names, ancestor("PMI_RANK"), "mpich")
 

@@ -12,7 +12,7 @@ from gpucomm.comm import Communicator
 from gpucomm.ending import close_at_exit
 from gpucomm.errors import UnavailableError
 
-__all__ = ["adopt", "bound", "keep", "lock", "of_process", "of_thread", "replace"]
+__all__ = ["bound", "keep", "lock", "of_process", "of_thread", "replace"]
 
 
 class _Process:
@@ -54,12 +54,6 @@ def keep(comm: Communicator) -> None:
 def _close() -> None:
     if _Process.comm is not None and _Process.pid == os.getpid():
         close_at_exit(_Process.comm, _Process.comm.close)
-
-
-def adopt(comm: Communicator) -> None:
-    """Make `comm` what `init` returns in this process."""
-    with lock:
-        keep(comm)
 
 
 def replace(old: Communicator, new: Communicator) -> None:

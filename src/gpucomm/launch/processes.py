@@ -73,7 +73,7 @@ def exit_code(process: Process) -> int:
 
 
 def end_all(processes: Sequence[Process], grace: float) -> None:
-    """Terminate those that still run, kill those that run `grace` seconds later, and reap all."""
+    """Terminate those that still run, kill those that run `grace` seconds later, and reap them."""
     for process in processes:
         # A stopped process acts on SIGTERM only once it is continued.
         for signum in (signal.SIGTERM, signal.SIGCONT):
@@ -83,8 +83,7 @@ def end_all(processes: Sequence[Process], grace: float) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-    for process in processes:
-        process.wait()
+    wait_all(processes, grace)
 
 
 def wait_all(processes: Sequence[Process], seconds: float) -> None:

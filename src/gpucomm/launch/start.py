@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpucomm.comm import Communicator
+from gpucomm.comm import Communicator, checked_timeout
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch import kept
 from gpucomm.launch.environment import Ranks, asked_links, detect
@@ -19,11 +19,10 @@ from gpucomm.launch.opening import let_go, open_ranks
 if TYPE_CHECKING:
     from gpucomm.launch.store import Seat
 
-__all__ = ["checked_timeout", "frozen_if_asked", "init"]
+__all__ = ["frozen_if_asked", "init"]
 
 _log = logging.getLogger("gpucomm")
 _TIMEOUT = 60.0  # seconds, where none is asked for
-_LONGEST = 1e9  # seconds: what sockets and selectors take
 
 
 def init(timeout: float | None = None, *, deterministic: bool | None = None) -> Communicator:
@@ -153,10 +152,3 @@ def frozen_if_asked(comm: Communicator, asked: bool | None = None) -> Communicat
     if asked_deterministic(os.environ) if asked is None else asked:
         comm.freeze()
     return comm
-
-
-def checked_timeout(timeout: float) -> float:
-    """Returns `timeout`, as far as clocks count; raises InvalidArgumentError unless it is positive."""
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
-        raise InvalidArgumentError(f"timeout={timeout!r} must be a positive, finite number of seconds")
-    return min(timeout, _LONGEST)

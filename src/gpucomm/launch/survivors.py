@@ -6,17 +6,17 @@ The first to write a word decides it, so the death of none leaves the others in 
 
 from __future__ import annotations
 
-from gpucomm.comm import Communicator
+from gpucomm.comm import Communicator, checked_timeout
 from gpucomm.errors import ClosedError, CollectiveTimeoutError, Error, InvalidArgumentError, PeerLostError
-from gpucomm.launch import groups, kept, start
+from gpucomm.launch import groups, kept
 
 __all__ = ["shrink"]
 
 
 def shrink(comm: Communicator, timeout: float | None) -> Communicator:
     """See `Communicator.shrink`."""
-    patience = start.checked_timeout(comm.timeout if timeout is None else timeout)
     where = f"(rank {comm.rank} of {comm.world})"
+    patience = checked_timeout(comm.timeout if timeout is None else timeout, f" {where}")
     attempt = vars(comm).setdefault("_attempt", 0)
     if attempt is None:
         raise InvalidArgumentError(f"this communicator was shrunk before: use what that returned {where}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.errors import Error, RankFailedError
+from gpucomm.errors import Error, RankFailedError, UnavailableError
 from gpucomm.launch.kept import bound
 from gpucomm.launch.opening import emulation
 from gpucomm.launch.start import frozen_if_asked
@@ -45,9 +45,9 @@ class ThreadWorld(World):
             except BaseException as error:
                 outcomes.put((rank, None, error))
 
-        for rank in range(self.ranks):
-            threading.Thread(target=work, args=(rank,), name=f"gpucomm-rank-{rank}", daemon=True).start()
         try:
+            for rank in range(self.ranks):
+                _start(work, rank)
             return self._await(outcomes)
         except BaseException as error:
             if not isinstance(error, RankFailedError):
@@ -63,9 +63,11 @@ class ThreadWorld(World):
                 wait = None if deadline is None else max(0.0, deadline - time.monotonic())
                 rank, result, error = outcomes.get(timeout=wait)
             except queue.Empty:
+                if self._closed:  # they do something else, and threads can not be ended
+                    _fail(failures)
                 # They wait for a rank that will not come: closing the communicators wakes them.
                 self._end(f"rank {next(iter(failures))} failed while others were busy")
-                deadline = None
+                deadline = time.monotonic() + GRACE
                 continue
             if error is None:
                 results[rank] = result
@@ -82,6 +84,13 @@ class ThreadWorld(World):
         for comm in self._comms:
             with contextlib.suppress(Error):
                 comm.close()
+
+
+def _start(work: Callable[[int], None], rank: int) -> None:
+    try:
+        threading.Thread(target=work, args=(rank,), name=f"gpucomm-rank-{rank}", daemon=True).start()
+    except RuntimeError as error:
+        raise UnavailableError(f"no thread could be started for rank {rank}: {error}") from error
 
 
 def _fail(failures: dict[int, BaseException]) -> None:

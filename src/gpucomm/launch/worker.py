@@ -14,9 +14,8 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.launch import channel
+from gpucomm.launch import channel, kept
 from gpucomm.launch.child import die_with
-from gpucomm.launch.kept import adopt
 from gpucomm.launch.opening import emulation
 from gpucomm.launch.start import frozen_if_asked
 
@@ -37,7 +36,8 @@ def main() -> None:
     comm = frozen_if_asked(_attach(settings, memory))
     if memory >= 0:
         os.close(memory)
-    adopt(comm)
+    with kept.lock:
+        kept.keep(comm)
     channel.send(control, pickle.dumps(("ready", None)))
     calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(control, calls), daemon=True).start()

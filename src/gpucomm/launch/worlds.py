@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gpucomm.comm import Communicator, is_whole
+from gpucomm.comm import Communicator, checked_timeout, is_whole
 from gpucomm.errors import ClosedError, InvalidArgumentError
 from gpucomm.launch.environment import parse_nodes
-from gpucomm.launch.start import checked_timeout
 
 __all__ = ["World", "local"]
 

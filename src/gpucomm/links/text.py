@@ -142,7 +142,7 @@ def parse_setting(text: str, setting: str) -> tuple[str, Any]:
     if setting == "half":
         return "half_duplex", True
     key, _, value = setting.partition("=")
-    if key == "seed" and value.isascii() and value.isdigit() and int(value) < 1 << 64:
+    if key == "seed" and value.isascii() and value.isdigit() and len(value) <= 20 and int(value) < 1 << 64:
         return "seed", int(value)
     if key == "of":
         return "nodes", _parse_nodes(text, value.strip())

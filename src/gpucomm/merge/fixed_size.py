@@ -13,7 +13,7 @@ from gpucomm.merge.base import MergePolicy, register
 __all__ = ["FixedSize"]
 
 _UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?B)")
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([KMG]?B)")
 
 
 @register

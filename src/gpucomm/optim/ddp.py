@@ -70,6 +70,8 @@ def use(
 def _create(
     model: Any, comm: Communicator, exchange: str, algorithm: str, segments: int | None
 ) -> exchanges.Exchange:
+    if not hasattr(comm, "world"):
+        raise InvalidArgumentError(f"[ddp] comm must be a gpucomm.Communicator, got {type(comm).__name__}")
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise InvalidArgumentError(
             f"[ddp] model must be a DistributedDataParallel, got {type(model).__name__} "

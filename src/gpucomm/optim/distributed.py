@@ -152,11 +152,16 @@ class DistributedOptimizer(WrappedOptimizer):
         """Clears the gradients, and the leavings of a backward() that an exception cut short.
 
         Parameters frozen or unfrozen since leave or enter the buckets here, on all ranks at once.
+
+        Raises:
+            MismatchError: the ranks have unfrozen different parameters.
+            UnsupportedTypeError: one that was unfrozen has a dtype that is not exchanged.
         """
         self._reducer.reset()
         self.inner.zero_grad(set_to_none)
         if [member.param.requires_grad for member in self._members] != self._trainable:
-            self._adopt(*self._plan())
+            with telling(self.comm, "zero_grad"):
+                self._adopt(*self._plan())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, takes its parameters from rank 0 and plans the buckets anew; on all ranks at once.

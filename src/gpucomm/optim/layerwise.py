@@ -75,7 +75,7 @@ class LayerwiseBSP(WrappedOptimizer):
                     f"segments must be None or from 1 to {MOST_SEGMENTS}, got {segments!r}"
                 )
             self.comm, self.root = comm, root
-            self._steps = self._rounds = 0  # _rounds: of the reducer, up to the last step() or zero_grad()
+            self._rounds = 0  # of the reducer, up to the last step() or zero_grad()
             self._taken = False
             self._model = model
             how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "async_op": True}
@@ -140,7 +140,7 @@ class LayerwiseBSP(WrappedOptimizer):
             result = self.inner.step() if self.comm.rank == self.root else _run_hooks(self.inner)
         self._weights.start()
         self._forget_gradients()
-        self._steps += 1
+        self._reducer.steps += 1
         self._stop_watching()
         return result
 
@@ -206,7 +206,7 @@ class LayerwiseBSP(WrappedOptimizer):
             gradients), ``forward_wait_s`` (seconds that forward passes waited for weights).
         """
         return {
-            "steps": self._steps,
+            "steps": self._reducer.steps,
             "backward_wait_s": self._reducer.exposed_s,
             "forward_wait_s": self._weights.waited_s,
         }

@@ -37,7 +37,9 @@ def require_arguments(model: Any, comm: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgumentError(f"[optim] model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise InvalidArgumentError("[optim] model is a ScriptModule, which takes no hooks: wrap it unscripted")
+        raise InvalidArgumentError(
+            "[optim] model is a ScriptModule, which takes no hooks: wrap it unscripted"
+        )
     if not hasattr(comm, "world"):
         raise InvalidArgumentError(f"[optim] comm must be a gpucomm.Communicator, got {type(comm).__name__}")
 
@@ -79,10 +81,6 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def _step_supports_amp_scaling(self) -> bool:
         return bool(getattr(self.inner, "_step_supports_amp_scaling", False))
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears the gradients of the optimizer's parameters, as torch does."""
-        self.inner.zero_grad(set_to_none)
-
     def _watch_for_ddp(self, model: Any, rank: str) -> None:
         """Refuses passes by which DDP would average the model's gradients too, until the first step.
 
@@ -90,10 +88,6 @@ class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """
         hook = model.register_forward_pre_hook(OutsideDdp(rank), prepend=True)
         self._stop_watching = weakref.finalize(self, hook.remove)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group to the inner optimizer."""
-        self.inner.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the inner optimizer's state."""

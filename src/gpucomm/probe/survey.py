@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.launch.cores import cgroup_quota
+from gpucomm.launch.cores import affinity, cgroup_quota
 from gpucomm.probe import cache
 from gpucomm.probe.chain import measure_group
 from gpucomm.probe.figures import Figures
@@ -85,7 +84,7 @@ def measure(
 
 def _meet(comm: Communicator, timeout: float | None) -> tuple[bytes, set[int]]:
     """What tells these ranks' machines from others, and the nodes that have fewer cores than ranks."""
-    own, quota = os.sched_getaffinity(0), cgroup_quota()
+    own, quota = affinity(), cgroup_quota()
     host = repr((_boot(), sorted(own), quota)).encode()
     digest = int.from_bytes(hashlib.sha256(host).digest()[:7], "big")
     cores = sum(1 << core for core in own if core < _CORES).to_bytes(_CORES // 8, "little")

@@ -9,6 +9,7 @@ from typing import Any
 from torch._C._distributed_c10d import Backend
 
 from gpucomm import _core
+from gpucomm.comm import is_whole
 from gpucomm.cost import MOST_SEGMENTS
 from gpucomm.errors import InvalidArgumentError
 
@@ -97,7 +98,7 @@ def _check(collective: str, choice: Choice) -> None:
     codec, segments = choice.get("codec"), choice.get("segments")
     if not isinstance(codec, str | None):
         raise InvalidArgumentError(f"{collective}: a codec must be a spec such as 'int8', got {codec!r}")
-    if segments not in (None, "auto") and not (isinstance(segments, int) and 1 <= segments <= MOST_SEGMENTS):
+    if segments not in (None, "auto") and not (is_whole(segments) and 1 <= segments <= MOST_SEGMENTS):
         raise InvalidArgumentError(
             f"{collective}: segments must be from 1 to {MOST_SEGMENTS}, 'auto' or None, got {segments!r}"
         )
