@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import gpucomm
-from gpucomm.bench.command import check_writable
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.json_file import check_writable
 from gpucomm.launch import World
 
 ALGORITHMS = ("ring", "linear_pipeline", "binomial_tree", "bidirectional_exchange")

@@ -62,7 +62,7 @@ def test_a_second_job_of_one_key_is_refused_on_all_its_ranks_until_the_first_has
 
 
 def test_what_a_fault_has_closed_holds_no_name_once_its_process_starts_anew(monkeypatch):
-    ranks = Ranks(0, 2, 0, 2, uuid.uuid4().hex, "test")
+    ranks = Ranks(0, 2, uuid.uuid4().hex, "test")
 
     def meet(ranks, count, timeout, create, attach):
         os.close(create(ranks.world))
@@ -87,7 +87,7 @@ def test_what_a_fault_has_closed_holds_no_name_once_its_process_starts_anew(monk
 
 
 def test_a_claim_is_this_process_s_and_not_its_children_s():
-    ranks = Ranks(0, 2, 0, 2, uuid.uuid4().hex, "test")
+    ranks = Ranks(0, 2, uuid.uuid4().hex, "test")
     held = claim.claim(ranks)
     assert claim.claim(ranks) is held
     child = os.fork()
@@ -104,7 +104,7 @@ def test_a_claim_is_this_process_s_and_not_its_children_s():
 
 def test_who_holds_the_name_is_said_as_long_as_it_can_be_asked(monkeypatch):
     monkeypatch.setattr(claim, "_MOMENT", 0)
-    ranks = Ranks(0, 2, 0, 2, uuid.uuid4().hex, "test")
+    ranks = Ranks(0, 2, uuid.uuid4().hex, "test")
     held = claim.claim(ranks)
     claim.Claim._of.clear()  # as another process would see it
     try:

@@ -29,7 +29,7 @@ QUICK = 5.0  # seconds in which a fault must be told, far below LONG
 
 
 def hello(rank: int, world: int) -> wire.Message:
-    return wire.hello(rank, world, LONG, Ranks(rank, world, rank, world, "", "test").settings)
+    return wire.hello(rank, world, LONG, Ranks(rank, world, "", "test").settings)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ class Rank(threading.Thread):
 
     def __init__(self, job: str, rank: int, world: int, timeout: float = LONG, **changes: Any) -> None:
         super().__init__(daemon=True)
-        self.ranks = Ranks(rank, world, rank, world, job, "test")
+        self.ranks = Ranks(rank, world, job, "test")
         self.timeout = timeout
         self.create: Callable[[int], int] = changes.get("create", create)
         self.attach: Callable[[int], Any] = changes.get("attach", Attached)
@@ -325,7 +325,7 @@ def process(job: str, rank: int, world: int, timeout: float, attach: str) -> sub
         create = lambda world: os.memfd_create("test")
         began = time.monotonic()
         try:
-            meet(Ranks({rank}, {world}, {rank}, {world}, {job!r}, "test"), 0, {timeout}, create, Attached)
+            meet(Ranks({rank}, {world}, {job!r}, "test"), 0, {timeout}, create, Attached)
         except errors.Error as error:
             print(type(error).__name__, round(time.monotonic() - began, 1), error)
     """

@@ -41,7 +41,7 @@ def test_ranks_of_several_nodes_that_do_not_come_are_named(monkeypatch):
         monkeypatch.setenv(name, value)
     said = r"rank 1 of 3 waited 0\.5 s in the store of the launcher for ranks \[0, 2\], which did not come"
     with pytest.raises(errors.CollectiveTimeoutError, match=said):
-        c10d.open_c10d(Ranks(1, 3, 0, 1, "job", "torchrun"), 0.5)
+        c10d.open_c10d(Ranks(1, 3, "job", "torchrun"), 0.5)
 
 
 PROGRAM = textwrap.dedent("""

@@ -54,21 +54,21 @@ def ancestor(variable: str) -> str:
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, Ranks(0, 1, 0, 1, "alone", "alone")),
+        ({}, Ranks(0, 1, "alone", "alone")),
         (
             {"GPUCOMM_RANK": "2", "GPUCOMM_WORLD": "3", "GPUCOMM_JOB": "j", **TORCHRUN, **OPENMPI},
-            Ranks(2, 3, 2, 3, "j", "gpucomm"),
+            Ranks(2, 3, "j", "gpucomm"),
         ),
-        ({**TORCHRUN, **OPENMPI}, Ranks(1, 2, 1, 2, ":1::", "environment")),
-        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, Ranks(1, 2, 1, 2, ":1::", "environment")),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, Ranks(0, 1, 0, 1, ":::", "environment")),
+        ({**TORCHRUN, **OPENMPI}, Ranks(1, 2, ":1::", "environment")),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, Ranks(1, 2, ":1::", "environment")),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, Ranks(0, 1, ":::", "environment")),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "PMIX_NAMESPACE": "n", **OPENMPI},
-            Ranks(1, 2, 1, 2, "n", "openmpi"),
+            Ranks(1, 2, "n", "openmpi"),
         ),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1", "GPUCOMM_JOB": "j"},
-            Ranks(1, 2, 1, 2, ":1::/j", "environment"),
+            Ranks(1, 2, ":1::/j", "environment"),
         ),
         (
             {
@@ -78,9 +78,9 @@ def ancestor(variable: str) -> str:
                 "TORCHELASTIC_RUN_ID": "run",
                 "TORCHELASTIC_RESTART_COUNT": "3",
             },
-            Ranks(1, 2, 1, 2, "host:29500:run:3", "torchrun"),
+            Ranks(1, 2, "host:29500:run:3", "torchrun"),
         ),
-        ({**OPENMPI, "PMIX_NAMESPACE": "ns@1"}, Ranks(1, 2, 1, 2, "ns@1", "openmpi")),
+        ({**OPENMPI, "PMIX_NAMESPACE": "ns@1"}, Ranks(1, 2, "ns@1", "openmpi")),
         (
             {
                 **OPENMPI,
@@ -88,20 +88,20 @@ def ancestor(variable: str) -> str:
                 "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
                 "OMPI_MCA_ess_base_jobid": "9",
             },
-            Ranks(1, 2, 0, 2, "9", "openmpi"),
+            Ranks(1, 2, "9", "openmpi"),
         ),
-        (OPENMPI, Ranks(1, 2, 1, 2, "ancestor-without-OMPI_COMM_WORLD_RANK", "openmpi")),
+        (OPENMPI, Ranks(1, 2, "ancestor-without-OMPI_COMM_WORLD_RANK", "openmpi")),
         (
             {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "3", "MPI_LOCALNRANKS": "4"},
-            Ranks(3, 4, 3, 4, "ancestor-without-PMI_RANK", "mpich"),
+            Ranks(3, 4, "ancestor-without-PMI_RANK", "mpich"),
         ),
-        (SLURM, Ranks(1, 2, 1, 2, "77.0", "slurm")),
-        ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_NUM_TASKS"}, Ranks(1, 2, 1, 2, "77.0", "slurm")),
+        (SLURM, Ranks(1, 2, "77.0", "slurm")),
+        ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_NUM_TASKS"}, Ranks(1, 2, "77.0", "slurm")),
         # The shells of sbatch and salloc carry the job's task count, but are no task themselves.
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Ranks(0, 1, 0, 1, "alone", "alone")),
-        ({**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, Ranks(0, 1, 0, 1, "alone", "alone")),
-        ({**SLURM, **TORCHRUN}, Ranks(1, 2, 1, 2, ":1::", "environment")),
-        ({"RANK": "", "WORLD_SIZE": ""}, Ranks(0, 1, 0, 1, "alone", "alone")),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Ranks(0, 1, "alone", "alone")),
+        ({**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, Ranks(0, 1, "alone", "alone")),
+        ({**SLURM, **TORCHRUN}, Ranks(1, 2, ":1::", "environment")),
+        ({"RANK": "", "WORLD_SIZE": ""}, Ranks(0, 1, "alone", "alone")),
     ],
 )
 def test_detect(environ: Mapping[str, str], expected: Ranks) -> None:
@@ -145,23 +145,21 @@ def test_detect_refuses_broken_variables(environ: Mapping[str, str], words: tupl
 
 
 @pytest.mark.parametrize(
-    ("environ", "transport", "local_world"),
+    ("environ", "transport"),
     [
-        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "c10d", 2),
-        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "mpi", 1),
-        ({"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}, "mpi", 2),
-        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "mpi", 0),
-        ({**SLURM, "SLURM_NNODES": "2"}, "mpi", 0),
-        ({**TORCHRUN, "GPUCOMM_TRANSPORT": "mpi"}, "mpi", 2),
-        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "GPUCOMM_TRANSPORT": "shm"}, "shm", 1),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, "c10d"),
+        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "mpi"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}, "mpi"),
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "mpi"),
+        ({**SLURM, "SLURM_NNODES": "2"}, "mpi"),
+        ({**TORCHRUN, "GPUCOMM_TRANSPORT": "mpi"}, "mpi"),
+        ({**OPENMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "GPUCOMM_TRANSPORT": "shm"}, "shm"),
     ],
 )
-def test_detect_tells_what_connects_several_nodes(
-    environ: Mapping[str, str], transport: str, local_world: int
-) -> None:
+def test_detect_tells_what_connects_several_nodes(environ: Mapping[str, str], transport: str) -> None:
     environ = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", **environ}
     ranks = detect(environ, ancestor)
-    assert (ranks.transport, ranks.local_world, ranks.nodes) == (transport, local_world, ())
+    assert (ranks.transport, ranks.nodes) == (transport, ())
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ PYTHON_LAYERS = {
     "errors": set(),
     "units": {"errors"},
     "kinds": set(),
+    "json_file": {"errors"},
     "files": {"errors"},
     "links": LOWEST | {"units"},
     "arrays": LOWEST,

@@ -34,7 +34,7 @@ class Bounded:
     Attributes:
         result: x or out, with the result.
         codec: the spec of the codec that was taken; None: elements travelled as they are.
-        algorithm: what carried it.
+        algorithm: what carried it coded; "auto" where elements travelled as they are.
         bound: what the error cannot exceed, known before anything was sent. Above what was asked for only
             where elements travelled as they are, and adding up alone may round more; inf where a sum, of a
             mean too, may leave the dtype.

@@ -60,7 +60,7 @@ def encode(x: Any, codec: str) -> NDArray[np.uint8]:
 
     Raises:
         InvalidArgumentError: the codec is unknown, or cannot carry an element (which the text names).
-        UnsupportedTypeError: it does not take the dtype.
+        UnsupportedTypeError: it does not take the dtype, or x is no array.
     """
     return _made(codec).encode(x)
 
@@ -77,7 +77,7 @@ def decode(coded: NDArray[np.uint8], like: Any, codec: str) -> Any:
         A new array like `like`.
 
     Raises:
-        InvalidArgumentError: the bytes cannot come from that codec and shape.
+        InvalidArgumentError: the codec is unknown, or the bytes cannot come from it and that shape.
         UnsupportedTypeError: the codec does not take the dtype, or `like` is no array.
     """
     made = _made(codec)

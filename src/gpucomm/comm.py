@@ -249,6 +249,7 @@ class Communicator(_core.Communicator):
             call an ObjectWork.
 
         Raises:
+            InvalidArgumentError: root is no rank.
             UnsupportedTypeError: as broadcast_object.
             Error: as any collective.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -14,11 +13,11 @@ import numpy as np
 
 from gpucomm import _core, probe
 from gpucomm.bench import coded
-from gpucomm.bench.command import check_writable
 from gpucomm.bench.suite import Suite
 from gpucomm.bench.table import with_progress
 from gpucomm.cost import MOST_RANKS, measured_coding
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.json_file import check_writable, write_json
 from gpucomm.launch import local
 from gpucomm.launch.environment import parse_nodes
 from gpucomm.links import parse_model, parse_spec
@@ -79,8 +78,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"predicted for {format_size(alike)}: sizes up to each power of two are chosen for alike")
     _print(rows)
     print(_reason(rows))
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    write_json(args.json, rows)
     return 0
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpucomm.bench.command import check_writable
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.files import read_regular
 from gpucomm.flight import Row, first_difference
+from gpucomm.json_file import check_writable, write_json
 
 __all__ = ["add_arguments", "main"]
 
@@ -45,8 +45,7 @@ def main(args: argparse.Namespace) -> int:
         sentence = first_difference(rows, logs[name][0]["world"])
         print(sentence)
         found.append({"communicator": name, "calls": rows, "first_difference": sentence})
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+    write_json(args.json, found)
     return 0
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.bench.command import check_writable
 from gpucomm.cost import MOST_RANKS, MOST_SEGMENTS, Coding, measured_coding, plans_and_schedule
 from gpucomm.draw import check_suffix, draw_plans, messages
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.json_file import check_writable, write_json
 from gpucomm.kinds import ROOTED
 from gpucomm.links import parse_model
 from gpucomm.units import format_seconds, format_size, parse_size
@@ -81,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"drawn in {args.out}")
     if args.json is not None:
         about = {} if coding is None else {"codec": args.codec, "coding": coding._asdict()}
-        _write_json(args.json, about, plans[0], rows, nbytes, links, schedule, findings)
+        _write_steps(args.json, about, plans[0], rows, nbytes, links, schedule, findings)
     return 0
 
 
@@ -185,7 +184,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _write_json(
+def _write_steps(
     path: Path,
     about: dict[str, Any],
     plan: _core.Plan,
@@ -202,7 +201,4 @@ def _write_json(
     about["total_s"] = schedule.total_s
     counts = ("messages", "rounds", "scratch_slots", "lossy_passes", "encode_errors")
     about["verified"] = {name: getattr(findings, name) for name in counts}
-    try:
-        path.write_text(json.dumps(about | {"steps": rows}, indent=1) + "\n")
-    except OSError as error:
-        raise InvalidArgumentError(f"--json {str(path)!r} cannot be written: {error}") from error
+    write_json(path, about | {"steps": rows})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import statistics
@@ -16,10 +15,10 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.bench import auto_cell, coded
-from gpucomm.bench.command import check_writable
 from gpucomm.bench.metrics import ONE_THREAD, p95
 from gpucomm.bench.table import with_progress
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.json_file import check_writable, write_json
 from gpucomm.launch import World, local
 from gpucomm.links import host_bound, parse_emulated
 from gpucomm.units import format_seconds, format_size, parse_names, parse_sizes
@@ -146,7 +145,7 @@ def _kept(steps: Generator[Any, None, None], file: Path | None) -> Generator[Any
         for cell in steps:
             if cell is not None and file is not None:
                 rows.append(cell.row())
-                file.write_text(json.dumps(rows, indent=1) + "\n")
+                write_json(file, rows)
             yield cell
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from contextlib import closing
@@ -16,9 +15,10 @@ from gpucomm.bench.peers import known_peers, peer
 from gpucomm.bench.suite import Suite
 from gpucomm.bench.table import show, with_progress
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.json_file import check_writable, write_json
 from gpucomm.units import parse_names, parse_sizes
 
-__all__ = ["add_arguments", "check_writable", "main"]
+__all__ = ["add_arguments", "main"]
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 _EPILOG = """\
@@ -75,8 +75,7 @@ def main(args: argparse.Namespace) -> int:
     under = [text for text in (suite.codec, suite.links) if text]
     title = ", ".join([suite.collective, ranks, suite.dtype, *under, f"median of {suite.repeats}"])
     show(title, results, suite.peers)
-    if args.json is not None:
-        args.json.write_text(json.dumps([result.row() for result in results], indent=1) + "\n")
+    write_json(args.json, [result.row() for result in results])
     wrong = [f"{r.library} {r.algorithm} at {r.nbytes} B" for r in results if not r.correct]
     if wrong:
         print(f"gpucomm bench: wrong results from {'; '.join(wrong)}", file=sys.stderr)
@@ -138,19 +137,3 @@ def _algorithms(text: str, collective: str, ranks: int, codec: str | None) -> li
             if known[name]["coded"] and not codec:
                 raise InvalidArgumentError(f"--algorithms {text}: {name} codes its messages, give --codec")
     return names
-
-
-def check_writable(path: Path | None, option: str = "--json") -> None:
-    """Find out before the measurement whether what it gives can be written there, not after it.
-
-    Args:
-        path: a file; None is fine.
-        option: that named it, for the text.
-
-    Raises:
-        InvalidArgumentError: it cannot.
-    """
-    if path is None:
-        return
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InvalidArgumentError(f"{option} {str(path)!r} cannot be written")

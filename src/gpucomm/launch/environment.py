@@ -15,16 +15,6 @@ Environ = Mapping[str, str]
 _MOST_RANKS = 1 << 16
 _MOST = 2**31 - 1
 
-# What connects the nodes of a job that such a launcher has started.
-_BETWEEN = {
-    "gpucomm": "mpi",
-    "torchrun": "c10d",
-    "environment": "c10d",
-    "openmpi": "mpi",
-    "mpich": "mpi",
-    "slurm": "mpi",
-}
-
 
 @dataclass(frozen=True)
 class Ranks:
@@ -33,8 +23,6 @@ class Ranks:
     Attributes:
         rank: from 0 to `world` - 1.
         world: number of ranks of the job.
-        local_rank: rank among the processes of this node.
-        local_world: number of ranks on this node; 0: not told.
         job: a key that the ranks of one job share and that no other job on the node has.
         source: what told: gpucomm, torchrun, environment, openmpi, mpich, slurm, alone, or store
             (a group of torch.distributed).
@@ -46,8 +34,6 @@ class Ranks:
 
     rank: int
     world: int
-    local_rank: int
-    local_world: int
     job: str
     source: str
     links: str = ""
@@ -83,7 +69,7 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
     """
     ancestor = ancestor or _launcher_process
     found = (reader(environ, ancestor) for reader in (_gpucomm, _torchrun, _openmpi, _mpich, _slurm))
-    ranks = next((ranks for ranks in found if ranks), None) or Ranks(0, 1, 0, 1, "alone", "alone")
+    ranks = next((ranks for ranks in found if ranks), None) or Ranks(0, 1, "alone", "alone")
     transport = environ.get("GPUCOMM_TRANSPORT") or ranks.transport
     if transport not in ("shm", "mpi", "c10d"):
         raise InvalidArgumentError(f"GPUCOMM_TRANSPORT={transport!r} must be shm, mpi or c10d")
@@ -240,7 +226,7 @@ def _slurm(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:
     job = f"{environ.get('SLURM_JOB_ID', '')}.{step}"
     ranks = _ranks(environ, ("SLURM_PROCID", tasks, "SLURM_LOCALID", ""), job, "slurm")
     if environ.get(nodes) and _number(environ, nodes) > 1:
-        return replace(ranks, local_world=0, transport=_BETWEEN["slurm"])
+        return replace(ranks, transport="mpi")
     return ranks
 
 
@@ -258,8 +244,8 @@ def _ranks(environ: Environ, names: tuple[str, str, str, str], job: str, source:
             f"local rank {local_rank} of {local_world} does not fit rank {rank} of {world}"
             f" ({local_name or rank_name}, {local_world_name or world_name})"
         )
-    between = _BETWEEN[source] if local_world < world else "shm"
-    return Ranks(rank, world, local_rank, local_world, job, source, transport=between)
+    between = "c10d" if source in ("torchrun", "environment") else "mpi"
+    return Ranks(rank, world, job, source, transport=between if local_world < world else "shm")
 
 
 def _has_any(environ: Environ, *names: str) -> bool:

@@ -31,7 +31,7 @@ class Fabric:
         keep: what must live as long as the wire.
         close: ends what serves the wire, before the process does, once its communicators are closed.
         next_context: the first that no group of this process has had.
-        inits: how often all ranks have met over it; each takes a context from the end.
+        inits: how often ranks have begun to meet over it; each time takes a context from the end.
     """
 
     name: str
@@ -130,7 +130,7 @@ def join(
     if len(inside) == 1:
         return attach(-1)
     place = inside.index(rank)
-    here = Ranks(place, len(inside), place, len(inside), f"{name} node {nodes[rank]}", fabric.name)
+    here = Ranks(place, len(inside), f"{name} node {nodes[rank]}", fabric.name)
     return meet(here, 0, timeout, _core.shm_create, attach)
 
 

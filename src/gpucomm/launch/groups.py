@@ -147,7 +147,7 @@ def share_memory(rank: int, world: int, name: str, start_timeout: float, **how: 
     def attach(memory: int) -> Communicator:
         return Communicator("shm", rank, world, fd=memory, **how)
 
-    return meet(Ranks(rank, world, rank, world, name, "split"), 0, start_timeout, _core.shm_create, attach)
+    return meet(Ranks(rank, world, name, "split"), 0, start_timeout, _core.shm_create, attach)
 
 
 def forget(name: str) -> None:

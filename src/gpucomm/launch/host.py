@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, TypeVar
 
-from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, Error, MismatchError, PeerLostError, UnavailableError
 from gpucomm.launch import wire
 from gpucomm.launch.environment import Ranks
@@ -54,7 +53,6 @@ class Host:
         self._guests: dict[int, _Caller] = {}
         self._strangers: list[_Caller] = []
         self._refused: list[_Caller] = []
-        self._version = _core.version
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
 
@@ -134,12 +132,12 @@ class Host:
             else:
                 self._read(key.data)
 
-    def _accept(self) -> bool:
-        """Take one connection; False when there is none."""
+    def _accept(self) -> None:
+        """Take one connection, if there is one."""
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
-            return False
+            return
         except OSError as error:
             raise UnavailableError(
                 f"rank 0 of {self._world} could not take a rank's connection: {error.strerror} (the limit of"
@@ -147,12 +145,11 @@ class Host:
             ) from None
         if not wire.is_ours(connection):
             connection.close()
-            return True
+            return
         connection.setblocking(False)
         caller = _Caller(connection, time.monotonic() + _HELLO_PATIENCE)
         self._strangers.append(caller)
         self._selector.register(connection, selectors.EVENT_READ, caller)
-        return True
 
     def _forget(self, stranger: _Caller) -> None:
         self._strangers.remove(stranger)
@@ -179,7 +176,7 @@ class Host:
 
     def _welcome(self, caller: _Caller, message: wire.Message) -> None:
         """Admit a rank, or end the start of the job because it does not fit."""
-        wrong = wire.unfit(message, self._world, self._version, self._settings)
+        wrong = wire.unfit(message, self._world, self._settings)
         if wrong is None:
             self._forget(caller)
             return

@@ -68,8 +68,9 @@ def init(timeout: float | None = None, *, deterministic: bool | None = None) -> 
         if comm is not None:
             let_go(comm)
         frozen = asked_deterministic(os.environ) if deterministic is None else deterministic
-        made, source = _open_first(timeout or _TIMEOUT, frozen)
-        comm = frozen_if_asked(made, frozen)
+        comm, source = _open_first(timeout or _TIMEOUT, frozen)
+        if frozen:
+            comm.freeze()
         _log.info(
             "rank %d of %d: started by %s, transport %s, nodes %s",
             *(comm.rank, comm.world, source, comm.transport, list(comm.nodes)),
@@ -147,8 +148,8 @@ def _mark(comm: Communicator) -> None:
             _log.warning("%s", marked)
 
 
-def frozen_if_asked(comm: Communicator, asked: bool | None = None) -> Communicator:
-    """The communicator, which learns nothing if that is asked for, here or by the environment."""
-    if asked_deterministic(os.environ) if asked is None else asked:
+def frozen_if_asked(comm: Communicator) -> Communicator:
+    """The communicator, which learns nothing if the environment asks for that."""
+    if asked_deterministic(os.environ):
         comm.freeze()
     return comm

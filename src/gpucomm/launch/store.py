@@ -121,7 +121,7 @@ def communicator_of(seat: Seat, store: Any, options: str, deterministic: bool) -
     links = asked_links(os.environ, seat.total, told)
     nodes = numbered([told[member] for member in seat.members]) if told else []
     ranks = Ranks(
-        *(seat.rank, seat.world, seat.rank, seat.world, secrets.token_hex(16), "store", links),
+        *(seat.rank, seat.world, secrets.token_hex(16), "store", links),
         nodes=tuple(nodes),
         deterministic=deterministic,
     )
@@ -168,7 +168,7 @@ def _between_nodes(seat: Seat, ranks: Ranks, store: Any) -> Communicator:
 
     over = open_c10d(ranks, seat.timeout_s, PrefixStore("wire", store))
     try:
-        return fabric.connect(over, replace(ranks, local_world=0, transport="c10d"), seat.timeout_s)
+        return fabric.connect(over, ranks, seat.timeout_s)
     except BaseException:
         over.close()
         raise

@@ -80,21 +80,20 @@ def hello(rank: int, world: int, patience: float, settings: Sequence[str]) -> Me
     }
 
 
-def unfit(message: Message, world: int, our_version: str, settings: Sequence[str]) -> str | None:
+def unfit(message: Message, world: int, settings: Sequence[str]) -> str | None:
     """Why the sender of a first message cannot join: "" if it can, None if it is a stranger.
 
     Args:
         message: what came first on a connection.
         world: number of ranks that rank 0 expects.
-        our_version: of rank 0's gpucomm.
         settings: what rank 0 was given, of what must be alike.
     """
     if message["gpucomm"] != "hello":
         return None
     who = f"rank {message.get('rank')} (pid {message.get('pid')})"
     theirs = (message.get("protocol"), message.get("version"))
-    if theirs != (PROTOCOL, our_version):
-        ours = f"{our_version} (protocol {PROTOCOL})"
+    if theirs != (PROTOCOL, _core.version):
+        ours = f"{_core.version} (protocol {PROTOCOL})"
         return f"{who} runs gpucomm {theirs[1]} (protocol {theirs[0]}), rank 0 runs {ours}"
     patience = message.get("patience")
     if type(message.get("rank")) is not int or not isinstance(patience, (int, float)):

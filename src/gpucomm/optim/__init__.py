@@ -1,4 +1,4 @@
-"""Training with PyTorch; the only part of gpucomm, with the c10d transport, that imports torch."""
+"""Training with PyTorch; elsewhere torch is imported late, where an array or a group is its."""
 
 from gpucomm.optim.distributed import DistributedOptimizer
 from gpucomm.optim.layerwise import LayerwiseBSP

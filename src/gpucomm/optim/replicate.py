@@ -73,15 +73,13 @@ def broadcast_tensors(comm: Communicator, tensors: Iterable[Any], root: int = 0)
 
     Args:
         comm: the ranks.
-        tensors: the same shapes and dtypes on all ranks, in the same order.
+        tensors: the same shapes and dtypes on all ranks, in the same order; as require_plain() has them.
         root: the rank whose tensors all get.
 
     Raises:
-        UnsupportedTypeError: the communicator does not reach the tensors' device, or one is sparse, or its
-            elements share memory, as expand() makes them.
+        UnsupportedTypeError: the communicator does not reach the tensors' device.
     """
     tensors = [tensor for tensor in tensors if tensor.numel()]
-    require_plain(tensors)
     with torch.no_grad():
         for message in _messages(tensors):
             flat = torch.cat([_as_bytes(tensor) for tensor in message])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpucomm.bench.command import check_writable
 from gpucomm.errors import InvalidArgumentError, UnavailableError
+from gpucomm.json_file import check_writable, write_json
 from gpucomm.reproduce.claims import Claim, Outcome, Paper
 from gpucomm.reproduce.papers import PAPERS, find
 from gpucomm.reproduce.pictures import draw
@@ -63,8 +62,7 @@ def main(args: argparse.Namespace) -> int:
     show(f"{paper.title}, {paper.source}" + (", quick" if args.quick else ""), rows)
     for text in run.left_out:
         print(f"left out: {text}")
-    if args.json is not None:
-        args.json.write_text(json.dumps([row.as_json(paper.source) for row in rows], indent=1) + "\n")
+    write_json(args.json, [row.as_json(paper.source) for row in rows])
     if args.pictures is not None:
         for claim, outcome in zip(claims, outcomes, strict=True):
             draw(outcome.picture, args.pictures / f"{claim.name}.svg")

@@ -16,7 +16,6 @@ from gpucomm.ending import close_at_exit
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.attempt import own_store
 from gpucomm.launch.environment import deterministic
-from gpucomm.launch.start import frozen_if_asked
 from gpucomm.launch.store import Seat, communicator_of
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.messages import Messages
@@ -56,7 +55,9 @@ class ProcessGroup(Messages):
         store = own_store(store, seat.world)
         self._choices = options.choices
         frozen = deterministic(os.environ)
-        self._comm = frozen_if_asked(communicator_of(seat, store, options.text, frozen), frozen)
+        self._comm = communicator_of(seat, store, options.text, frozen)
+        if frozen:
+            self._comm.freeze()
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
         patience = timedelta(seconds=seat.timeout_s)
