@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Train a character transformer by FSDP2 over coded messages."
     )
-    codec = checked(gpucomm.exchange.Coding)
+    codec = checked(gpucomm.exchange.GradientCodec)
     parser.add_argument(
         "--all-gather", default="zfp:8", type=codec, metavar="CODEC", help="of the parameters"
     )

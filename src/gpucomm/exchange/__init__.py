@@ -2,15 +2,15 @@
 
 from gpucomm.exchange.base import Exchange, Handle, Part, create, names, register
 from gpucomm.exchange.coded import Coded
-from gpucomm.exchange.coding import Coding
 from gpucomm.exchange.dense import Dense
+from gpucomm.exchange.gradient_codec import GradientCodec
 from gpucomm.exchange.residuals import own_residuals, plain_name, require_known, reshard
 
 __all__ = [
     "Coded",
-    "Coding",
     "Dense",
     "Exchange",
+    "GradientCodec",
     "Handle",
     "Part",
     "create",

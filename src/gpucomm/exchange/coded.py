@@ -14,7 +14,7 @@ import numpy as np
 from gpucomm import _core
 from gpucomm.errors import ClosedError, UnsupportedTypeError
 from gpucomm.exchange.base import Exchange, Handle, Part
-from gpucomm.exchange.coding import LARGEST, Coding, magnitude
+from gpucomm.exchange.gradient_codec import LARGEST, GradientCodec, magnitude
 from gpucomm.exchange.residuals import Flat, Residuals
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Coded(Exchange):
     def __init__(
         self, comm: Communicator, spec: str, *, algorithm: str = "auto", segments: int | None = None
     ) -> None:
-        self._coding = Coding(spec)
+        self._coding = GradientCodec(spec)
         self.name = self._coding.spec
         self._comm = comm
         self._how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "codec": spec}
@@ -161,7 +161,7 @@ class Coded(Exchange):
 
     def understands(self, name: str) -> bool:
         """Residuals are in units of gradients: those of any lossy codec will do."""
-        return self._coding.lossy and name.partition(":")[0] in _core.codecs() and Coding(name).lossy
+        return self._coding.lossy and name.partition(":")[0] in _core.codecs() and GradientCodec(name).lossy
 
     def state_dict(self) -> dict[str, Any]:
         """Returns this rank's residuals by parameter, its rank and the world; nothing if nothing is lost."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gpucomm.exchange.coding import magnitude
+from gpucomm.exchange.gradient_codec import magnitude
 from gpucomm.optim.fsdp.residual import Residual
 from gpucomm.optim.streams import current, follow
 

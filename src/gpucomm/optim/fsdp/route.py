@@ -9,12 +9,12 @@ import torch
 
 from gpucomm import _core
 from gpucomm.comm import Communicator
-from gpucomm.exchange.coding import Coding, magnitude
+from gpucomm.exchange.gradient_codec import GradientCodec, magnitude
 
 __all__ = ["Route", "sums_can_be_coded"]
 
 
-class Route(Coding):
+class Route(GradientCodec):
     """A codec and an algorithm for one collective.
 
     Args:
@@ -35,7 +35,7 @@ class Route(Coding):
         self.chooses = algorithm == "auto"
 
 
-def sums_can_be_coded(comm: Communicator, x: Any, coding: Coding) -> bool:
+def sums_can_be_coded(comm: Communicator, x: Any, coding: GradientCodec) -> bool:
     """Whether every sum over the ranks is finite, and one that the codec carries; the same on every rank.
 
     Args:

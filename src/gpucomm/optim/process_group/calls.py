@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
-from gpucomm.exchange import Coding
+from gpucomm.exchange import GradientCodec
 from gpucomm.optim.process_group.packing import REDUCIBLE
 
 __all__ = ["is_async", "keywords", "reduction", "root_of"]
@@ -82,4 +82,4 @@ def keywords(choice: Mapping[str, Any], x: Any, opts: Any, op: str = "sum") -> d
 
 @lru_cache(maxsize=256)
 def _carries(codec: str, dtype: Any) -> bool:
-    return bool(dtype.is_floating_point) and Coding(codec).takes(dtype)
+    return bool(dtype.is_floating_point) and GradientCodec(codec).takes(dtype)

@@ -10,12 +10,12 @@ import numpy as np
 from gpucomm import _core
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["LARGEST", "Coding", "magnitude"]
+__all__ = ["LARGEST", "GradientCodec", "magnitude"]
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class Coding:
+class GradientCodec:
     """A codec, or none.
 
     Args:
