@@ -126,39 +126,47 @@ class ReduceScatter(_Allocating):
 
         On a GPU it is there for what FSDP2's stream gets next; the host waits for the other ranks to come.
         """
-        comm, route, x = self._lane.comm, self._lane.route, input_tensor
         with self._lane.meter.blocking("reduce_scatter") as account, self._lane.label(self._group):
-            name = _scaled(op, x)
-            self._unit = float(comm.world) if name == "mean" else 1.0
-            self._borrowed, coded = None, route.takes(x.dtype)
-            residual = self.residual if self._round is not None else None
-            if residual is not None and self._round is not None:
-                residual.lay_out(self._group.travelling(x.numel()))
-                self._round.join(residual)
-            settled = self._settled(x, residual) if coded else None
-            if settled is not None:
-                coded = False
-            elif (residual is not None or (coded and route.limited)) and not sums_can_be_coded(
-                comm, x, route
-            ):
-                coded, residual = False, None
+            how = {"op": self._begin(op, input_tensor), "out": output_tensor}
+            way, coded, residual = self._choose(input_tensor)
             account["coded"] += coded
-            how = {"op": name, "out": output_tensor, **(route.coded if coded else settled or route.dense)}
-            if residual is None or (settled is not None and not residual.owes):
-                comm.reduce_scatter(x, **how)
+            if residual is None:
+                self._lane.comm.reduce_scatter(input_tensor, **how, **way)
             else:
-                self._send_all(x, residual, how, coded)
+                self._send_all(input_tensor, residual, how | way, coded)
         self.look(output_tensor)
 
-    def _settled(self, x: Any, residual: Residual | None) -> dict[str, Any] | None:
+    def _begin(self, op: Any, x: Any) -> str:
+        """Joins the round, and returns the name of what reduces."""
+        name = _scaled(op, x)
+        self._unit = float(self._lane.comm.world) if name == "mean" else 1.0
+        self._borrowed = None
+        if self.residual is not None and self._round is not None:  # there are both or neither
+            self.residual.lay_out(self._group.travelling(x.numel()))
+            self._round.join(self.residual)
+        return name
+
+    def _choose(self, x: Any) -> tuple[dict[str, Any], bool, Residual | None]:
+        """How x travels, whether that is coded, and the residual that goes with it, if one does."""
+        route, residual = self._lane.route, self.residual
+        coded = route.takes(x.dtype)
+        if coded and (settled := self._settled(x)) is not None:
+            return settled, False, residual if residual is not None and residual.owes else None
+        asks = residual is not None or (coded and route.limited)
+        if asks and not sums_can_be_coded(self._lane.comm, x, route):
+            return route.dense, False, None
+        return route.coded if coded else route.dense, coded, residual
+
+    def _settled(self, x: Any) -> dict[str, Any] | None:
         """How "auto" has settled to send x as it is, if it has: then what coding needs can be spared.
 
         The same on all ranks, which have made the same calls; so it may not depend on what a rank owes.
         """
-        exact = residual is None or x.dtype == torch.float32  # a sum with the residual loses nothing
+        feeds = self.residual is not None
+        exact = not feeds or x.dtype == torch.float32  # a sum with the residual loses nothing
         if not (self._ends and exact and self._lane.route.chooses):
             return None
-        found = self._lane.comm._settled_without_codec(x, self._lane.route.spec, residual is not None)
+        found = self._lane.comm._settled_without_codec(x, self._lane.route.spec, feeds)
         return None if found is None else dict(zip(("algorithm", "segments"), found, strict=True))
 
     def look(self, result: Any) -> None:

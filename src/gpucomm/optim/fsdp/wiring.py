@@ -67,11 +67,11 @@ def use(
         UnavailableError: this torch keeps its groups in another way.
     """
     with telling(comm, "fsdp.use"):
-        if not hasattr(comm, "world"):
-            raise InvalidArgumentError(f"[fsdp] comm must be a gpucomm.Communicator, got {comm!r}")
         if not isinstance(replicate, Communicator | None):
             raise InvalidArgumentError(f"[fsdp] replicate must be a communicator or None, got {replicate!r}")
         groups = find_groups(model)
+        if not hasattr(comm, "world"):
+            raise InvalidArgumentError(f"[fsdp] comm must be a gpucomm.Communicator, got {comm!r}")
         # First of all: where only some ranks find a fault, the others must not wait for them here.
         there = _meet(comm, replicate, bool(error_feedback))
         _require_ranks(groups, comm, replicate, there)
