@@ -52,6 +52,8 @@ function(gpucomm_add_cuda)
   file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS src/cpp/cuda/*.cu src/cpp/cuda/*.cpp)
   pybind11_add_module(_cuda NO_EXTRAS ${CUDA_SOURCES} src/cpp/bindings/bind_errors.cpp)
   target_include_directories(_cuda PRIVATE src/cpp)
+  set_target_properties(_cuda PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set_source_files_properties(src/cpp/cuda/module.cpp src/cpp/bindings/bind_errors.cpp PROPERTIES UNITY_GROUP pybind11)
   list(JOIN CMAKE_CUDA_ARCHITECTURES " " ARCHITECTURES)
   target_compile_definitions(_cuda PRIVATE GPUCOMM_VERSION="${SKBUILD_PROJECT_VERSION}"
                                            GPUCOMM_ARCHITECTURES="${ARCHITECTURES}")

@@ -86,8 +86,10 @@ void put(const std::string& path, const void* data, size_t bytes) {
 }
 bool is_there(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 std::string get(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::string data(static_cast<size_t>(file.tellg()), 0);
+  file.seekg(0).read(data.data(), data.size());
+  return data;
 }
 
 // On a stream: until it holds or the communicator ends; false: that.

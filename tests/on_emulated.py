@@ -31,7 +31,7 @@ from gpucomm import _core
 EMULATION = Path(__file__).parent / "cuda_emulation"
 CPP = Path(__file__).parents[1] / "src" / "cpp"
 # Of the host device, whose streams and events those of the emulated GPUs are.
-SHARED = ["bindings/bind_errors.cpp", "base/process.cpp"]
+SHARED = ["base/process.cpp"]
 SHARED += [f"devices/{name}.cpp" for name in ("host_event", "host_graph", "shared_memory")]
 # The sanitizer that tools/sanitize.sh has loaded into this process, and the environment without it.
 SANITIZER = os.environ.get("GPUCOMM_SANITIZE")
@@ -85,8 +85,11 @@ def build(folder: Path, headers: Path) -> Path:
         assert "<<<" not in text, f"a launch in {source} is written in another way than the emulation knows"
         (folder / "cuda" / source.name).write_text(text)
     # First what takes longest, so that no processor waits at the end.
-    sources = [CPP / name for name in SHARED]
-    sources += [*folder.glob("cuda/*.cpp"), *folder.glob("cuda/*.cu"), *EMULATION.glob("*.cpp")]
+    named = folder / "named.cpp"  # pybind11 takes longer to read than what is made of it
+    named.write_text(f'#include "{CPP}/bindings/bind_errors.cpp"\n#include "{folder}/cuda/module.cpp"\n')
+    sources = [named, *(CPP / name for name in SHARED)]
+    sources += [file for kind in ("cpp", "cu") for file in folder.glob(f"cuda/*.{kind}")]
+    sources = [*(file for file in sources if file.name != "module.cpp"), *EMULATION.glob("*.cpp")]
     flags = flags_of(headers, folder)
     # vptr wants the core's type information
     watched = [f"-fsanitize={SANITIZER}", "-fno-sanitize=vptr", "-fno-sanitize-recover"] if SANITIZER else []

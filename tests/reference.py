@@ -6,6 +6,7 @@ import numpy as np
 
 DTYPES = ["float64", "float32", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"]
 OPS = ["sum", "mean", "min", "max", "prod", "band", "bor", "bxor"]
+PERIOD = 960  # of the values
 BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 
 
@@ -16,13 +17,16 @@ def defined(op: str, dtype: str) -> bool:
 
 def values(dtype: str, count: int, rank: int, op: str = "sum") -> np.ndarray:
     """Small whole numbers that differ by rank and place: every fold of them is exact in every dtype."""
-    i = np.arange(count)
+    i = np.arange(PERIOD)
     if dtype == "bool":
-        return (i + rank) % 3 == 0
-    spread = (i * 7 + rank * 3) % 5
-    if op == "prod":
-        spread = np.where((i + rank) % 4 == 0, 2, 1)
-    return spread.astype(dtype)
+        once = (i + rank) % 3 == 0
+    elif op == "prod":
+        once = np.where((i + rank) % 4 == 0, 2, 1).astype(dtype)
+    else:
+        once = ((i * 7 + rank * 3) % 5).astype(dtype)
+    out = np.empty((-(-count // PERIOD), PERIOD), dtype)
+    out[:] = once
+    return out.reshape(-1)[:count]
 
 
 def fold(op: str, arrays: list[np.ndarray]) -> np.ndarray:
