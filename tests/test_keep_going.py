@@ -24,7 +24,7 @@ try:
     comm.barrier()
 except gpucomm.errors.PeerLostError:
     comm = comm.shrink(timeout=20)
-    print(f"rank {comm.rank} of {comm.world}: {comm.all_reduce(numpy.ones(2))[1]}")
+    os.write(1, f"rank {comm.rank} of {comm.world}: {comm.all_reduce(numpy.ones(2))[1]}\\n".encode())
 """
 
 
