@@ -1677,7 +1677,7 @@ def choose(
 ) -> tuple[str, int, float]:
     """
     What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one algorithm: its segments.
-    With a codec, which takes such seconds a byte of float32, also from those that code. A device folds at most 64 arrays at once.
+    With a codec, which takes such seconds a byte of float32, also from those that code; on_device: only from plans that a device can run.
     """
 
 def codecs() -> dict:

@@ -38,7 +38,7 @@ void bind_choose(py::module_& m) {
       "on_device"_a = false,
       "What a communicator chooses on such links: (algorithm, segments, predicted seconds); of one "
       "algorithm: its segments.\nWith a codec, which takes such seconds a byte of float32, also from those "
-      "that code. A device folds at most 64 arrays at once.");
+      "that code; on_device: only from plans that a device can run.");
   m.def(
       "most_bytes",
       [](size_t nbytes) { return most_bytes(kind_of({.dtype = Dtype::uint8, .count = nbytes})); }, "nbytes"_a,

@@ -16,7 +16,6 @@ COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatte
 MEMORIES = {"private": "gpucomm", "huge_pages": "gpucomm, huge pages", "shared": "gpucomm.empty"}
 # The environment of a rank: libraries that start more threads would take the cores of the other ranks.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# Each rank has, gets or sends to each other one an equal part of the buffer.
 
 
 def busbw_factor(collective: str, ranks: int) -> float:
