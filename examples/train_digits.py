@@ -21,7 +21,7 @@ from pathlib import Path
 from arguments import algorithm_of, checked, positive, run
 from digits.checks import check_ranks, check_reference
 from digits.data import load
-from digits.report import print_table, row, write_json
+from digits.report import print_table, row
 from digits.session import advance, begin, finish
 from digits.training import Result, Settings, Training, check_batch
 from rich.console import Console
@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import gpucomm
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.json_file import check_writable
+from gpucomm.json_file import check_writable, write_json
 from gpucomm.launch import World
 
 ALGORITHMS = ("ring", "linear_pipeline", "binomial_tree", "bidirectional_exchange")
@@ -107,8 +107,7 @@ def train_as_rank(comm: gpucomm.Communicator, settings: Settings, json: Path | N
     result = training.finish()
     if comm.rank == 0:
         print_table(console, [row(result, None)])
-        if json is not None:
-            write_json(json, [row(result, None)])
+        write_json(json, [row(result, None)])
     return _complain(check_ranks([result]))
 
 
@@ -158,8 +157,7 @@ def compare(
     print_table(console, rows)
     draw(picture, runs)
     console.print(f"drawn: {picture}")
-    if json is not None:
-        write_json(json, rows)
+    write_json(json, rows)
     return _complain(faults + [fault for run in runs[1:] for fault in check_reference(run, runs[0])])
 
 

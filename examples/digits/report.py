@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,8 +61,3 @@ _CAPTION = (
     "waiting for them, which includes waiting for ranks that still compute; moved: per step, by all ranks "
     "together; off by: the largest difference of a weight from the one process's"
 )
-
-
-def write_json(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes the rows as a JSON list."""
-    path.write_text(json.dumps(list(rows), indent=1) + "\n")

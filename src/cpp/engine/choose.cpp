@@ -38,17 +38,19 @@ bool several(const std::vector<int>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
 }
 
-// Whether "auto" considers it.
-bool considered(const Algorithm& entry, const std::vector<int>& nodes) {
-  return !entry.named_only && (!entry.across_nodes || several(nodes)) &&
-         static_cast<int>(nodes.size()) >= entry.from_world;
-}
-
 // Whether a device folds as many arrays at once as it does.
 bool runs_on_device(const std::string& name, const Shape& shape, const std::vector<int>& nodes) {
   const int world = static_cast<int>(nodes.size());
   if (world <= kMaxSources) return true;
   return device_folds(build_plans(name, {shape.collective, world, 0, shape.root, 1, true, nodes}));
+}
+
+// Whether "auto" considers it.
+bool considered(const std::string& name, const Algorithm& entry, const Shape& shape,
+                const std::vector<int>& nodes) {
+  return !entry.named_only && (!entry.across_nodes || several(nodes)) &&
+         static_cast<int>(nodes.size()) >= entry.from_world &&
+         (!shape.on_device || runs_on_device(name, shape, nodes));
 }
 
 // An algorithm's numbers of segments.
@@ -205,8 +207,7 @@ const std::vector<Choice>& Choices::find(const Shape& shape, const std::vector<i
   std::vector<std::vector<Choice>> algorithms;
   for (const auto& [name, entry] : Registry<Algorithm>::all()) {
     if (shape.algorithm == "auto" ? !entry.offers(shape.collective) : name != shape.algorithm) continue;
-    if (shape.algorithm == "auto" && !considered(entry, nodes)) continue;
-    if (shape.algorithm == "auto" && shape.on_device && !runs_on_device(name, shape, nodes)) continue;
+    if (shape.algorithm == "auto" && !considered(name, entry, shape, nodes)) continue;
     if (entry.repeats && shape.tells_error) continue;
     if (entry.coded ? !shape.codec : shape.codec && shape.algorithm != "auto") continue;
     algorithms.push_back(cuts(name, entry, shape, bytes, nodes, links, coding));

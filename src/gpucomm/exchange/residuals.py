@@ -150,9 +150,7 @@ def own_residuals(state: Mapping[str, Any], who: str, rank: int, world: int) -> 
     if not state:
         return {}
     if not _is_state(state):
-        raise InvalidArgumentError(
-            f"[{who}] the state must be what state_dict() returned, got {state!r:.200}"
-        )
+        raise _no_state(state, who)
     if (state["rank"], state["world"]) != (rank, world):
         raise InvalidArgumentError(
             f"[{who}] the state is that of rank {state['rank']} of {state['world']}, and every "
@@ -174,15 +172,17 @@ def require_known(state: Mapping[str, Any], names: Collection[str], who: str) ->
         InvalidArgumentError: it is no state, or one would never be sent, as no parameter has its name.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("residuals", {}), Mapping):
-        raise InvalidArgumentError(
-            f"[{who}] the state must be what state_dict() returned, got {state!r:.200}"
-        )
+        raise _no_state(state, who)
     unknown = sorted({plain_name(name) for name in state.get("residuals", ())} - set(names))
     if unknown:
         raise InvalidArgumentError(
             f"[{who}] the state has a residual of {unknown[0]!r} ({len(unknown)} of such names), but no "
             "parameter is called so: it is another model's"
         )
+
+
+def _no_state(state: Any, who: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"[{who}] the state must be what state_dict() returned, got {state!r:.200}")
 
 
 def _is_state(state: Any) -> bool:

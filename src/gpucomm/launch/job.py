@@ -120,7 +120,7 @@ class Job:
 
     def _go_on(self, failed: Sequence[int]) -> None:
         for rank in failed:
-            print(f"gpucomm run: {describe_end(rank, self._processes[rank])}", file=sys.stderr, flush=True)
+            self._report(rank)
             self._failure = self._failure or exit_code(self._processes[rank])
         codes = {process.returncode for process in self._processes}
         self._survived = 0 in codes and all(code is not None and code <= 0 for code in codes)
@@ -128,12 +128,15 @@ class Job:
     def _end(self, failed: Sequence[int]) -> None:
         # A killed rank is the cause, one that raised at the same time its consequence.
         first = min(failed, key=lambda rank: (self._processes[rank].returncode > 0, rank))
-        print(f"gpucomm run: {describe_end(first, self._processes[first])}", file=sys.stderr, flush=True)
+        self._report(first)
         self._reported = True
         self._failure = exit_code(self._processes[first])
         if self._kill_at is None:
             self._send(signal.SIGTERM)
             self._kill_at = time.monotonic() + GRACE
+
+    def _report(self, rank: int) -> None:
+        print(f"gpucomm run: {describe_end(rank, self._processes[rank])}", file=sys.stderr, flush=True)
 
     def _send(self, signum: int) -> None:
         for process in self._processes:

@@ -16,7 +16,7 @@ from gpucomm.optim.members import Member
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
 
-__all__ = ["next_number", "require_same_layout", "telling"]
+__all__ = ["next_number", "require_communicator", "require_same_layout", "telling"]
 
 _DIGEST_BYTES = 32
 
@@ -42,6 +42,12 @@ def next_number(comm: Communicator) -> int:
     number: int = vars(comm).get("_optimizers", 0) + 1
     vars(comm)["_optimizers"] = number
     return number
+
+
+def require_communicator(comm: object, who: str) -> None:
+    """Raises InvalidArgumentError, by who takes it, unless this is a communicator, or what acts as one."""
+    if not hasattr(comm, "world"):
+        raise InvalidArgumentError(f"[{who}] comm must be a gpucomm.Communicator, got {type(comm).__name__}")
 
 
 @contextmanager

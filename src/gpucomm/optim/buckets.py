@@ -87,7 +87,7 @@ class Bucket:
         return self.buffer.as_strided(shape, self._strides[slot], self.parts[slot].offset)
 
     def take(self, slot: int) -> None:
-        """Copies a parameter's gradient into the buffer and makes the gradient a view of it.
+        """Copies a gradient into the buffer and makes it a view of that; zeros where there is none.
 
         Raises:
             InvalidArgumentError: the bucket has been sent already, the gradient carries a graph, or the
@@ -102,7 +102,7 @@ class Bucket:
                 "reentrant checkpointing visits it twice (then use checkpoint(..., use_reentrant=False))"
             )
         grad, view = param.grad, self._view(slot)
-        if grad is None:  # a hook of the user's has taken it
+        if grad is None:  # not reached, or a hook of the user's has taken it
             view.zero_()
             self._settle(slot, used=False)
             return
@@ -132,14 +132,9 @@ class Bucket:
 
     def fill(self) -> None:
         """Deals with the parameters that this backward has not reached: what they hold, or zeros."""
-        for slot, (_, param) in enumerate(self.members):
-            if self._used[slot] is not None:
-                continue
-            if param.grad is not None:
+        for slot, used in enumerate(self._used):
+            if used is None:
                 self.take(slot)
-            else:
-                self._view(slot).zero_()
-                self._settle(slot, used=False)
 
     def mark(self) -> None:
         """Writes the marks, just before the bucket is sent."""

@@ -14,7 +14,7 @@ from gpucomm import _core
 from gpucomm import exchange as exchanges
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 from gpucomm.exchange import Handle, Part
-from gpucomm.optim.agreement import next_number, telling
+from gpucomm.optim.agreement import next_number, require_communicator, telling
 from gpucomm.optim.hooks import ModuleHook
 from gpucomm.optim.stepping import Stepping
 from gpucomm.optim.streams import Beside
@@ -70,8 +70,7 @@ def use(
 def _create(
     model: Any, comm: Communicator, exchange: str, algorithm: str, segments: int | None
 ) -> exchanges.Exchange:
-    if not hasattr(comm, "world"):
-        raise InvalidArgumentError(f"[ddp] comm must be a gpucomm.Communicator, got {type(comm).__name__}")
+    require_communicator(comm, "ddp")
     if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
         raise InvalidArgumentError(
             f"[ddp] model must be a DistributedDataParallel, got {type(model).__name__} "

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.optim.agreement import require_communicator
 from gpucomm.optim.hooks import OutsideDdp
 
 __all__ = ["WrappedOptimizer", "require_arguments"]
@@ -40,8 +41,7 @@ def require_arguments(model: Any, comm: Any) -> None:
         raise InvalidArgumentError(
             "[optim] model is a ScriptModule, which takes no hooks: wrap it unscripted"
         )
-    if not hasattr(comm, "world"):
-        raise InvalidArgumentError(f"[optim] comm must be a gpucomm.Communicator, got {type(comm).__name__}")
+    require_communicator(comm, "optim")
 
 
 class WrappedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]

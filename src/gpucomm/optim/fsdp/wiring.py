@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError, MismatchError, UnsupportedTypeError
-from gpucomm.optim.agreement import next_number, telling
+from gpucomm.optim.agreement import next_number, require_communicator, telling
 from gpucomm.optim.fsdp.collectives import AllGather, Lane, ReduceScatter, Replicas
 from gpucomm.optim.fsdp.groups import Group, copied, find_groups
 from gpucomm.optim.fsdp.handle import Handle
@@ -70,8 +70,7 @@ def use(
         if not isinstance(replicate, Communicator | None):
             raise InvalidArgumentError(f"[fsdp] replicate must be a communicator or None, got {replicate!r}")
         groups = find_groups(model)
-        if not hasattr(comm, "world"):
-            raise InvalidArgumentError(f"[fsdp] comm must be a gpucomm.Communicator, got {comm!r}")
+        require_communicator(comm, "fsdp")
         # First of all: where only some ranks find a fault, the others must not wait for them here.
         there = _meet(comm, replicate, bool(error_feedback))
         _require_ranks(groups, comm, replicate, there)
