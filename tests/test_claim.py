@@ -14,8 +14,8 @@ import pytest
 import gpucomm
 from gpucomm import Communicator, _core
 from gpucomm.errors import MismatchError
-from gpucomm.launch import claim, kept, opening, start
-from gpucomm.launch.environment import Ranks
+from gpucomm.launch import claim, kept, rendezvous, start
+from gpucomm.launch.ranks import Ranks
 
 PROGRAM = """
 import sys
@@ -68,7 +68,7 @@ def test_what_a_fault_has_closed_holds_no_name_once_its_process_starts_anew(monk
         os.close(create(ranks.world))
         return Communicator("local", 0, 1, region=_core.Region(1))
 
-    monkeypatch.setattr(opening, "meet", meet)
+    monkeypatch.setattr(rendezvous, "meet", meet)
     monkeypatch.setattr(start, "detect", lambda environ: ranks)
     first = gpucomm.init()
     assert first._claim is claim.claim(ranks)

@@ -168,7 +168,7 @@ def test_every_error_has_its_section_and_a_real_text(filled, hooks):
 def test_environment_variables_are_described(filled):
     sources = [
         ROOT / "src/cpp/base/env.cpp",
-        ROOT / "src/gpucomm/launch/environment.py",
+        *(ROOT / "src/gpucomm/launch").glob("*.py"),
         ROOT / "pyproject.toml",
     ]
     read = {name for path in sources for name in re.findall(r"\"?(GPUCOMM_[A-Z_]*[A-Z])\b", path.read_text())}

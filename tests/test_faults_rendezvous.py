@@ -21,7 +21,7 @@ import pytest
 
 from gpucomm import _core, errors
 from gpucomm.launch import wire
-from gpucomm.launch.environment import Ranks
+from gpucomm.launch.ranks import Ranks
 from gpucomm.launch.rendezvous import meet
 
 LONG = 30.0  # seconds: a test that reaches it has failed
@@ -314,7 +314,7 @@ def process(job: str, rank: int, world: int, timeout: float, attach: str) -> sub
     code = f"""
         import os, signal, time
         from gpucomm import errors
-        from gpucomm.launch.environment import Ranks
+        from gpucomm.launch.ranks import Ranks
         from gpucomm.launch.rendezvous import meet
 
         class Attached:

@@ -15,8 +15,8 @@ import gpucomm
 from gpucomm import errors
 from gpucomm.launch import c10d, store
 from gpucomm.launch.attempt import own_store
-from gpucomm.launch.environment import Ranks
 from gpucomm.launch.processes import base_environment
+from gpucomm.launch.ranks import Ranks
 
 pytestmark = pytest.mark.processes
 

@@ -20,10 +20,12 @@ import pytest
 
 import gpucomm
 from gpucomm import _core, cli, errors
-from gpucomm.launch import kept, lasting, opening, wire
+from gpucomm.launch import kept, lasting, rendezvous, wire
+from gpucomm.launch.asked import parse_nodes
 from gpucomm.launch.cores import cgroup_quota, threads_per_rank, usable_cores
-from gpucomm.launch.environment import Ranks, detect, parse_nodes
+from gpucomm.launch.environment import detect
 from gpucomm.launch.lines import Lines
+from gpucomm.launch.ranks import Ranks
 
 PYTHON = sys.executable
 RUN = [PYTHON, "-m", "gpucomm", "run"]
@@ -306,7 +308,7 @@ def test_every_init_of_a_job_meets_at_an_address_of_its_own(
         counts.append(count)
         return gpucomm.Communicator("local", 0, 1, region=_core.Region(1))
 
-    monkeypatch.setattr(opening, "meet", meet)
+    monkeypatch.setattr(rendezvous, "meet", meet)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_PORT", "1")

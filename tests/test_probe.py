@@ -20,7 +20,7 @@ from ranks import outcomes_of, run_ranks
 import gpucomm
 from gpucomm import Communicator, _core, cli, doctor, probe
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, PeerLostError
-from gpucomm.launch.environment import parse_nodes
+from gpucomm.launch.asked import parse_nodes
 from gpucomm.probe import cache, survey
 from gpucomm.probe.figures import Figures
 from gpucomm.probe.rounds import MOST_ROUNDS, plan_rounds

@@ -19,7 +19,7 @@ from gpucomm.cost import MOST_RANKS, measured_coding
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.json_file import check_writable, write_json
 from gpucomm.launch import local
-from gpucomm.launch.environment import parse_nodes
+from gpucomm.launch.asked import parse_nodes
 from gpucomm.links import parse_model, parse_spec
 from gpucomm.units import format_seconds, format_size, parse_size
 

@@ -13,8 +13,8 @@ from typing import Any
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, UnavailableError
 from gpucomm.launch.attempt import all_say, own_store
-from gpucomm.launch.environment import Ranks
 from gpucomm.launch.fabric import Fabric
+from gpucomm.launch.ranks import Ranks
 
 __all__ = ["open_c10d"]
 

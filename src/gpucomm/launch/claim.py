@@ -12,8 +12,8 @@ import time
 
 from gpucomm.errors import MismatchError
 from gpucomm.launch import wire
-from gpucomm.launch.environment import Ranks
 from gpucomm.launch.guest import attempts, try_connect
+from gpucomm.launch.ranks import Ranks
 
 __all__ = ["Claim", "claim"]
 

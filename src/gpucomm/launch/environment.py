@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gpucomm.errors import InvalidArgumentError
+from gpucomm.launch.asked import asked_links, parse_nodes
+from gpucomm.launch.ranks import Ranks
 
-__all__ = ["Ranks", "asked_links", "detect", "deterministic", "numbered", "parse_nodes"]
+__all__ = ["detect"]
 
 Environ = Mapping[str, str]
 
-_MOST_RANKS = 1 << 16
 _MOST = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """Who this process is in its job.
-
-    Attributes:
-        rank: from 0 to `world` - 1.
-        world: number of ranks of the job.
-        job: a key that the ranks of one job share and that no other job on the node has.
-        source: what told: gpucomm, torchrun, environment, openmpi, mpich, slurm, alone, or store
-            (a group of torch.distributed).
-        links: the links to emulate, in the canonical text of their description; "": none.
-        transport: shm, mpi or c10d.
-        nodes: the node of each rank where GPUCOMM_NODES says so, else empty: as they are found.
-        deterministic: whether the communicator shall measure and learn nothing.
-    """
-
-    rank: int
-    world: int
-    job: str
-    source: str
-    links: str = ""
-    transport: str = "shm"
-    nodes: tuple[int, ...] = ()
-    deterministic: bool = False
-
-    @property
-    def settings(self) -> list[str]:
-        """What all ranks must be given alike, in words that stand behind "was given"."""
-        return [
-            f"the emulated links {self.links or 'none'}",
-            f"the nodes {','.join(map(str, self.nodes)) or 'none'}",
-            f"deterministic={self.deterministic}",
-        ]
 
 
 def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ranks:
@@ -80,83 +46,6 @@ def detect(environ: Environ, ancestor: Callable[[str], str] | None = None) -> Ra
     extra = environ.get("GPUCOMM_JOB", "") if ranks.source not in ("gpucomm", "alone") else ""
     job = f"{ranks.job}/{extra}" if extra else ranks.job
     return replace(ranks, job=job, links=links, transport=transport, nodes=nodes)
-
-
-def parse_nodes(text: str, world: int | None = None) -> tuple[int, ...]:
-    """The node of each rank: from NODESxRANKS, as in 2x4, or from the list itself, as in 0,0,1.
-
-    Args:
-        text: the description; "" is the empty tuple.
-        world: how many ranks there are; None: as many as the text says.
-
-    Raises:
-        InvalidArgumentError: the text is neither, or does not fit the world.
-    """
-    if not text.strip():
-        return ()
-    try:
-        if "x" in text:
-            count, each = (int(part) for part in text.split("x"))
-            told = count * each if count > 0 and each > 0 else 0
-            nodes = [rank // each for rank in range(told if told <= (world or _MOST_RANKS) else 0)]
-        else:
-            nodes = [int(part) for part in text.split(",")]
-            told = len(nodes) if min(nodes) >= 0 else 0
-    except ValueError:
-        told = 0
-    if not told or (world is None and told > _MOST_RANKS):
-        raise InvalidArgumentError(
-            f"nodes {text!r} must be NODESxRANKS, as in 2x4, or the node of each rank, as in 0,0,1, of at"
-            f" most {_MOST_RANKS} ranks"
-        )
-    if world is not None and told != world:
-        raise InvalidArgumentError(
-            f"nodes {text!r} (NODESxRANKS, or the node of each rank) are of {told} ranks together, but there"
-            f" are {world}"
-        )
-    return tuple(numbered(nodes))
-
-
-def deterministic(environ: Environ) -> bool:
-    """Whether GPUCOMM_DETERMINISTIC asks for communicators that measure and learn nothing.
-
-    Raises:
-        InvalidArgumentError: it is neither 0 nor 1.
-    """
-    value = environ.get("GPUCOMM_DETERMINISTIC", "").strip() or "0"
-    if value not in ("0", "1"):
-        raise InvalidArgumentError(f"GPUCOMM_DETERMINISTIC={value!r} must be 0 or 1")
-    return value == "1"
-
-
-def numbered(nodes: Sequence[Hashable]) -> list[int]:
-    """The same nodes, called 0, 1, ... in the order of their first ranks."""
-    known: dict[Hashable, int] = {}
-    return [known.setdefault(node, len(known)) for node in nodes]
-
-
-def asked_links(environ: Environ, world: int, nodes: Sequence[int]) -> str:
-    """The links that GPUCOMM_LINKS asks for, in the canonical text of their description; "": none.
-
-    Args:
-        environ: the environment.
-        world: how many ranks there are.
-        nodes: the node of each where that is told, else empty.
-
-    Raises:
-        InvalidArgumentError: it describes no links, or none between so many ranks.
-    """
-    text = environ.get("GPUCOMM_LINKS", "").strip()
-    if not text:
-        return ""
-    from gpucomm.links import parse_emulated
-
-    try:
-        spec = parse_emulated(text)
-        spec.check(world, nodes)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"GPUCOMM_LINKS: {error}") from None
-    return spec.canonical
 
 
 def _gpucomm(environ: Environ, ancestor: Callable[[str], str]) -> Ranks | None:

@@ -14,7 +14,8 @@ import numpy as np
 from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import MismatchError, UnavailableError
-from gpucomm.launch.environment import Ranks, numbered
+from gpucomm.launch.asked import numbered
+from gpucomm.launch.ranks import Ranks
 from gpucomm.launch.rendezvous import meet
 
 __all__ = ["Fabric", "connect", "join", "node_key"]

@@ -14,12 +14,12 @@ from gpucomm import _core
 from gpucomm.comm import Communicator, is_whole
 from gpucomm.errors import InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
-from gpucomm.launch.environment import Ranks
-from gpucomm.launch.rendezvous import meet
+from gpucomm.launch.ranks import Ranks
+from gpucomm.launch.rendezvous import share_memory
 from gpucomm.links import restricted
 from gpucomm.non_member import NonMember
 
-__all__ = ["forget", "join", "share_memory", "split", "subset"]
+__all__ = ["forget", "join", "split", "subset"]
 
 _APART = -1  # the color of a rank that joins no group
 
@@ -125,29 +125,7 @@ def _join(
         with _lock:
             region = _regions.setdefault(name, _core.Region(world))
         return Communicator("local", rank, world, region=region, **how)
-    if world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), **how)
-    return share_memory(rank, world, name, timeout, **how)
-
-
-def share_memory(rank: int, world: int, name: str, start_timeout: float, **how: Any) -> Communicator:
-    """A communicator over memory that processes of one node meet to share.
-
-    Args:
-        rank: of this process in it.
-        world: how many ranks there are.
-        name: of the group, as of `join`.
-        start_timeout: seconds that all have to come.
-        **how: further keywords of the communicator.
-
-    Raises:
-        Error: as `init`.
-    """
-
-    def attach(memory: int) -> Communicator:
-        return Communicator("shm", rank, world, fd=memory, **how)
-
-    return meet(Ranks(rank, world, name, "split"), 0, start_timeout, _core.shm_create, attach)
+    return share_memory(Ranks(rank, world, name, "split"), timeout, **how)
 
 
 def forget(name: str) -> None:

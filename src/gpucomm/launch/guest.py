@@ -11,8 +11,8 @@ from typing import NoReturn
 from gpucomm import errors
 from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError, UnavailableError
 from gpucomm.launch import wire
-from gpucomm.launch.environment import Ranks
 from gpucomm.launch.host import Attached
+from gpucomm.launch.ranks import Ranks
 
 __all__ = ["attempts", "connect", "join", "try_connect"]
 

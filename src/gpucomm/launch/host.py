@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol, TypeVar
 
 from gpucomm.errors import CollectiveTimeoutError, Error, MismatchError, PeerLostError, UnavailableError
 from gpucomm.launch import wire
-from gpucomm.launch.environment import Ranks
+from gpucomm.launch.ranks import Ranks
 
 __all__ = ["Attached", "Host"]
 

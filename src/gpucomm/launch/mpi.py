@@ -8,8 +8,8 @@ import time
 from gpucomm import _core
 from gpucomm.ending import ended_by_error
 from gpucomm.errors import CollectiveTimeoutError, UnavailableError
-from gpucomm.launch.environment import Ranks
 from gpucomm.launch.fabric import Fabric
+from gpucomm.launch.ranks import Ranks
 
 __all__ = ["open_mpi"]
 

@@ -9,8 +9,8 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch.claim import Claim, claim
-from gpucomm.launch.environment import Ranks
-from gpucomm.launch.rendezvous import meet
+from gpucomm.launch.ranks import Ranks
+from gpucomm.launch.rendezvous import share_memory
 
 if TYPE_CHECKING:
     from gpucomm.launch.fabric import Fabric
@@ -35,16 +35,8 @@ def emulation(links: str, world: int) -> dict[str, Any]:
 def open_ranks(ranks: Ranks, timeout: float) -> Communicator:
     """The communicator of these ranks, which all open it within `timeout` seconds; raises as `init`."""
     links = emulation(ranks.links, ranks.world)
-    if ranks.world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), timeout=timeout, **links)
-
-    if ranks.transport != "shm":
+    if ranks.world > 1 and ranks.transport != "shm":
         return _connect(ranks, timeout, links)
-
-    def attach(memory: int) -> Communicator:
-        nodes = list(ranks.nodes)
-        return Communicator("shm", ranks.rank, ranks.world, fd=memory, timeout=timeout, nodes=nodes, **links)
-
     claims: list[Claim] = []
 
     def create(world: int) -> int:
@@ -57,7 +49,7 @@ def open_ranks(ranks: Ranks, timeout: float) -> Communicator:
         return memory
 
     try:
-        comm = meet(ranks, _Opened.count, timeout, create, attach)
+        comm = share_memory(ranks, timeout, _Opened.count, create, timeout=timeout, **links)
     except BaseException:
         for claimed in claims:
             claimed.release()

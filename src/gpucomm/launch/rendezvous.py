@@ -6,13 +6,16 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
+from gpucomm import _core
+from gpucomm.comm import Communicator
 from gpucomm.errors import CollectiveTimeoutError
 from gpucomm.launch import guest, wire
-from gpucomm.launch.environment import Ranks
 from gpucomm.launch.host import Attached, Host
+from gpucomm.launch.ranks import Ranks
 
-__all__ = ["meet"]
+__all__ = ["meet", "share_memory"]
 
 _ALWAYS_FIT = 64  # ranks that share memory; whether more do is what making it says
 
@@ -64,6 +67,35 @@ def meet(
         f"rank 0 of {ranks.world} waited {timeout:g} s for the address of job {ranks.job!r},"
         " which another process holds"
     )
+
+
+def share_memory(
+    ranks: Ranks,
+    start_timeout: float,
+    count: int = 0,
+    create: Callable[[int], int] = _core.shm_create,
+    **how: Any,
+) -> Communicator:
+    """The communicator of ranks that are processes of one node, or of one rank alone.
+
+    Args:
+        ranks: who this process is, and the nodes where they are told.
+        start_timeout: seconds until all ranks must have come.
+        count: as of `meet`.
+        create: as of `meet`.
+        **how: further keywords of the communicator.
+
+    Raises:
+        Error: as `meet`.
+    """
+    how.setdefault("nodes", list(ranks.nodes))
+    if ranks.world == 1:
+        return Communicator("local", 0, 1, region=_core.Region(1), **how)
+
+    def attach(memory: int) -> Communicator:
+        return Communicator("shm", ranks.rank, ranks.world, fd=memory, **how)
+
+    return meet(ranks, count, start_timeout, create, attach)
 
 
 def _serve(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from gpucomm.errors import InvalidArgumentError
-from gpucomm.launch.environment import parse_nodes
+from gpucomm.launch.asked import parse_nodes
 from gpucomm.launch.job import Job
 from gpucomm.links import host_bound, parse_emulated
 

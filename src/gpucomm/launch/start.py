@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from gpucomm.comm import Communicator, checked_timeout
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch import kept
-from gpucomm.launch.environment import Ranks, asked_links, detect
-from gpucomm.launch.environment import deterministic as asked_deterministic
+from gpucomm.launch.asked import asked_links
+from gpucomm.launch.asked import deterministic as asked_deterministic
+from gpucomm.launch.environment import detect
 from gpucomm.launch.opening import let_go, open_ranks
+from gpucomm.launch.ranks import Ranks
 
 if TYPE_CHECKING:
     from gpucomm.launch.store import Seat

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
+from gpucomm.launch.asked import asked_links, numbered, parse_nodes
 from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.c10d import open_c10d
-from gpucomm.launch.environment import Ranks, asked_links, numbered, parse_nodes
 from gpucomm.launch.opening import emulation
-from gpucomm.launch.rendezvous import meet
+from gpucomm.launch.ranks import Ranks
+from gpucomm.launch.rendezvous import share_memory
 from gpucomm.links import restricted
 
 __all__ = ["Seat", "communicator_of", "communicator_of_default", "joined"]
@@ -143,18 +143,8 @@ def communicator_of(seat: Seat, store: Any, options: str, deterministic: bool) -
 
 def _in_memory(seat: Seat, ranks: Ranks) -> Communicator:
     of_all = emulation(ranks.links, seat.total)
-    how: dict[str, Any] = {
-        "timeout": seat.timeout_s,
-        "nodes": list(ranks.nodes),
-        **restricted(of_all, seat.members),
-    }
-    if seat.world == 1:
-        return Communicator("local", 0, 1, region=_core.Region(1), **how)
-
-    def attach(memory: int) -> Communicator:
-        return Communicator("shm", seat.rank, seat.world, fd=memory, **how)
-
-    return meet(ranks, 0, seat.timeout_s, _core.shm_create, attach)
+    how: dict[str, Any] = {"timeout": seat.timeout_s, **restricted(of_all, seat.members)}
+    return share_memory(ranks, seat.timeout_s, **how)
 
 
 def _between_nodes(seat: Seat, ranks: Ranks, store: Any) -> Communicator:

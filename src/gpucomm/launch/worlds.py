@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gpucomm.comm import Communicator, checked_timeout, is_whole
 from gpucomm.errors import ClosedError, InvalidArgumentError
-from gpucomm.launch.environment import parse_nodes
+from gpucomm.launch.asked import parse_nodes
 
 __all__ = ["World", "local"]
 

@@ -14,7 +14,8 @@ from gpucomm import _core, cost
 from gpucomm.bench.metrics import ONE_THREAD
 from gpucomm.comm import Communicator
 from gpucomm.launch import local
-from gpucomm.launch.groups import share_memory
+from gpucomm.launch.ranks import Ranks
+from gpucomm.launch.rendezvous import share_memory
 from gpucomm.links import host_bound, parse_emulated, parse_spec
 from gpucomm.reproduce.claims import setting
 
@@ -222,7 +223,7 @@ def meeting(comm: Communicator) -> AbstractContextManager[Communicator]:
     if not comm.emulation:
         return nullcontext(comm)
     name = comm.broadcast_object(secrets.token_hex(8) if comm.rank == 0 else None)
-    return share_memory(comm.rank, comm.world, f"meeting {name}", comm.timeout)
+    return share_memory(Ranks(comm.rank, comm.world, f"meeting {name}", "meeting"), comm.timeout)
 
 
 def start_together(comm: Communicator) -> None:

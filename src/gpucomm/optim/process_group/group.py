@@ -14,8 +14,8 @@ import torch.distributed as dist
 from gpucomm.comm import Communicator
 from gpucomm.ending import close_at_exit
 from gpucomm.errors import InvalidArgumentError, UnavailableError
+from gpucomm.launch.asked import deterministic
 from gpucomm.launch.attempt import own_store
-from gpucomm.launch.environment import deterministic
 from gpucomm.launch.store import Seat, communicator_of
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.messages import Messages

@@ -6,7 +6,8 @@ import secrets
 from typing import Any
 
 from gpucomm.comm import Communicator
-from gpucomm.launch.groups import share_memory
+from gpucomm.launch.ranks import Ranks
+from gpucomm.launch.rendezvous import share_memory
 
 __all__ = ["Idle", "without_links"]
 
@@ -51,6 +52,7 @@ class Idle:
 def without_links(comm: Communicator) -> Communicator:
     """The same ranks, processes of this machine, over its memory: no links are emulated, but chosen for."""
     name = f"{comm.broadcast_object(secrets.token_hex(8))} without links"
-    apart = share_memory(comm.rank, comm.world, name, comm.timeout, nodes=list(comm.nodes))
+    ranks = Ranks(comm.rank, comm.world, name, "without links", nodes=tuple(comm.nodes))
+    apart = share_memory(ranks, comm.timeout)
     apart.set_links(comm.links)
     return apart
