@@ -8,7 +8,7 @@ from typing import Any
 import nccl_library
 import numpy as np
 from device_ranks import met, own
-from on_device import HostKit, stream_of
+from on_device import HostKit, finish, sleep, stream_of
 from ranks import PROMPT_S
 
 SLOW_US = 1_500_000  # a device whose work takes about so long
@@ -138,6 +138,22 @@ def aborted(comm: Any) -> None:
         comm.abort()
         assert time.monotonic() - begin < PROMPT_S
     works[-1].synchronize()
+
+
+def closed_while_busy(comm: Any) -> tuple[list[float], list[float]]:
+    """What a call and a message bring that waited for other work on the device when the group was closed."""
+    gpu = HostKit()
+    x, y = gpu.array(np.full(5, comm.rank + 1.0)), gpu.array(np.full(5, 7.0 if comm.rank == 0 else 0.0))
+    with comm.subset(range(comm.world)) as group, stream_of(gpu) as stream:
+        sleep(gpu.device, stream, 3)
+        group.all_reduce(x, stream=stream)
+        if comm.rank == 0:
+            group.send(y, 1, stream=stream)
+        elif comm.rank == 1:
+            group.recv(y, 0, stream=stream)
+        group.close()
+        finish(gpu.device, stream)
+        return gpu.host(x).tolist(), gpu.host(y).tolist()
 
 
 def in_groups(comm: Any) -> list[float]:

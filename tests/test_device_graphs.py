@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from conftest import ROOTED, pairs
-from on_device import Racing, stream_of
+from on_device import Racing, finish, stream_of
 from ranks import TIMEOUT_S, outcomes_of, run_ranks
 from test_collectives import inputs
 from test_device_collectives import call, has_result
@@ -203,6 +203,45 @@ def test_calls_between_launches(make_kit):
                 capture.launch(comm.rank)
                 kit.device.wait(stream, capture.events[-1])
                 assert np.array_equal(again.found(reading), right)
+                capture.barrier.wait()
+
+    run_ranks(world, body)
+    capture.end()
+
+
+@pytest.mark.parametrize("how", [{"algorithm": "ring"}, {"algorithm": "coded_ring", "codec": "bf16"}])
+def test_a_launch_beside_a_call_under_way(how, make_kit):
+    """On one stream, of other arrays: no scratch is common to both."""
+    world, kit = 3, make_kit(300)
+    capture = Capture(kit, world)
+    count = 30_000
+
+    def body(comm):
+        coded = "codec" in how
+        some, others = ([kit.array(np.zeros(n, np.float32)) for n in (count, 7)] for _ in range(2))
+
+        sources = [
+            [kit.array(np.full(count, k * n + comm.rank, np.float32)) for k in (1, 2)] for n in range(10)
+        ]
+
+        def sums(xs, **options):
+            return comm.all_reduce(xs[0] if coded else xs, stream=stream, segments=1, **how, **options)
+
+        with stream_of(kit) as stream:
+            for xs in (some, others):
+                sums(xs, async_op=True).synchronize()
+            with capture.of(comm.rank, stream):
+                sums(some)
+            for n in range(10):
+                for xs, values in zip((some, others), sources[n], strict=True):
+                    kit.device.copy(kit.address(xs[0]), kit.address(values), 4 * count, stream)
+                work = sums(others, async_op=True)
+                capture.launch(comm.rank)
+                kit.device.wait(stream, capture.events[-1])
+                work.wait()
+                finish(kit.device, stream)
+                for xs, value in ((some, 3 * n + 3), (others, 6 * n + 3)):
+                    assert (kit.host(xs[0]) == value).all(), (n, kit.host(xs[0])[:3], value)
                 capture.barrier.wait()
 
     run_ranks(world, body)

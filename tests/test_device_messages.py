@@ -47,6 +47,23 @@ def test_a_message_arrives_and_its_sender_keeps_it(dtype, count, async_op, make_
     assert run_ranks(2, body) == [True] * 2
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_message_to_oneself_is_waited_for_and_keeps_its_arrays(waits, make_kit):
+    kit = make_kit(2000)
+
+    def body(comm):
+        for n in range(10):
+            x, out = (kit.array(np.full(1000, value, np.float32)) for value in (n + 1, 0))
+            work = comm.sendrecv(x, 0, out, 0, async_op=True)
+            if waits:
+                assert (kit.host(work.synchronize()) == n + 1).all()
+            else:
+                assert not work.done() or (kit.host(out) == n + 1).all()
+            del x, out, work
+
+    run_ranks(1, body)
+
+
 def test_a_quick_sender_waits_for_a_slow_receiver(make_kit):
     """Its stream overwrites x at once, where it may."""
     slow, quick = make_kit(40_000), make_kit(0)

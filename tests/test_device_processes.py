@@ -175,6 +175,69 @@ def test_groups_that_end_leave_no_memory(world):
         assert all(right) and max(mapped[10:]) < 2 * max(mapped[:5]), mapped  # the last may linger
 
 
+FAILING = """
+import gc, os, sys
+sys.path.insert(0, {path!r})
+import numpy as np
+import gpucomm
+from on_device import HostKit
+comm, kit = gpucomm.init(timeout=20), HostKit()
+x = kit.array(np.ones(1000))
+mapped = []
+for _ in range(8):
+    group = comm.split(0)
+    try:
+        group.all_reduce(x)
+    except gpucomm.errors.UnavailableError:
+        pass
+    group.close()
+    del group
+    gc.collect()
+    comm.barrier()
+    mapped.append(open("/proc/self/maps").read().count("memfd:gpucomm-device"))
+print(max(mapped[3:]) <= max(mapped[:3]), mapped, flush=True)  # the last may linger
+comm.close()
+"""
+
+
+def test_a_rank_without_an_arena_keeps_none_of_the_others(ranks):
+    """They give theirs back, though it never opened any."""
+    ranks += rank_processes.start(FAILING.format(path=PATH), [{}, {"GPUCOMM_ARENA_MIB": "0"}])
+    for process in ranks:
+        out, err = process.communicate(timeout=60)
+        assert out.startswith("True"), (out, err)
+
+
+STATS = """
+import sys, threading, time
+sys.path.insert(0, {path!r})
+import numpy as np
+import gpucomm
+from on_device import HostKit
+comm, kit = gpucomm.init(timeout=20), HostKit()
+x = kit.array(np.ones(1000))
+comm.send(x, 1) if comm.rank == 0 else comm.recv(x, 0)
+comm.barrier()
+if comm.rank == 0:
+    comm.send(x, 1)  # which nobody receives: close() waits for a while
+    closing = threading.Thread(target=comm.close)
+    closing.start()
+    time.sleep(0.3)
+    begin = time.monotonic()
+    comm.stats()
+    print(time.monotonic() - begin < 0.5 and closing.is_alive(), flush=True)
+    closing.join()
+else:
+    print(True, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_who_closes_holds_up_no_other_thread(ranks):
+    ranks += rank_processes.start(STATS.format(path=PATH), [{}] * 2)
+    assert [process.stdout.readline() for process in ranks] == ["True\n"] * 2
+
+
 def test_an_arena_that_is_too_small_is_refused():
     with gpucomm.local(2, env={"PYTHONPATH": PATH, "GPUCOMM_ARENA_MIB": "0"}) as world:
         for name, text, _ in world.run(ranks_do.in_a_group, ranks_do.one_call):

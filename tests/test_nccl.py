@@ -230,7 +230,7 @@ def test_native_collectives(fake: ctypes.CDLL, world: int, collective: str) -> N
 def test_what_nccl_does_not_offer_is_refused(fake: ctypes.CDLL) -> None:
     def body(comm: Any) -> None:
         whole, half = np.zeros(4, np.int16), np.zeros(4, np.float32)
-        with pytest.raises(UnsupportedTypeError, match="NCCL has no sum of int16 elements"):
+        with pytest.raises(UnsupportedTypeError, match="NCCL has no sum of 16-bit integers"):
             native(comm, "all_reduce", whole, whole)
         with pytest.raises(UnsupportedTypeError, match="NCCL has no bor of int32 elements"):
             native(comm, "all_reduce", whole.astype(np.int32), whole.astype(np.int32), op="bor")

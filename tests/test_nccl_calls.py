@@ -99,6 +99,12 @@ def test_the_host_does_not_wait_for_the_device(told):
         assert world.run(device_ranks.early, 60_000) == [(True, [8.0] * 10)] * 2
 
 
+def test_work_that_is_late_is_waited_for_by_close(world):
+    total, ranks = sum(range(1, world.ranks + 1)), world.run(nccl_ranks.closed_while_busy)
+    assert [summed for summed, _ in ranks] == [[total] * 5] * world.ranks
+    assert [moved for _, moved in ranks[:2]] == [[7.0] * 5] * 2
+
+
 def test_groups(world):
     assert world.run(nccl_ranks.in_groups) == [[0.0] * 5] * world.ranks
 
@@ -136,7 +142,7 @@ def test_faults(world, fault, kind, text):
         (nccl_ranks.native_on_the_host, "InvalidArgumentError", "these are in host memory"),
         (nccl_ranks.native_all_to_all, "UnavailableError", "NCCL 2.18 has no all_to_all"),
         (nccl_ranks.native_codec, "InvalidArgumentError", "'native' takes no codec"),
-        (nccl_ranks.native_int16, "UnsupportedTypeError", "NCCL has no sum of int16 elements"),
+        (nccl_ranks.native_int16, "UnsupportedTypeError", "NCCL has no sum of 16-bit integers"),
         (nccl_ranks.native_counts, "InvalidArgumentError", "'native' takes no counts"),
     ],
 )
@@ -194,15 +200,16 @@ for _ in range(8):
     work.wait()
 print("enqueued", flush=True)
 try:
-    work.synchronize(timeout=60)
+    {waits}
 except gpucomm.errors.Error as error:
     leave(error, comm)
 """
 )
 
 
-def test_a_rank_that_is_killed_after_all_is_enqueued(ranks, told):
-    ranks += rank_processes.start(ENQUEUED.format(slow=nccl_ranks.SLOW_US), [told] * 3)
+@pytest.mark.parametrize("waits", ["work.synchronize(timeout=60)", "comm.close()"])
+def test_a_rank_that_is_killed_after_all_is_enqueued(ranks, told, waits):
+    ranks += rank_processes.start(ENQUEUED.format(slow=nccl_ranks.SLOW_US, waits=waits), [told] * 3)
     for process in ranks:
         assert process.stdout.readline() == "enqueued\n"
     ranks[1].send_signal(signal.SIGKILL)

@@ -244,6 +244,37 @@ def test_an_unordered_write_is_a_race():
 
 
 @pytest.mark.parametrize(
+    ("plan", "step", "sentence"),
+    [
+        ({"world": 0}, {}, r"world must be in \[1, 1048576\), got 0"),
+        ({"rank": 1 << 28}, {}, r"rank must be in \[0, 2\)"),
+        ({"root": -1}, {}, r"root must be in \[0, 2\), got -1"),
+        ({"chunks": 0}, {}, "chunks must be in"),
+        ({"chunks": 1 << 19, "segments": 1 << 19}, {}, "chunks times segments must be in"),
+        ({}, {"lane": -1000000}, "a step's lane must be in"),
+        ({}, {"piece": 1}, r"a step's first piece must be in \[0, 1\), got 1"),
+        ({}, {"pieces": 2}, r"a step's number of pieces must be in \[1, 2\), got 2"),
+        ({}, {"kind": "send"}, "the number of a message's peers must be in"),
+        ({}, {"after": [1]}, "a step that is done before must be in"),
+    ],
+)
+def test_plans_that_cannot_be(plan, step, sentence):
+    with pytest.raises(InvalidArgumentError, match=sentence):
+        Plan(
+            **{"collective": "all_reduce", "algorithm": "made up", "world": 2, "rank": 0} | plan,
+            steps=[Step(**{"kind": "copy"} | step)],
+        )
+
+
+def test_plans_of_some_ranks_are_none():
+    plans = _core.build_plans("all_reduce", "ring", 3, 0, 1)
+    for wrong in (plans[:2], [plans[1], plans[0], plans[2]]):
+        for read in (_core.verify, _core.place_steps):
+            with pytest.raises(InvalidArgumentError, match="must be those of all ranks in order; place 0"):
+                read(wrong)
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("all_reduce", "quantum", 2, 0), "unknown algorithm 'quantum'; known: .*ring"),

@@ -79,18 +79,23 @@ std::unique_ptr<PyNccl> split(PyNccl& self, int color, int key, double timeout) 
   return made ? std::make_unique<PyNccl>(self.device, std::move(made)) : nullptr;
 }
 
-// One call of NCCL's own; all_gather's out and reduce_scatter's x have world times as many elements.
-void native(PyNccl& self, Text name, py::handle x, py::handle out, Text op_name, int root, double timeout) {
-  const auto collective = parse<Collective>("collective", name, kCollectiveNames);
-  const DeviceArray in(self, x, "x"), to(self, out, "out");
-  const size_t world = self.communicator->world();
+// all_gather's out and reduce_scatter's x have world times as many elements as the other.
+void require_fit(Text name, Collective collective, const Array& in, const Array& to, size_t world) {
   const size_t one = gathers(collective) ? to.count() : in.count();  // what may be all ranks' parts ...
   const size_t part = gathers(collective) ? in.count() : to.count();
   const bool split = gathers(collective) || scatters(collective);  // ... or is as long as the other
   if (one != (split ? part * world : part) || in.dtype() != to.dtype())
     fail(ErrorKind::invalid_argument, "x has ", in.count(), " elements and out ", to.count(),
          ", which does not fit ", name, " of ", world, " ranks");
-  Shape shape{.collective = collective, .op = parse_op(op_name), .dtype = in.dtype(), .count = one};
+}
+
+// One call of NCCL's own.
+void native(PyNccl& self, Text name, py::handle x, py::handle out, Text op_name, int root, double timeout) {
+  const auto collective = parse<Collective>("collective", name, kCollectiveNames);
+  const DeviceArray in(self, x, "x"), to(self, out, "out");
+  require_fit(name, collective, in, to, self.communicator->world());
+  Shape shape{.collective = collective, .op = parse_op(op_name), .dtype = in.dtype()};
+  shape.count = std::max(in.count(), to.count());
   shape.root = root;
   const Released release;
   const Deadline deadline(timeout);
@@ -115,6 +120,7 @@ void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py:
   NcclCommunicator& c = *self.communicator;
   const bool given = shape.collective == Collective::scatter ? to.has_value() : in.has_value();
   if (!given) fail(ErrorKind::invalid_argument, name, " needs ", in ? "out" : "x");
+  if (in && to) require_fit(name, shape.collective, *in, *to, c.world());
   shape.dtype = (in ? *in : *to).dtype();
   shape.count = message_count(shape.collective, in ? &*in : nullptr, to ? &*to : nullptr, c.world());
   shape.root = rooted(shape.collective) ? root : 0, shape.segments = segments, shape.algorithm = algorithm;

@@ -110,24 +110,31 @@ void require_writable(const Array& array, const char* name) {
     fail(ErrorKind::unsupported_type, name, " ", why, ": pass the arrays by themselves, with out=");
 }
 
+void require_room(const std::deque<Array>& arrays, const Array& whole) {
+  size_t bytes = 0;
+  for (const Array& array : arrays) bytes += array.bytes();
+  GPUCOMM_CHECK(bytes <= whole.bytes());
+}
+
 // Copies the arrays into the pack, one behind the other, or out of it again.
 void copy_pack(const py::list& xs, const py::object& pack, bool into) {
   const std::deque<Array> arrays = borrow(xs, "x", false);
   const Array whole(pack, "pack");
   if (into) require_writable(whole, "a pack, a new array like x[0],");
+  require_room(arrays, whole);
   const Released released;
   std::byte* at = whole.data();
   for (const Array& array : arrays) {
     if (array.bytes()) copy_bytes(into ? at : array.data(), into ? array.data() : at, array.bytes());
     at += array.bytes();
   }
-  GPUCOMM_CHECK(at <= whole.data() + whole.bytes());
 }
 
 // Of each rank all parts lie one behind the other; each array gets its part of every rank.
 void copy_gathered(const py::list& outs, const py::object& gathered, int world) {
   const std::deque<Array> arrays = borrow(outs, "out", false);
   const Array whole(gathered, "gathered");
+  require_room(arrays, whole);
   const Released released;
   const std::byte* at = whole.data();
   for (int rank = 0; rank < world; ++rank)
@@ -136,7 +143,6 @@ void copy_gathered(const py::list& outs, const py::object& gathered, int world) 
       if (part) copy_bytes(array.data() + rank * part, at, part);
       at += part;
     }
-  GPUCOMM_CHECK(at <= whole.data() + whole.bytes());
 }
 
 }  // namespace

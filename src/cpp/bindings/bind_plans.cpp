@@ -23,6 +23,32 @@ static PlanRequest request(const std::string& collective, int world, int rank, i
   return {parsed, world, rank, root, segments, in_place, std::move(nodes), additive};
 }
 
+static void require_within(const char* what, int64_t value, int64_t least, int64_t end) {
+  if (value < least || value >= end)
+    fail(ErrorKind::invalid_argument, what, " must be in [", least, ", ", end, "), got ", value);
+}
+
+// What all that reads plans takes for granted; the rest is the verifier's.
+static void check(const Plan& plan) {
+  constexpr int kMost = 1 << 20;
+  require_within("world", plan.world, 1, kMost);
+  require_within("rank", plan.rank, 0, plan.world);
+  require_within("root", plan.root, 0, plan.world);
+  require_within("chunks", plan.chunks, 1, kMost);
+  require_within("segments", plan.segments, 1, kMost);
+  const int64_t pieces = int64_t{plan.chunks} * plan.segments;
+  require_within("chunks times segments", pieces, 1, kMost);
+  for (const Step& step : plan.steps) {
+    require_within("a step's lane", step.lane, 0, kMost);
+    require_within("a step's first piece", step.piece, 0, pieces);
+    require_within("a step's number of pieces", step.pieces, 1, pieces - step.piece + 1);
+    if (step.kind == StepKind::send || step.kind == StepKind::recv)
+      require_within("the number of a message's peers", static_cast<int64_t>(step.peers.size()), 1, 2);
+    for (int before : step.after)
+      require_within("a step that is done before", before, 0, static_cast<int64_t>(plan.steps.size()));
+  }
+}
+
 static void bind_values(py::module_& m) {
   py::class_<Place>(m, "Place", "Where a run of pieces lies on a rank.")
       .def(py::init([](const std::string& space, int slot, int base) {
@@ -76,11 +102,7 @@ static void bind_values(py::module_& m) {
                        scratch_slots,
                        coded_slots,
                        std::move(steps)};
-             for (const Step& s : plan.steps)
-               for (int before : s.after)
-                 if (before < 0 || before >= static_cast<int>(plan.steps.size()))
-                   fail(ErrorKind::invalid_argument, "a step is after step ", before,
-                        ", which is not in [0, ", plan.steps.size(), ")");
+             check(plan);
              return plan;
            }),
            "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "chunks"_a = 1, "segments"_a = 1,

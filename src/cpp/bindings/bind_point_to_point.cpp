@@ -70,6 +70,16 @@ Returns:
 Raises:
     As send.)";
 
+// What the stream holds now, as a call that has ended once that has.
+std::shared_ptr<Pending> enqueued(const std::shared_ptr<Device>& device, Stream stream) {
+  auto call = std::make_shared<Pending>();
+  call->stream = stream, call->capture = device->capture_of(stream);
+  call->finished = std::make_shared<OwnEvent>(make_event(device));
+  device->record(call->finished->get(), stream);
+  call->done.store(true, std::memory_order_release);
+  return call;
+}
+
 }  // namespace
 
 // A whole number; one beyond an int is as wrong as any that no rank has.
@@ -171,7 +181,10 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
       fail(ErrorKind::invalid_argument, "x and out must be on one device where to and source are this rank");
     core_->fate().check_open();
     copy(in, target, options);
-    return finish({}, {x, out}, options);
+    std::vector<std::shared_ptr<Pending>> copying;
+    if (!in.on_host() && options.async_op)
+      copying.push_back(enqueued(device_of(in, "x"), stream_of(options, in)));
+    return finish(std::move(copying), {x, out, &in, &target}, options);
   }
   check_peer("to", to);
   check_peer("source", source);

@@ -63,6 +63,7 @@ std::map<Kind, Programs::Learnt> all_learnt_of(const py::object& rows) {
       auto [kind, what] = learnt_of(row);
       learnt[std::move(kind)] = std::move(what);
     } catch (const py::error_already_set& error) {
+      if (!error.matches(PyExc_Exception)) throw;
       damaged(row, error.what());
     } catch (const py::cast_error& error) {
       damaged(row, error.what());

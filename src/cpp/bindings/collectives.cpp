@@ -257,7 +257,7 @@ void PyCommunicator::close() {
     core_->close();
   }
   try {
-    kept_->release_done();  // what a device still works on stays as long as this object
+    kept_->release_done();  // what a device still works on stays
   } catch (const Error&) {
     kept_->clear();  // the device has failed
   }
@@ -280,14 +280,15 @@ void PyCommunicator::end() {
 }
 
 py::dict PyCommunicator::stats() const {
-  const Transport::Counters c = core_->transport_counters();
+  const Communicator::Stats s = [this] {
+    const Released released;  // a thread that ends calls may have the lock for a second
+    return core_->stats();
+  }();
   py::dict table;
-  uint64_t encodes, decodes;
-  table["bytes_sent"] = c.bytes_sent, table["bytes_received"] = c.bytes_received;
-  table["messages_sent"] = c.messages_sent, table["calls"] = core_->calls();
-  table["device_calls"] = core_->device_calls(), table["enqueuing_s"] = core_->enqueuing_s();
-  std::tie(encodes, decodes) = core_->codings();
-  table["encodes"] = encodes, table["decodes"] = decodes;
+  table["bytes_sent"] = s.traffic.bytes_sent, table["bytes_received"] = s.traffic.bytes_received;
+  table["messages_sent"] = s.traffic.messages_sent, table["calls"] = s.calls;
+  table["device_calls"] = s.device_calls, table["enqueuing_s"] = s.enqueuing_s;
+  table["encodes"] = s.encodes, table["decodes"] = s.decodes;
   return table;
 }
 

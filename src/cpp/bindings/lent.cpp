@@ -1,5 +1,6 @@
 #include "bindings/lent.h"
 
+#include <iterator>
 #include <utility>
 
 #include "bindings/work.h"
@@ -40,6 +41,26 @@ void KeptArrays::release_where(Which which) {
 
 void KeptArrays::release_done() {
   release_where([](const Pending& call) { return ended(call); });
+  if (KeptArrays& others = left(); this != &others && !others.kept_.empty()) try {
+      others.release_done();
+    } catch (const Error&) {  // their device has failed
+      others.clear();
+    }
+}
+
+// Never destroyed: what is left ends with the process.
+KeptArrays& KeptArrays::left() {
+  static auto* const all = new KeptArrays;
+  return *all;
+}
+
+KeptArrays::~KeptArrays() {
+  try {
+    release_done();
+  } catch (const Error&) {  // the device has failed
+    return;
+  }
+  std::move(kept_.begin(), kept_.end(), std::back_inserter(left().kept_));
 }
 
 void KeptArrays::release(const Pending& wanted) {

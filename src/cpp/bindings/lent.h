@@ -34,15 +34,20 @@ struct KeptCall {
 };
 KeptCall keep(const Lent& lent);
 
-// Guarded by the GIL. What is let go may make calls as it goes.
+// Guarded by the GIL. What is let go may make calls as it goes. What a device still works on when this ends
+// stays until it has ended, as far as anybody looks: at each release_done().
 class KeptArrays {
  public:
+  KeptArrays() = default;
+  KeptArrays(const KeptArrays&) = delete;
+  ~KeptArrays();
   void add(const std::shared_ptr<Pending>& call, KeptCall kept);
   void release_done();
   void release(const Pending& call);
   void clear() { std::vector<KeptCall>().swap(kept_); }
 
  private:
+  static KeptArrays& left();  // by those that have ended
   template <class Which>
   void release_where(Which which);
   std::vector<KeptCall> kept_;

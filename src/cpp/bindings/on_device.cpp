@@ -22,6 +22,7 @@ NcclSource find_nccl() {
     const auto found = py::module_::import("gpucomm.nccl").attr("load")();
     return {found.cast<std::shared_ptr<NcclLibrary>>(), ""};
   } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // Ctrl-C, say
     return {nullptr, py::str(error.value())};
   }
 }

@@ -18,10 +18,11 @@ class Preparation {
   const std::shared_ptr<const Shape>& before() const { return before_; }
 
   void wait_for_others() const {
-    if (!before_ || *this) return;
-    const Released released;
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return !before_; });
+    while (before_ && !*this) {  // another thread may begin while this one comes back
+      const Released released;
+      std::unique_lock lock(mutex_);
+      ended_.wait(lock, [this] { return !before_; });
+    }
   }
 
   template <class Calls>

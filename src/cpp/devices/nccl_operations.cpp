@@ -7,8 +7,9 @@ namespace gpucomm {
 namespace {
 
 [[noreturn]] void refuse(Dtype dtype, Op op) {
-  fail(ErrorKind::unsupported_type, "NCCL has no ", name_of(op), " of ", name_of(dtype),
-       " elements: any other algorithm has");
+  const bool of_16 = dtype == Dtype::int16 || dtype == Dtype::uint16;  // sums are one thing of both
+  fail(ErrorKind::unsupported_type, "NCCL has no ", name_of(op), " of ",
+       of_16 ? "16-bit integers" : concat(name_of(dtype), " elements"), ": any other algorithm has");
 }
 
 int type_of(Dtype dtype, Op op) {

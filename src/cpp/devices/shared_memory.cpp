@@ -12,14 +12,15 @@
 
 namespace gpucomm {
 
-SharedMemory::SharedMemory(size_t bytes) : bytes_(bytes), file_(memfd_create("gpucomm-device", MFD_CLOEXEC)) {
+SharedMemory::SharedMemory(size_t bytes) : SharedMemory() {  // what is thrown below comes to the destructor
+  bytes_ = bytes, file_ = memfd_create("gpucomm-device", MFD_CLOEXEC);
   if (file_ < 0 || ftruncate(file_, static_cast<off_t>(bytes)))
     fail(ErrorKind::unavailable, "no memory for ", bytes,
          " bytes that processes share on the host device: ", std::strerror(errno));
   map();
 }
 
-SharedMemory::SharedMemory(const std::string& handle) {
+SharedMemory::SharedMemory(const std::string& handle) : SharedMemory() {
   std::istringstream words(handle);
   long long pid = 0, file = -1;
   words >> pid >> file >> bytes_;

@@ -22,6 +22,7 @@ class SharedMemory {
   std::string handle() const;  // "PID FILE BYTES"
 
  private:
+  SharedMemory() = default;
   void map();
 
   std::byte* data_ = nullptr;

@@ -5,7 +5,7 @@
 namespace gpucomm {
 
 ArenaMessages::~ArenaMessages() {
-  if (!streams_) transport_->device_words()->closed[rank_].store(1, std::memory_order_release);
+  if (!streams_) tell_nothing_open(*transport_, rank_);
 }
 
 Stream ArenaMessages::stream_for(const Message& m) {
@@ -41,9 +41,10 @@ bool ArenaMessages::receive(Message& m, Stream stream) {
   return true;
 }
 
-void ArenaMessages::settle() {
-  if (streams_) streams_->wait_for_readers(watch_);
+std::optional<Error> ArenaMessages::settle() {
+  if (streams_) streams_->wait_for_readers(watch_.another());  // others may check() meanwhile
   settled_ = true;
+  return {};
 }
 
 void ArenaMessages::check(bool done, std::optional<double> waited_s) {

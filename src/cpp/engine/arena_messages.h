@@ -1,6 +1,8 @@
 // Messages of device arrays between processes: chunk by chunk through arenas of their own, apart from those
 // of the collectives.
 #pragma once
+#include <atomic>
+
 #include "engine/device_messages.h"
 #include "engine/message_streams.h"
 
@@ -20,7 +22,7 @@ class ArenaMessages : public DeviceMessages {
   bool send(Message& message, Stream stream) override;
   bool receive(Message& message, Stream stream) override;
   void leave() override { streams_.wait_for_end(); }
-  void settle() override;
+  std::optional<Error> settle() override;
   bool watched() const override { return streams_ && !settled_; }
   void check(bool done, std::optional<double> waited_s) override;
 
@@ -32,7 +34,7 @@ class ArenaMessages : public DeviceMessages {
   int rank_, world_;
   MessageStreams streams_;
   EnqueuedWatch watch_;
-  bool settled_ = false;
+  std::atomic<bool> settled_{false};
 };
 
 }  // namespace gpucomm

@@ -236,11 +236,12 @@ void Communicator::finish_front(const std::optional<Error>& error) {
   finish(*work, error);
 }
 
-Transport::Counters Communicator::transport_counters() const {
-  Transport::Counters sum = transport_->counters();
-  sum += messages_.counters();
+Communicator::Stats Communicator::stats() const {
+  Transport::Counters traffic = transport_->counters();
+  traffic += messages_.counters();
   std::lock_guard lock(mutex_);
-  return sum += device_traffic_;
+  traffic += device_traffic_;
+  return {traffic, sequence_, device_calls_, encodes_, decodes_, on_device_ ? on_device_->enqueuing_s() : 0};
 }
 
 void Communicator::set_links(const Links& links) {

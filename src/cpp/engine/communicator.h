@@ -40,6 +40,11 @@ struct Work : Pending {
 
 class Communicator : public Drivable {
  public:
+  struct Stats {
+    Transport::Counters traffic;
+    uint64_t calls, device_calls, encodes, decodes;  // by this rank; the latter two of pieces
+    double enqueuing_s;
+  };
   // `messages`: another channel of the same ranks, for point to point. `nodes`: the node of each rank.
   Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Transport> messages,
                std::string transport_name, int rank, std::vector<int> nodes, uint64_t identity,
@@ -76,12 +81,7 @@ class Communicator : public Drivable {
 
   bool drive_once() override;
   void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) override;
-  Transport::Counters transport_counters() const;
-  // Encodings and decodings of pieces by this rank.
-  std::pair<uint64_t, uint64_t> codings() const {
-    std::lock_guard lock(mutex_);
-    return {encodes_, decodes_};
-  }
+  Stats stats() const;
   PointToPoint& messages() { return messages_; }
 
   // How calls on device arrays go, once the first has settled it; what is to be settled.
@@ -112,7 +112,7 @@ class Communicator : public Drivable {
   // Throws what went wrong in coding on devices that has run: it ends the communicator, on all ranks.
   void check_coding();
   bool coded_on_device() const { return coded_on_device_.load(std::memory_order_relaxed); }
-  // Such a thing, once it is closed, that no call has told; once.
+  // Such a thing, or what was not done when it was closed, that no call has told; once.
   std::optional<Error> untold() {
     const std::lock_guard lock(mutex_);
     return std::exchange(untold_, {});
@@ -125,18 +125,6 @@ class Communicator : public Drivable {
   // Of this communicator; no other of any process has it. 0: its maker gave none.
   uint64_t identity() const { return identity_; }
   Seconds timeout() const { return timeout_; }
-  uint64_t calls() const {
-    std::lock_guard lock(mutex_);
-    return sequence_;
-  }
-  uint64_t device_calls() const {
-    std::lock_guard lock(mutex_);
-    return device_calls_;
-  }
-  double enqueuing_s() const {
-    std::lock_guard lock(mutex_);
-    return on_device_ ? on_device_->enqueuing_s() : 0;
-  }
   const Links& links() const { return programs_.links(); }
   bool links_known() const { return links_known_; }
   void set_links(const Links& links);

@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "engine/communicator.h"
+#include "engine/shared_arena.h"
 
 namespace gpucomm {
 namespace {
@@ -159,12 +160,15 @@ void Communicator::close() {
   const Error error(ErrorKind::closed,
                     "the communicator was closed before this call had finished" + fate_.where());
   end(error), messages_.end(error);
-  if (on_device_ && !fate_.failed()) {
-    on_device_->settle();
+  std::optional<Error> undone;
+  if (on_device_ && !fate_.failed()) undone = on_device_->settle();
+  if (!on_device_) tell_nothing_open(*transport_, rank_);
+  const std::optional<Error> of_messages = messages_.leave();
+  {
     const std::lock_guard lock(mutex_);
-    untold_ = coding_error();
+    if (on_device_ && !fate_.failed()) untold_ = coding_error();
+    if (!untold_) untold_ = undone ? undone : of_messages;
   }
-  messages_.leave();
   transport_->leave();
 }
 

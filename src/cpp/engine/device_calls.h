@@ -53,8 +53,9 @@ class DeviceCalls {
   virtual std::string coding_fault() const { return ""; }
   // This rank ends its communicator: nothing more is enqueued. May wait for what is, but not for long.
   virtual void leave() = 0;
-  // Waits, not for long, until no other rank reads what this one has sent: its process may end then.
-  virtual void settle() {}
+  // Waits, not for long, until no other rank reads what this one has sent: its process may end then. What
+  // was not done by then, and will not be.
+  virtual std::optional<Error> settle() { return {}; }
   // As leave(), after a fault: what is enqueued may wait for a rank that will never come.
   virtual void fault() { leave(); }
   // Whether the end of what is enqueued depends on the other ranks, so that the host has to watch them.

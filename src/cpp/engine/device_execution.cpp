@@ -16,7 +16,10 @@ DeviceExecution::DeviceExecution(std::shared_ptr<Transport> transport, int rank,
       watch_(*transport_, rank, world, kPeersEnqueued) {}
 
 DeviceExecution::~DeviceExecution() {
-  if (share_) outlive(std::move(share_));
+  if (share_)
+    outlive(std::move(share_));
+  else
+    tell_nothing_open(*transport_, rank_);
 }
 
 // What is enqueued uses arrays that nobody may keep after this.
@@ -24,10 +27,10 @@ void DeviceExecution::leave() {
   if (share_ && !std::exchange(left_, true)) share_->ends(kAtAnEnd);
 }
 
-void DeviceExecution::settle() {
-  // With a watch of its own: others may wait for their work meanwhile, by check().
-  if (share_) share_->wait_for_readers({*transport_, rank_, world_, kPeersEnqueued});
+std::optional<Error> DeviceExecution::settle() {
+  if (share_) share_->wait_for_readers(watch_.another());  // others may check() meanwhile
   settled_ = true;
+  return {};
 }
 
 void DeviceExecution::check(bool done, std::optional<double> waited_s) {
@@ -91,7 +94,7 @@ void DeviceExecution::prepare() {
 void DeviceExecution::start_lanes() {
   Device& device = *share_->held.device;
   device.wait(share_->hub.get(), came_of(call_.arrays, share_->came));
-  if (staged(call_.arrays)) stage_in(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
+  if (staged(call_.arrays)) stage_in(program(), call_.arrays, share_->held.at_hand, share_->hub.get());
   device.record(share_->hub_event->get(), share_->hub.get());
   for (int l = 0; l < program().lanes; ++l)
     device.wait(share_->held.streams[l].get(), share_->hub_event->get());
@@ -109,7 +112,7 @@ void DeviceExecution::end() {
     device.record(share_->held.events[l].get(), share_->held.streams[l].get());
     device.wait(share_->hub.get(), share_->held.events[l].get());
   }
-  if (staged(call_.arrays)) stage_out(program(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
+  if (staged(call_.arrays)) stage_out(program(), call_.arrays, share_->held.at_hand, share_->hub.get());
   share_->finish(call_.arrays);
   call_.arrays = {};
 }
@@ -172,7 +175,7 @@ void DeviceExecution::wait_for_lanes(const Instruction& in, int index) {
 bool DeviceExecution::run(int step, Lane& lane, Stream stream) {
   const Instruction& in = at(step);
   const Held& held = share_->held;
-  const Lost lost = lost_of(program(), call_.arrays, held.scratch.get());
+  const Lost lost = lost_of(program(), call_.arrays, held.at_hand);
   const DeviceCall call{program(),          spaces_, *held.device,     stream,
                         call_.arrays.error, lost,    held.faults.get()};
   if (in.kind == StepKind::send) return send(in, lane, call);

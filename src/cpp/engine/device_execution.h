@@ -23,7 +23,7 @@ class DeviceExecution : public DeviceCalls {
   std::shared_ptr<OwnEvent> finished() const override { return share_->finished; }
   std::string coding_fault() const override { return share_ ? share_->held.fault() : ""; }
   void leave() override;
-  void settle() override;
+  std::optional<Error> settle() override;
   bool watched() const override { return share_ && share_->arena && !settled_; }
   void check(bool done, std::optional<double> waited_s) override;
 

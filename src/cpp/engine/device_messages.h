@@ -27,7 +27,7 @@ class DeviceMessages {
   // Whether the transport counts their bytes.
   virtual bool counted() const { return false; }
   virtual void leave() {}
-  virtual void settle() {}
+  virtual std::optional<Error> settle() { return {}; }
   virtual void fault() { leave(); }
   virtual bool watched() const { return false; }
   virtual void check(bool /*done*/, std::optional<double> /*waited_s*/) {}

@@ -10,7 +10,7 @@ namespace gpucomm {
 namespace {
 
 // Who reads may come late to a message, and what it has enqueued may come late behind other work.
-constexpr std::chrono::milliseconds kUntaken{2000}, kUnread{30'000};
+constexpr std::chrono::milliseconds kUntaken{2000}, kUnread = kOwnWork;
 
 // Looked at each time that something is put there. Never destroyed: what is left ends with the process.
 class Attic {
@@ -80,6 +80,17 @@ bool DeviceShare::ends(std::chrono::milliseconds patience) noexcept try {
   put_releases_off();  // first: who gives memory back meanwhile would wait, too
   return soon(patience, [this] { return ended(); });
 } catch (const Error&) {  // the device has failed
+  return false;
+}
+
+bool DeviceShare::ends(EnqueuedWatch watch, std::optional<Error>& undone) noexcept try {
+  mark_end();
+  put_releases_off();
+  if (!soon(kOwnWork, [&] { return watch.check_everybody(), ended(); }))
+    watch.time_out(held.device->name(), Seconds(kOwnWork).count());
+  return true;
+} catch (const Error& error) {
+  if (error.kind != ErrorKind::unavailable) undone = error;
   return false;
 }
 

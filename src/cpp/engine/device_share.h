@@ -32,6 +32,8 @@ struct DeviceShare {
   // Whether what is enqueued ends in that time: who is gone may have left it undone for ever, or the device
   // has failed.
   bool ends(std::chrono::milliseconds patience) noexcept;
+  // The same of work that needs the others; if not, who is missing. Of a device that has failed all hear.
+  bool ends(EnqueuedWatch watch, std::optional<Error>& undone) noexcept;
   // Behind `ends`: waits until that holds and others have read what was sent, as long as they are there.
   void wait_for_readers(EnqueuedWatch watch) const noexcept;
 

@@ -10,8 +10,8 @@
 
 namespace gpucomm {
 
-// How long who closes waits for its own work, and then for NCCL.
-inline constexpr std::chrono::milliseconds kNcclFarewell{2000};
+// How long who closes waits for its own work, which may be late behind other work, and then for NCCL.
+inline constexpr std::chrono::milliseconds kOwnWork{30'000}, kNcclFarewell{2000};
 inline constexpr const char* kNcclEnqueued = "what NCCL has enqueued";
 inline constexpr const char* kPeersEnqueued = "what other ranks have enqueued";
 
@@ -20,6 +20,8 @@ class EnqueuedWatch {
   // `control`: carries the poison. `what`: is waited for.
   EnqueuedWatch(Transport& control, int rank, int world, const char* what)
       : control_(control), rank_(rank), world_(world), what_(what) {}
+  // For another thread: it looks at times of its own.
+  EnqueuedWatch another() const { return {control_, rank_, world_, what_}; }
   // Throws peer_lost where one of these ranks is gone; looks now and then only. Who has closed its
   // communicator was through with its own part.
   void check_peers(const std::vector<int>& peers);

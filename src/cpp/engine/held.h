@@ -15,8 +15,13 @@ struct Held {
   std::unique_ptr<CodingFaults> faults;  // of what is enqueued; null: nothing was coded
   std::vector<OwnStream> streams;
   std::vector<OwnEvent> events;  // one for each stream
-  OwnMemory scratch;
-  std::vector<OwnMemory> outgrown;  // what is under way may still use it
+  struct Scratch {
+    OwnMemory memory;
+    uint64_t capture = 0;
+  };
+  Scratch scratch[2];               // of calls as they are, and of the last capture of a graph
+  std::byte* at_hand = nullptr;     // the one that the call at hand uses
+  std::vector<OwnMemory> outgrown;  // what is under way, or in a graph, may still use it
 
   void expect_faults() {
     if (!faults) faults = device->make_faults();
@@ -33,14 +38,17 @@ struct Held {
       streams.push_back(make_stream(device));
     }
   }
-  // Twice as much each time: what is outgrown is together less than what there is now.
-  std::byte* grow_scratch(size_t bytes) {
-    if (bytes > scratch.bytes()) {
-      OwnMemory grown(device, std::max(bytes, 2 * scratch.bytes()));
-      if (scratch.bytes()) outgrown.push_back(std::move(scratch));
-      scratch = std::move(grown);
+  // Twice as much each time: what is outgrown is together less than what there is now. But each capture has
+  // its own: its graph is launched at any time, behind the caller's stream, which knows of no other's calls.
+  std::byte* grow_scratch(size_t bytes, uint64_t capture = 0) {
+    Scratch& own = scratch[capture != 0];
+    const size_t has = own.capture == capture ? own.memory.bytes() : 0;
+    if (bytes > has) {
+      OwnMemory grown(device, std::max(bytes, 2 * has));
+      if (own.memory.bytes()) outgrown.push_back(std::move(own.memory));
+      own = {std::move(grown), capture};
     }
-    return scratch.get();
+    return at_hand = own.memory.get();
   }
 };
 

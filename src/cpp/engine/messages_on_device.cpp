@@ -1,6 +1,7 @@
 // The part of PointToPoint that moves arrays on devices: a header travels as a message without bytes, the
 // elements go their own way.
 #include "engine/point_to_point.h"
+#include "engine/shared_arena.h"
 
 namespace gpucomm {
 
@@ -39,14 +40,13 @@ void PointToPoint::abandon(Message& m, const Error& error) {
   finish(m, error);
 }
 
-void PointToPoint::leave() {
-  std::unique_lock lock(mutex_);
-  if (on_device_ && !fate_.failed()) on_device_->settle();
-  // Others wait for this before they give up memory that this rank might have open.
-  if (DeviceWords* words = on_device_ ? nullptr : transport_->device_words())
-    words->closed[fate_.rank()].store(1, std::memory_order_release);
-  lock.unlock();
+// Behind end(): nothing begins any more, so no lock is held while this waits.
+std::optional<Error> PointToPoint::leave() {
+  std::optional<Error> undone;
+  if (on_device_ && !fate_.failed()) undone = on_device_->settle();
+  if (!on_device_) tell_nothing_open(*transport_, fate_.rank());
   transport_->leave();
+  return undone;
 }
 
 void PointToPoint::check_enqueued(bool done, std::optional<Seconds> expired) {

@@ -141,7 +141,7 @@ bool NcclCalls::enqueue_next() {
   if (running_) {
     if (!running_->advance(communicator_.get(), none)) end();
   } else if (!std::exchange(given_, true)) {
-    enqueue_native(program().shape, staged_arrays(program(), call_.arrays, share_->held.scratch.get()),
+    enqueue_native(program().shape, staged_arrays(program(), call_.arrays, share_->held.at_hand),
                    *communicator_, share_->hub.get(), none);
   } else {
     end();
@@ -150,7 +150,7 @@ bool NcclCalls::enqueue_next() {
 }
 
 void NcclCalls::end() {
-  if (staged(call_.arrays)) stage_out(running(), call_.arrays, share_->held.scratch.get(), share_->hub.get());
+  if (staged(call_.arrays)) stage_out(running(), call_.arrays, share_->held.at_hand, share_->hub.get());
   share_->finish(call_.arrays);
   running_.reset(), call_.arrays = {};
   phase_ = Phase::done;
@@ -177,14 +177,16 @@ void NcclCalls::fault() {
 }
 
 // Only after its own part: what a peer has not taken yet is NCCL's to keep until it is closed.
-void NcclCalls::settle() {
-  if (!communicator_ || ended_) return;
-  if (!share_->ends(kNcclFarewell)) return fault();
+std::optional<Error> NcclCalls::settle() {
+  if (!communicator_ || ended_) return {};
+  std::optional<Error> undone;
+  if (!share_->ends(watch_.another(), undone)) return fault(), undone;
   ended_ = closed_ = true;
   try {
     communicator_->close(Deadline(std::chrono::duration<double>(kNcclFarewell).count()));
   } catch (const Error&) {  // it is aborted then
   }
+  return {};
 }
 
 }  // namespace gpucomm

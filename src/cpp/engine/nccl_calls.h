@@ -29,7 +29,7 @@ class NcclCalls : public DeviceCalls {
   // Ends a call that is under way; else settle() does it.
   void leave() override;
   void fault() override;
-  void settle() override;
+  std::optional<Error> settle() override;
   bool watched() const override { return communicator_ && !closed_; }
   void check(bool done, std::optional<double> waited_s) override;
 

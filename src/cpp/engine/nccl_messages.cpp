@@ -115,7 +115,7 @@ void NcclMessages::leave() {
 
 // What is enqueued uses arrays that nobody may keep after this, and may wait for a rank that is gone.
 void NcclMessages::fault() {
-  if (std::exchange(ended_, true)) return;
+  if (ended_.exchange(true)) return;
   for (auto& [place, pair] : pairs_)
     if (pair.communicator) pair.communicator->abort("the communicator has ended", {});
   if (streams_) streams_->ends(kMessagesAfterFault);
@@ -123,9 +123,10 @@ void NcclMessages::fault() {
 
 // Only after its own part: what a peer has not taken yet is NCCL's to keep until it is closed. All begin
 // before any waits: another rank may close them in another order.
-void NcclMessages::settle() {
-  if (ended_ || !watched()) return;
-  if (!streams_->ends(kNcclFarewell)) return fault();
+std::optional<Error> NcclMessages::settle() {
+  if (ended_ || !watched()) return {};
+  std::optional<Error> undone;
+  if (!streams_->ends(watch_.another(), undone)) return fault(), undone;
   ended_ = closed_ = true;
   for (const Deadline deadline :
        {Deadline::none(), Deadline(std::chrono::duration<double>(kNcclFarewell).count())})
@@ -133,6 +134,7 @@ void NcclMessages::settle() {
         if (pair.communicator) pair.communicator->close(deadline);
       } catch (const Error&) {  // it is aborted then
       }
+  return {};
 }
 
 }  // namespace gpucomm

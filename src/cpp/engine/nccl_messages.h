@@ -10,6 +10,7 @@
 //   NCCL the message. What does not fit, or does not come, ends as in host memory.
 // - Empty messages are headers and answers only.
 #pragma once
+#include <atomic>
 #include <map>
 #include <utility>
 
@@ -39,7 +40,7 @@ class NcclMessages : public DeviceMessages {
   void withdraw(Message&) override { withdrawn_ = true; }
   void leave() override;
   void fault() override;
-  void settle() override;
+  std::optional<Error> settle() override;
   bool watched() const override { return !open_peers().empty() && !closed_; }
   void check(bool done, std::optional<double> waited_s) override;
 
@@ -67,7 +68,8 @@ class NcclMessages : public DeviceMessages {
   int rank_, world_;
   Pairs pairs_;
   MessageStreams streams_;
-  bool withdrawn_ = false, ended_ = false, closed_ = false;  // closed: ended well
+  bool withdrawn_ = false;
+  std::atomic<bool> ended_{false}, closed_{false};  // closed: ended well
 };
 
 }  // namespace gpucomm

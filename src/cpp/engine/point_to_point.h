@@ -34,8 +34,8 @@ class PointToPoint : public Drivable {
   void hand_over();
   // Ends all that is under way with this error; returns whether there was anything.
   void end(const Error& error);
-  // The communicator is closed: what was sent still leaves.
-  void leave();
+  // The communicator is closed: what was sent still leaves. What was not done, and will not be.
+  std::optional<Error> leave();
   bool drive_once() override;
   void check(const Pending* waited = nullptr, std::optional<Seconds> expired = {}) override;
   // Of a host that waits for enqueued work, as DeviceCalls::check; what it throws ends the communicator.

@@ -27,6 +27,10 @@ size_t chunk_for(int peers, const std::string& device) {
 
 }  // namespace
 
+void tell_nothing_open(Transport& transport, int rank) {
+  if (DeviceWords* words = transport.device_words()) words->closed[rank].store(1, std::memory_order_release);
+}
+
 SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transport> transport, int rank,
                          int world)
     : device_(std::move(device)),
@@ -168,14 +172,20 @@ bool SharedArena::all_read() const {
 
 bool SharedArena::reads(int peer) const { return peers_[peer].sent && transport_->gone(peer).empty(); }
 
+bool SharedArena::has_ended(int peer) const {
+  const std::string why = transport_->gone(peer);
+  return !why.empty() && why != kHasClosed;
+}
+
 void SharedArena::close() {
   for (Peer& peer : peers_) peer.filled_there.clear(), peer.read_there.clear(), peer.memory = {};
-  words_.closed[rank_].store(1, std::memory_order_release);
+  tell_nothing_open(*transport_, rank_);
 }
 
 bool SharedArena::closed_by_all() const {
   for (int peer = 0; peer < world_; ++peer)
-    if (peer != rank_ && !words_.closed[peer].load(std::memory_order_acquire)) return false;
+    if (peer != rank_ && !words_.closed[peer].load(std::memory_order_acquire) && !has_ended(peer))
+      return false;
   return true;
 }
 

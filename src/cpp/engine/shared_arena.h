@@ -12,6 +12,10 @@
 
 namespace gpucomm {
 
+// This rank has nothing open any more of what other processes have on their devices, which they keep until
+// then.
+void tell_nothing_open(Transport& transport, int rank);
+
 class SharedArena {
  public:
   // GPUCOMM_ARENA_MIB at most; throws unavailable where that is too little, or the device shares nothing.
@@ -42,7 +46,7 @@ class SharedArena {
   bool all_read() const;
   // Closes what it has opened: no stream uses it any more.
   void close();
-  // Until then its memory must stay. Where a rank was killed, for ever.
+  // Until then its memory must stay. A process that has ended has nothing open.
   bool closed_by_all() const;
 
  private:
@@ -59,6 +63,7 @@ class SharedArena {
   void tell(int peer);
   void open(int peer, const std::string& told);
   bool reads(int peer) const;  // what was sent to it
+  bool has_ended(int peer) const;
   const DeviceWords::Pair& to(int peer) const { return words_.pairs[rank_][peer]; }
   const DeviceWords::Pair& from(int peer) const { return words_.pairs[peer][rank_]; }
 

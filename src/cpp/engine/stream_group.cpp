@@ -118,7 +118,7 @@ const std::byte* StreamGroup::lies(const Launch::Source& sent) const {
 DeviceCall StreamGroup::call_of(int rank, Stream stream) const {
   const Program& program = *parts_[rank]->program;
   const Arrays& arrays = parts_[rank]->arrays;
-  const Lost lost = lost_of(program, arrays, ranks_[rank].scratch.get());
+  const Lost lost = lost_of(program, arrays, ranks_[rank].at_hand);
   CodingFaults* const faults = ranks_[0].faults.get();  // of all ranks, so that the cause is told
   return {program, spaces_[rank], device(rank), stream, arrays.error, lost, faults};
 }

@@ -22,7 +22,7 @@ void StreamGroup::prepare() {
       came_[rank] = make_event(held.device);
       if (rank == 0) move_hub(held.device);
     }
-    std::byte* const scratch = held.grow_scratch(scratch_of(*part.program, part.arrays));
+    std::byte* const scratch = held.grow_scratch(scratch_of(*part.program, part.arrays), part.arrays.capture);
     spaces_[rank] = staged_spaces(*part.program, part.arrays, scratch);
   }
   for (size_t rank = 0; rank < parts_.size(); ++rank) lend(rank, moved);
@@ -63,7 +63,7 @@ void StreamGroup::lend(size_t rank, bool moved) const {
   }
   if (!lent) return;
   const StreamCall& part = *parts_[rank];
-  const Arrays used = staged_arrays(*part.program, part.arrays, ranks_[rank].scratch.get());
+  const Arrays used = staged_arrays(*part.program, part.arrays, ranks_[rank].at_hand);
   for (const std::byte* array : {used.input, static_cast<const std::byte*>(used.output)})
     if (const std::string why = array ? device(rank).withholds(array) : ""; !why.empty())
       fail(ErrorKind::unavailable, "rank ", rank, " of ", parts_.size(), " calls ", describe(part.record),
@@ -159,7 +159,7 @@ void StreamGroup::stage(Stage stage) {
     Held& held = ranks_[rank];
     held.grow_streams(1);
     device(rank).wait(held.streams[0].get(), hub_event_.get());
-    stage(*part.program, part.arrays, held.scratch.get(), held.streams[0].get());
+    stage(*part.program, part.arrays, held.at_hand, held.streams[0].get());
     device(rank).record(held.events[0].get(), held.streams[0].get());
     device(0).wait(hub_.get(), held.events[0].get());
   }

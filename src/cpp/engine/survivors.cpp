@@ -37,6 +37,8 @@ std::vector<int> Communicator::survivors(int round, Seconds patience) {
     for (int rank = 0; rank < world_; ++rank)
       if (transport_->gone(rank).empty()) live |= uint64_t{1} << rank;
     if (round) live &= census.members[round - 1].load(std::memory_order_acquire);
+    if (!(live >> rank_ & 1))
+      fail(ErrorKind::closed, "the others have gone on without this rank", fate_.where());
     const uint64_t came = census.came[round].load(std::memory_order_acquire) & live;
     uint64_t none = 0;
     if (came == live || Clock::now() >= deadline) {

@@ -60,6 +60,7 @@ class Limit {
   void from_root(float* x, size_t count);
   void to_root(float* x, size_t count);
   void fetch(int rank, const float* from, float* to, size_t count) const;
+  void answer_to(int rank, const float* from, float* to, size_t count) const;
   void fold_pieces(float* x, Run run, const std::vector<float*>& arrays, bool answer) const;
 
   std::byte* region_;

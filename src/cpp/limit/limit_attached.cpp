@@ -17,6 +17,13 @@ void Limit::fetch(int rank, const float* from, float* to, size_t count) const {
     fail(ErrorKind::unavailable, "rank ", rank_, " cannot read rank ", rank, ": ", refusal);
 }
 
+// `to`: an address there.
+void Limit::answer_to(int rank, const float* from, float* to, size_t count) const {
+  const iovec target{to, count * sizeof(float)};
+  if (!write_process(peer(rank).pid, reinterpret_cast<uint64_t>(from), target.iov_len, target))
+    fail(ErrorKind::unavailable, "rank ", rank_, " cannot write into rank ", rank);
+}
+
 // Piece by piece, so that what is read, summed and written back stays in the cache.
 void Limit::fold_pieces(float* x, Run run, const std::vector<float*>& arrays, bool answer) const {
   auto* const piece = reinterpret_cast<float*>(piece_.get());
@@ -28,10 +35,7 @@ void Limit::fold_pieces(float* x, Run run, const std::vector<float*>& arrays, bo
       reduce(Dtype::float32, Op::sum, x + begin, sources, 2, n, 1);
     });
     if (!answer) continue;
-    for_others([&](int rank) {
-      const iovec target{arrays[rank] + begin, n * sizeof(float)};
-      write_process(peer(rank).pid, reinterpret_cast<uint64_t>(x + begin), target.iov_len, target);
-    });
+    for_others([&](int rank) { answer_to(rank, x + begin, arrays[rank] + begin, n); });
   }
 }
 
@@ -56,8 +60,7 @@ std::function<void()> Limit::attached(const std::string& collective, float* x, s
          const size_t half = world_ == 2 ? count / 2 : count;
          if (rank_) return same(0, {0, half});
          if (world_ != 2) return;
-         const iovec target{arrays[1] + half, (count - half) * sizeof(float)};
-         write_process(peer(1).pid, reinterpret_cast<uint64_t>(x + half), target.iov_len, target);
+         answer_to(1, x + half, arrays[1] + half, count - half);
        }},
       {"reduce", [=, this] {
          if (!rank_) fold_pieces(x, {0, count}, arrays, false);

@@ -58,6 +58,10 @@ void collect(const Plan& plan, Steps& sent, Steps& received, Meetings& found) {
 }  // namespace
 
 Meetings meet(const std::vector<Plan>& plans) {
+  for (size_t r = 0; r < plans.size(); ++r)
+    if (plans[r].rank != static_cast<int>(r) || plans[r].world != static_cast<int>(plans.size()))
+      fail(ErrorKind::invalid_argument, "the plans must be those of all ranks in order; place ", r, " of ",
+           plans.size(), " holds that of rank ", plans[r].rank, " of ", plans[r].world);
   Meetings found;
   found.sent.assign(plans.size(), 0);
   Steps sent, received;

@@ -16,8 +16,9 @@ struct Meetings {
   int rounds = 0;
 };
 
-// Throws mismatch where a send or a receive meets none, the two do not fit, or the messages of a pair could
-// overtake one another: one lane has them at each end.
+// Of the plans of all ranks, in order; throws invalid_argument where they are not, mismatch where a send or a
+// receive meets none, the two do not fit, or the messages of a pair could overtake one another: one lane has
+// them at each end.
 Meetings meet(const std::vector<Plan>& plans);
 
 }  // namespace gpucomm

@@ -108,15 +108,14 @@ void Control::receive() {
   for (int peer = 0; peer < world_; ++peer) {
     Peer& p = peers_[peer];
     while (p.inbox && wire_->done(p.request)) {
-      take(peer, *p.inbox);
+      const Message message = std::exchange(*p.inbox, {});
       // It says no more. Its process may end, and a receive from it would fail, and the wire to it with that.
-      if (p.left) {
+      if (message.kind == kLeft)
         p.inbox.reset();
-        break;
-      }
-      *p.inbox = {};
-      p.request =
-          wire_->receive(ranks_[peer], stream_, reinterpret_cast<std::byte*>(p.inbox.get()), sizeof(Message));
+      else
+        p.request = wire_->receive(ranks_[peer], stream_, reinterpret_cast<std::byte*>(p.inbox.get()),
+                                   sizeof(Message));
+      take(peer, message);  // which may throw: the request that has ended must not be asked about again
     }
   }
 }
@@ -165,7 +164,9 @@ void Control::broadcast(const Message& message) {
 }
 
 void Control::reap() {
-  std::erase_if(sent_, [&](const Sent& sent) { return wire_->done(sent.request); });
+  // One by one: what has ended is forgotten though the next one throws.
+  for (auto sent = sent_.begin(); sent != sent_.end();)
+    sent = wire_->done(sent->request) ? sent_.erase(sent) : std::next(sent);
 }
 
 // Until all that was said is on its way, or a line has failed.

@@ -154,10 +154,10 @@ static bool leaves_addresses(size_t bytes) {
   return fits(2 * bytes + (limited ? bytes : kRest));
 }
 
-// The largest heap for each rank that the file may hold and this process map; the other ranks have its
-// limits.
-static size_t size_file(int fd, int world, std::optional<size_t> heap_bytes) {
-  for (const size_t heap : heap_sizes(world, heap_bytes)) {
+// The largest of these heaps for each rank that the file may hold and this process map; the other ranks have
+// its limits.
+static size_t size_file(int fd, int world, const std::vector<size_t>& heaps) {
+  for (const size_t heap : heaps) {
     const size_t bytes = mailbox_bytes(world) + heap * world;
     if (ftruncate(fd, static_cast<off_t>(bytes))) continue;
     if (heap && !leaves_addresses(bytes)) continue;
@@ -171,10 +171,11 @@ static size_t size_file(int fd, int world, std::optional<size_t> heap_bytes) {
 }
 
 int make_shm_fd(int world, std::optional<size_t> heap_bytes) {
-  const size_t least = mailbox_bytes(world);  // refuses a world that is too large
+  const size_t least = mailbox_bytes(world);                        // refuses a world that is too large
+  const std::vector<size_t> heaps = heap_sizes(world, heap_bytes);  // ... or what the environment says
   const int fd = memfd_create("gpucomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) fail(ErrorKind::unavailable, "memfd_create failed: ", std::strerror(errno));
-  if (!size_file(fd, world, heap_bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
+  if (!size_file(fd, world, heaps) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)) {
     const int error = errno;
     close(fd);
     fail(ErrorKind::unavailable, "could not size or map shared memory of ", least,
