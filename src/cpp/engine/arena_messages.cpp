@@ -47,10 +47,10 @@ std::optional<Error> ArenaMessages::settle() {
   return {};
 }
 
-void ArenaMessages::check(bool done, std::optional<double> waited_s) {
+void ArenaMessages::check(bool done, std::optional<Seconds> waited) {
   if (done) return;
   watch_.check_everybody();
-  if (waited_s) watch_.time_out(streams_->held.device->name(), *waited_s);
+  if (waited) watch_.time_out(streams_->held.device->name(), *waited);
 }
 
 }  // namespace gpucomm

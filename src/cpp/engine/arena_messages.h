@@ -24,7 +24,7 @@ class ArenaMessages : public DeviceMessages {
   void leave() override { streams_.wait_for_end(); }
   std::optional<Error> settle() override;
   bool watched() const override { return streams_ && !settled_; }
-  void check(bool done, std::optional<double> waited_s) override;
+  void check(bool done, std::optional<Seconds> waited) override;
 
  private:
   SharedArena& arena() { return *streams_->arena; }

@@ -19,7 +19,7 @@ void Communicator::check_calls(bool done, std::optional<Seconds> expired) {
   if (fate_.failed()) throw fate_.closed_error();
   try {
     if (!done) fate_.check_poison();
-    on_device_->check(done, expired ? std::optional(expired->count()) : std::nullopt);
+    on_device_->check(done, expired);
   } catch (const Error& error) {
     throw fault(error);
   }

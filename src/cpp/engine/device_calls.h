@@ -8,6 +8,7 @@
 
 #include "devices/handles.h"
 #include "devices/nccl_library.h"
+#include "engine/enqueued.h"
 #include "engine/program.h"
 
 namespace gpucomm {
@@ -34,9 +35,8 @@ struct NcclSource {
   std::string missing;
 };
 
-class DeviceCalls {
+class DeviceCalls : public Enqueued {
  public:
-  virtual ~DeviceCalls() = default;
   // Announces this rank's next call.
   virtual void begin(const StreamCall& call) = 0;
   // Does all that can be done now, without blocking; false if nothing could.
@@ -51,18 +51,6 @@ class DeviceCalls {
   double enqueuing_s() const { return enqueuing_s_; }
   // What went wrong in coding that has run; empty: nothing.
   virtual std::string coding_fault() const { return ""; }
-  // This rank ends its communicator: nothing more is enqueued. May wait for what is, but not for long.
-  virtual void leave() = 0;
-  // Waits, not for long, until no other rank reads what this one has sent: its process may end then. What
-  // was not done by then, and will not be.
-  virtual std::optional<Error> settle() { return {}; }
-  // As leave(), after a fault: what is enqueued may wait for a rank that will never come.
-  virtual void fault() { leave(); }
-  // Whether the end of what is enqueued depends on the other ranks, so that the host has to watch them.
-  virtual bool watched() const { return false; }
-  // Of a host that waits for work that is enqueued, or has waited until it was done: throws what has gone
-  // wrong. `waited_s`: it has waited so long in vain.
-  virtual void check(bool /*done*/, std::optional<double> /*waited_s*/) {}
 
  protected:
   double enqueuing_s_ = 0;

@@ -33,10 +33,10 @@ std::optional<Error> DeviceExecution::settle() {
   return {};
 }
 
-void DeviceExecution::check(bool done, std::optional<double> waited_s) {
+void DeviceExecution::check(bool done, std::optional<Seconds> waited) {
   if (done) return;
   watch_.check_everybody();
-  if (waited_s) watch_.time_out(share_->held.device->name(), *waited_s);
+  if (waited) watch_.time_out(share_->held.device->name(), *waited);
 }
 
 void DeviceExecution::begin(const StreamCall& call) {

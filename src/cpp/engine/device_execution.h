@@ -25,7 +25,7 @@ class DeviceExecution : public DeviceCalls {
   void leave() override;
   std::optional<Error> settle() override;
   bool watched() const override { return share_ && share_->arena && !settled_; }
-  void check(bool done, std::optional<double> waited_s) override;
+  void check(bool done, std::optional<Seconds> waited) override;
 
  protected:
   struct Lane {

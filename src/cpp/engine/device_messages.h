@@ -10,9 +10,8 @@
 
 namespace gpucomm {
 
-class DeviceMessages {
+class DeviceMessages : public Enqueued {
  public:
-  virtual ~DeviceMessages() = default;
   // Of its queue: messages of one pair and direction go in their order.
   virtual Stream stream_for(const Message& message) = 0;
   // Before the header of a message leaves, again until it has: may write a note that goes with it.
@@ -26,11 +25,7 @@ class DeviceMessages {
   virtual void withdraw(Message&) {}
   // Whether the transport counts their bytes.
   virtual bool counted() const { return false; }
-  virtual void leave() {}
-  virtual std::optional<Error> settle() { return {}; }
-  virtual void fault() { leave(); }
-  virtual bool watched() const { return false; }
-  virtual void check(bool /*done*/, std::optional<double> /*waited_s*/) {}
+  void leave() override {}
 };
 
 // `nccl`: where that is the way.

@@ -57,10 +57,7 @@ void DeviceShare::finish(const Arrays& arrays) {
 }
 
 void DeviceShare::mark_end() {
-  for (size_t i = 0; i < held.streams.size(); ++i) {
-    held.device->record(held.events[i].get(), held.streams[i].get());
-    held.device->wait(hub.get(), held.events[i].get());
-  }
+  held.join(*held.device, hub.get());
   held.device->record(hub_event->get(), hub.get());
 }
 
@@ -87,7 +84,7 @@ bool DeviceShare::ends(EnqueuedWatch watch, std::optional<Error>& undone) noexce
   mark_end();
   put_releases_off();
   if (!soon(kOwnWork, [&] { return watch.check_everybody(), ended(); }))
-    watch.time_out(held.device->name(), Seconds(kOwnWork).count());
+    watch.time_out(held.device->name(), kOwnWork);
   return true;
 } catch (const Error& error) {
   if (error.kind != ErrorKind::unavailable) undone = error;

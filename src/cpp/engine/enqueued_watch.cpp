@@ -28,9 +28,9 @@ void EnqueuedWatch::check_peer(int peer) {
   if (!why.empty() && why != kHasClosed) fail_lost(control_, peer, why, rank_, world_, concat("for ", what_));
 }
 
-void EnqueuedWatch::time_out(const std::string& device, double waited_s) const {
-  fail(ErrorKind::timeout, "rank ", rank_, " of ", world_, " waited ", waited_s, " s for ", what_, " on ",
-       device, stopped_ranks(control_, world_, rank_));
+void EnqueuedWatch::time_out(const std::string& device, Seconds waited) const {
+  fail(ErrorKind::timeout, "rank ", rank_, " of ", world_, " waited ", waited.count(), " s for ", what_,
+       " on ", device, stopped_ranks(control_, world_, rank_));
 }
 
 }  // namespace gpucomm

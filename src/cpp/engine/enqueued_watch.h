@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/soon.h"
-#include "transports/transport.h"
+#include "engine/drivable.h"
 
 namespace gpucomm {
 
@@ -27,7 +27,7 @@ class EnqueuedWatch {
   void check_peers(const std::vector<int>& peers);
   void check_everybody();
   // Throws that this rank has waited so long in vain.
-  [[noreturn]] void time_out(const std::string& device, double waited_s) const;
+  [[noreturn]] void time_out(const std::string& device, Seconds waited) const;
 
  private:
   bool its_time();

@@ -31,6 +31,13 @@ struct Held {
     return text.empty() ? "" : concat(where, ": ", text);
   }
   std::string fault() const { return fault(device ? device->name() : ""); }
+  // What that stream gets from now on comes behind all that the streams hold.
+  void join(Device& owner, Stream stream) {
+    for (size_t i = 0; i < streams.size(); ++i) {
+      device->record(events[i].get(), streams[i].get());
+      owner.wait(stream, events[i].get());
+    }
+  }
   // Has that many streams at least.
   void grow_streams(size_t count) {
     while (streams.size() < count) {

@@ -58,7 +58,7 @@ void PointToPoint::check_enqueued(bool done, std::optional<Seconds> expired) {
   }
   try {
     if (!done) fate_.check_poison();
-    on_device_->check(done, expired ? std::optional(expired->count()) : std::nullopt);
+    on_device_->check(done, expired);
   } catch (const Error& error) {
     fault(error);
     throw;

@@ -157,11 +157,11 @@ void NcclCalls::end() {
 }
 
 // `done`: what was waited for has ended; no success is reported before NCCL says so.
-void NcclCalls::check(bool done, std::optional<double> waited_s) {
+void NcclCalls::check(bool done, std::optional<Seconds> waited) {
   communicator_->check();
   if (done) return;
   watch_.check_everybody();
-  if (waited_s) watch_.time_out(share_->held.device->name(), *waited_s);
+  if (waited) watch_.time_out(share_->held.device->name(), *waited);
 }
 
 void NcclCalls::leave() {

@@ -31,7 +31,7 @@ class NcclCalls : public DeviceCalls {
   void fault() override;
   std::optional<Error> settle() override;
   bool watched() const override { return communicator_ && !closed_; }
-  void check(bool done, std::optional<double> waited_s) override;
+  void check(bool done, std::optional<Seconds> waited) override;
 
  private:
   // The ranks come to the same call, their blocks fit, they get the unique id, and rounds go out.

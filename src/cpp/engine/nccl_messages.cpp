@@ -100,12 +100,12 @@ std::vector<int> NcclMessages::open_peers() const {
 }
 
 // `done`: what was waited for has ended; no success is reported before NCCL says so.
-void NcclMessages::check(bool done, std::optional<double> waited_s) {
+void NcclMessages::check(bool done, std::optional<Seconds> waited) {
   for (auto& [place, pair] : pairs_)
     if (pair.communicator) pair.communicator->check();
   if (done) return;
   watch_.check_peers(open_peers());
-  if (waited_s) watch_.time_out(streams_->held.device->name(), *waited_s);
+  if (waited) watch_.time_out(streams_->held.device->name(), *waited);
 }
 
 // What is through and enqueued ends well, unless a message that was under way is left.

@@ -42,7 +42,7 @@ class NcclMessages : public DeviceMessages {
   void fault() override;
   std::optional<Error> settle() override;
   bool watched() const override { return !open_peers().empty() && !closed_; }
-  void check(bool done, std::optional<double> waited_s) override;
+  void check(bool done, std::optional<Seconds> waited) override;
 
  private:
   // Of one direction: this rank and a peer.

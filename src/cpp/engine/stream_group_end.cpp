@@ -32,11 +32,7 @@ bool StreamGroup::mark_end() try {
   Device& device = *hub_.device();
   if (device.capture_of(hub_.get())) return false;
   for (auto* all : {&ranks_, &left_behind_})
-    for (Held& held : *all)
-      for (size_t i = 0; i < held.streams.size(); ++i) {
-        held.device->record(held.events[i].get(), held.streams[i].get());
-        device.wait(hub_.get(), held.events[i].get());
-      }
+    for (Held& held : *all) held.join(device, hub_.get());
   device.record(hub_event_.get(), hub_.get());
   return true;
 } catch (const Error&) {
