@@ -8,14 +8,7 @@
 namespace gpucomm {
 namespace {
 
-constexpr CodecTraits kTraits = {.lossy = true,
-                                 .additive = false,
-                                 .fixed_size = true,
-                                 .bound = Bound::element,
-                                 .block = 1,
-                                 .needs_maximum = false,
-                                 .keeps_nan = true,
-                                 .keeps_infinity = true};
+constexpr CodecTraits kTraits = {.bound = Bound::element, .keeps_nan = true, .keeps_infinity = true};
 
 template <Dtype kCoded>
 class Cast final : public FloatCodec {

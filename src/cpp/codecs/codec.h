@@ -25,14 +25,14 @@ enum class Bound : uint8_t {
 inline constexpr std::string_view kBoundNames[] = {"exact", "element", "block", "absolute"};
 
 struct CodecTraits {
-  bool lossy;
-  bool additive;    // add() adds coded messages, in any order with the same bits
-  bool fixed_size;  // max_bytes() is the size
-  Bound bound;
-  size_t block;        // elements coded together: messages are cut at multiples of it
-  bool needs_maximum;  // cannot encode: agreed() gives the codec that can
-  bool keeps_nan;      // otherwise encode refuses a NaN, in a sentence that names the element
-  bool keeps_infinity;
+  bool lossy = true;
+  bool additive = false;   // add() adds coded messages, in any order with the same bits
+  bool fixed_size = true;  // max_bytes() is the size
+  Bound bound = Bound::exact;
+  size_t block = 1;            // elements coded together: messages are cut at multiples of it
+  bool needs_maximum = false;  // cannot encode: agreed() gives the codec that can
+  bool keeps_nan = false;      // otherwise encode refuses a NaN, in a sentence that names the element
+  bool keeps_infinity = false;
 };
 
 // An element that encode was given and cannot carry.

@@ -135,14 +135,7 @@ class Fixed final : public FloatCodec {
     Leveled<add_kernel<T>>::run(reinterpret_cast<const Unaligned<T>*>(in), bytes / sizeof(T), target);
   }
 
-  CodecTraits traits_ = {.lossy = true,
-                         .additive = true,
-                         .fixed_size = true,
-                         .bound = Bound::absolute,
-                         .block = 1,
-                         .needs_maximum = true,
-                         .keeps_nan = false,
-                         .keeps_infinity = false};
+  CodecTraits traits_ = {.additive = true, .bound = Bound::absolute, .needs_maximum = true};
   FixedSetting setting_;
   float step_;
   float limit_ = 0;

@@ -61,12 +61,8 @@ template <class Format, int kMantissa, bool kInfinity>
 class Fp8 final : public BlockCodec<Scaled<Format, kInfinity>> {
  public:
   const CodecTraits& traits() const override {
-    static constexpr CodecTraits traits = {.lossy = true,
-                                           .additive = false,
-                                           .fixed_size = true,
-                                           .bound = Bound::block,
+    static constexpr CodecTraits traits = {.bound = Bound::block,
                                            .block = Scaled<Format, kInfinity>::kBlock,
-                                           .needs_maximum = false,
                                            .keeps_nan = true,
                                            .keeps_infinity = kInfinity};
     return traits;

@@ -39,14 +39,7 @@ void add_halves(Dtype dtype, const std::byte* in, size_t count, std::byte* accum
   }
 }
 
-constexpr CodecTraits kTraits = {.lossy = false,
-                                 .additive = false,
-                                 .fixed_size = true,
-                                 .bound = Bound::exact,
-                                 .block = 1,
-                                 .needs_maximum = false,
-                                 .keeps_nan = true,
-                                 .keeps_infinity = true};
+constexpr CodecTraits kTraits = {.lossy = false, .keeps_nan = true, .keeps_infinity = true};
 
 class Identity final : public Codec {
  public:

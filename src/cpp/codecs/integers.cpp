@@ -67,14 +67,7 @@ template <int kBits>
 class IntegerCodec final : public BlockCodec<Integers<kBits>> {
  public:
   const CodecTraits& traits() const override {
-    static constexpr CodecTraits traits = {.lossy = true,
-                                           .additive = false,
-                                           .fixed_size = true,
-                                           .bound = Bound::block,
-                                           .block = Integers<kBits>::kBlock,
-                                           .needs_maximum = false,
-                                           .keeps_nan = false,
-                                           .keeps_infinity = false};
+    static constexpr CodecTraits traits = {.bound = Bound::block, .block = Integers<kBits>::kBlock};
     return traits;
   }
   std::string spec() const override { return kBits == 8 ? "int8" : "int4"; }

@@ -160,14 +160,8 @@ class Mpc final : public Codec {
       : distance_(distance), spec_(distance == 1 ? "mpc" : concat("mpc:", distance)) {}
 
   const CodecTraits& traits() const override {
-    static constexpr CodecTraits traits = {.lossy = false,
-                                           .additive = false,
-                                           .fixed_size = false,
-                                           .bound = Bound::exact,
-                                           .block = 64,
-                                           .needs_maximum = false,
-                                           .keeps_nan = true,
-                                           .keeps_infinity = true};
+    static constexpr CodecTraits traits = {
+        .lossy = false, .fixed_size = false, .block = 64, .keeps_nan = true, .keeps_infinity = true};
     return traits;
   }
   std::string spec() const override { return spec_; }

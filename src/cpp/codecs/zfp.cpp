@@ -73,14 +73,7 @@ class Zfp final : public FloatCodec {
   explicit Zfp(uint32_t bits) : bits_(bits), spec_(concat("zfp:", bits / 4.0)) {}
 
   const CodecTraits& traits() const override {
-    static constexpr CodecTraits traits = {.lossy = true,
-                                           .additive = false,
-                                           .fixed_size = true,
-                                           .bound = Bound::block,
-                                           .block = 4,
-                                           .needs_maximum = false,
-                                           .keeps_nan = false,
-                                           .keeps_infinity = false};
+    static constexpr CodecTraits traits = {.bound = Bound::block, .block = 4};
     return traits;
   }
   std::string spec() const override { return spec_; }
