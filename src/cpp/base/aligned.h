@@ -1,10 +1,13 @@
-// Memory on a border.
+// Numbers and memory on a border.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
 
 namespace gpucomm {
+
+// The next multiple of `unit`.
+constexpr size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 struct Free {
   void operator()(std::byte* p) const { std::free(p); }

@@ -3,6 +3,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/aligned.h"
 #include "bindings/collectives.h"
 #include "bindings/names.h"
 #include "engine/staging.h"
@@ -28,7 +29,7 @@ void hold(const std::deque<Array>& arrays, Lent& lent) {
 // Each of `outs` has a part of every rank; what was gathered has all of a rank side by side.
 void take_apart(Staging& staging, const std::deque<Array>& outs, int world) {
   const size_t bytes = staging.bytes;
-  staging.output = (bytes + 255) / 256 * 256;
+  staging.output = round_up(bytes, kDeviceAlign);
   staging.bytes = *staging.output + world * bytes;
   for (int rank = 0; rank < world; ++rank)
     for (size_t i = 0; i < outs.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/aligned.h"
 #include "base/copy.h"
 #include "codecs/blocks/portable.h"
 #include "codecs/floats.h"
@@ -212,7 +213,7 @@ void FloatCodec::measure(float* given, Run run, Dtype dtype, const std::byte* co
   float became[kRun];
   decode_rounded(coded, run, dtype, became);
   for (size_t i = run.count; i % kSums; ++i) given[i] = became[i] = 0;
-  Leveled<measure_kernel<kRun, Sums>>::run(given, became, (run.count + kSums - 1) / kSums * kSums, sums);
+  Leveled<measure_kernel<kRun, Sums>>::run(given, became, round_up(run.count, kSums), sums);
 }
 
 void FloatCodec::refuse(const float* in, size_t begin, size_t count) const {

@@ -19,8 +19,9 @@ namespace gpucomm {
 using Stream = void*;
 using Event = void*;
 
-inline constexpr int kMaxSources = 64;      // of a fold: as many as a communicator has ranks
-inline constexpr size_t kNormParts = 2048;  // of sums of squares, which work side by side
+inline constexpr int kMaxSources = 64;       // of a fold: as many as a communicator has ranks
+inline constexpr size_t kDeviceAlign = 256;  // what a device allocates begins on a multiple of it
+inline constexpr size_t kNormParts = 2048;   // of sums of squares, which work side by side
 
 // As reduce() of reduce/reduce.h, into one or more destinations, each of which may be one of the sources. All
 // memory is the device's, or what it can reach.
@@ -85,7 +86,7 @@ class Device {
   // Why work of devices that have reached this one cannot use an array of it all the same; empty: it can.
   virtual std::string withholds(const std::byte*) { return ""; }
 
-  // At least 256-byte aligned. The error text says how much was asked for.
+  // On a multiple of kDeviceAlign. The error text says how much was asked for.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void release(std::byte* memory) noexcept = 0;
   // Until this says so, work of this device may never end: what waits for all of it is put off.

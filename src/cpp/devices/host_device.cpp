@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/aligned.h"
 #include "base/error.h"
 #include "devices/host_event.h"
 #include "devices/host_stream.h"
@@ -37,9 +38,8 @@ void HostDevice::reach(const Device& other) {
 
 std::byte* HostDevice::allocate(size_t bytes) {
   count("allocate");
-  constexpr size_t kUnit = 256;
   auto* memory = static_cast<std::byte*>(
-      std::aligned_alloc(kUnit, std::max(kUnit, (bytes + kUnit - 1) / kUnit * kUnit)));
+      std::aligned_alloc(kDeviceAlign, std::max(kDeviceAlign, round_up(bytes, kDeviceAlign))));
   if (!memory) fail(ErrorKind::unavailable, "no memory for ", bytes, " bytes on the host device");
   return memory;
 }

@@ -223,7 +223,7 @@ void Communicator::count(const Work& work) {
 void Communicator::grow_scratch(size_t bytes) {
   constexpr size_t kHugePage = 2 << 20;
   if (bytes <= scratch_bytes_) return;
-  const size_t unit = bytes < kHugePage ? 64 : kHugePage, size = (bytes + unit - 1) / unit * unit;
+  const size_t unit = bytes < kHugePage ? 64 : kHugePage, size = round_up(bytes, unit);
   scratch_ = allocate_aligned(unit, size);
   scratch_bytes_ = scratch_ ? size : 0;
   if (!scratch_) fail(ErrorKind::unavailable, "no memory for ", size, " bytes of scratch", fate_.where());

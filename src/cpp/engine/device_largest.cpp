@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/aligned.h"
 #include "codecs/floats.h"
 #include "reduce/scale.h"
 
@@ -14,10 +15,7 @@ constexpr size_t kFew = 4096;      // elements that the host reads by itself
 constexpr size_t kPartGrain = 64;  // parts are multiples of it, for kernels like aligned packs
 
 // Of a fold of so many elements: they overlap where that is no multiple.
-size_t part_of(size_t count) {
-  const size_t part = (count + kMaxSources - 1) / kMaxSources;
-  return (part + kPartGrain - 1) / kPartGrain * kPartGrain;
-}
+size_t part_of(size_t count) { return round_up((count + kMaxSources - 1) / kMaxSources, kPartGrain); }
 
 // What the folds leave of a span.
 size_t left_of(size_t count) {

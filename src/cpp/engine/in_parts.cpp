@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/aligned.h"
 #include "base/hash.h"
 #include "engine/staging.h"
 
@@ -78,7 +79,7 @@ class Cutter {
   }
 
   static void stage_errors(Staging& staging) {
-    staging.error = staging.bytes = (staging.bytes + 63) / 64 * 64;
+    staging.error = staging.bytes = round_up(staging.bytes, 64);
     for (Staging::Copy& copy : staging.out) copy.offset += *staging.error, staging.bytes += copy.bytes;
   }
 

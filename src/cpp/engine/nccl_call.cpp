@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/aligned.h"
 #include "engine/recoding.h"
 #include "plans/rounds.h"
 
 namespace gpucomm {
 namespace {
-
-constexpr size_t kUnit = 256;  // as a device allocates
-size_t padded(size_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
 // Bytes that land in each round before they are folded.
 class Landings {
@@ -18,7 +16,7 @@ class Landings {
   // Returns where in its round's.
   size_t add(int round, size_t bytes, size_t messages) {
     if (by_round_.size() <= static_cast<size_t>(round)) by_round_.resize(round + 1);
-    return std::exchange(by_round_[round], by_round_[round] + padded(bytes) * messages);
+    return std::exchange(by_round_[round], by_round_[round] + round_up(bytes, kDeviceAlign) * messages);
   }
   size_t most() const {
     return by_round_.empty() ? 0 : *std::max_element(by_round_.begin(), by_round_.end());
@@ -70,7 +68,7 @@ void sort(Grouped& grouped, const std::vector<int>& placed) {
     if (!folds) continue;
     grouped.landing[i] = landings.add(placed[i], in.bytes, in.peers.size());
   }
-  grouped.landing_begin = padded(grouped.program.scratch_bytes);
+  grouped.landing_begin = round_up(grouped.program.scratch_bytes, kDeviceAlign);
   grouped.program.scratch_bytes = grouped.landing_begin + landings.most();
 }
 
@@ -108,7 +106,7 @@ bool NcclCall::advance(NcclCommunicator* communicator, const Deadline& deadline)
 }
 
 std::byte* NcclCall::landing(int index, size_t k) const {
-  return landing_ + grouped_.landing[index] + k * padded(at(index).bytes);
+  return landing_ + grouped_.landing[index] + k * round_up(at(index).bytes, kDeviceAlign);
 }
 
 void NcclCall::add_messages(int index) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/aligned.h"
 #include "codecs/coding.h"
 #include "engine/answers.h"
 #include "engine/device_folds.h"
@@ -25,7 +26,7 @@ Layout cut_out(const Plan& plan, const Shape& shape) {
   return cut(plan, count, align_of(shape), shape.out_counts);
 }
 
-size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+size_t padded(size_t bytes) { return round_up(bytes, 64); }
 
 size_t coded_slot(const Plan& plan, const Layout& layout, const Shape& shape) {
   if (!plan.coded_slots) return 0;

@@ -4,19 +4,14 @@
 #include <cstring>
 #include <vector>
 
+#include "base/aligned.h"
 #include "reduce/scale.h"
 
 namespace gpucomm {
 namespace {
 
-// As a device allocates.
-size_t aligned(size_t bytes) {
-  constexpr size_t kUnit = 256;
-  return (bytes + kUnit - 1) / kUnit * kUnit;
-}
-
 // Behind the program's scratch.
-size_t begin_of(const Program& program) { return aligned(program.scratch_bytes); }
+size_t begin_of(const Program& program) { return round_up(program.scratch_bytes, kDeviceAlign); }
 
 size_t end_of(const Program& program, const Arrays& arrays) {
   return arrays.staging ? begin_of(program) + arrays.staging->bytes : program.scratch_bytes;
@@ -43,12 +38,12 @@ void clear(Device& device, std::byte* memory, size_t bytes, Stream stream) {
 
 size_t scratch_of(const Program& program, const Arrays& arrays) {
   const size_t end = end_of(program, arrays);
-  return arrays.lost_parts ? aligned(end) + largest_encoding(program) : end;
+  return arrays.lost_parts ? round_up(end, kDeviceAlign) + largest_encoding(program) : end;
 }
 
 Lost lost_of(const Program& program, const Arrays& arrays, std::byte* scratch) {
   if (!arrays.lost_parts) return {};
-  return {arrays.lost_parts, scratch + aligned(end_of(program, arrays))};
+  return {arrays.lost_parts, scratch + round_up(end_of(program, arrays), kDeviceAlign)};
 }
 
 Arrays staged_arrays(const Program& program, const Arrays& arrays, std::byte* scratch) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/aligned.h"
+
 namespace gpucomm {
 
 bool Algorithm::offers(Collective c) const {
@@ -77,8 +79,7 @@ std::vector<Plan> build_plans(std::string_view algorithm, PlanRequest request) {
 
 // Cuts [begin, end) into `parts`, each a multiple of `align` but the last; appends the ends of all parts.
 static void cut_evenly(size_t begin, size_t end, int parts, size_t align, std::vector<size_t>& ends) {
-  size_t share = (end - begin + parts - 1) / parts;
-  share = (share + align - 1) / align * align;
+  const size_t share = round_up((end - begin + parts - 1) / parts, align);
   for (int i = 1; i <= parts; ++i) ends.push_back(i == parts ? end : std::min(end, begin + share * i));
 }
 

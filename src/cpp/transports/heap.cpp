@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/aligned.h"
 #include "base/error.h"
 #include "base/pages.h"
 
@@ -11,8 +12,6 @@ namespace gpucomm {
 namespace {
 
 using Blocks = std::map<size_t, size_t>;
-
-size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // Adds [begin, end), which touches no block but at its borders, and joins it to its neighbours.
 void join(Blocks& blocks, size_t begin, size_t end) {
@@ -44,7 +43,7 @@ std::shared_ptr<std::byte> Heap::allocate(size_t bytes) {
   if (bytes > bytes_)
     fail(ErrorKind::unavailable, bytes, " bytes do not fit into this rank's shared heap of ", bytes_,
          " bytes");
-  const size_t least = up(std::max<size_t>(bytes, 1), 64);
+  const size_t least = round_up(std::max<size_t>(bytes, 1), 64);
   const size_t size = least >= kOwnPagesBytes ? page_end(least) : least;
   std::lock_guard lock(mutex_);
   const size_t begin = take(size), end = begin + size;
@@ -63,7 +62,7 @@ size_t Heap::take(size_t size) {
   const size_t align = size >= kOwnPagesBytes ? page_bytes() : 64;
   size_t largest = 0;
   for (auto [begin, end] : free_) {
-    const size_t at = up(begin, align);
+    const size_t at = round_up(begin, align);
     largest = std::max(largest, end - begin);
     if (at + size > end) continue;
     free_.erase(begin);

@@ -163,7 +163,7 @@ std::byte* Mailbox::place(Box& box, int slot, size_t bytes) const {
   constexpr size_t kPage = 4 << 10;
   Box::Place& place = box.places[slot];
   size_t at = place.at;
-  if (place.returned && world_ <= usable_cpus()) at += (bytes + kPage - 1) / kPage * kPage;
+  if (place.returned && world_ <= usable_cpus()) at += round_up(bytes, kPage);
   if (at + bytes > layout_.slot_bytes) at = 0;
   place = {static_cast<uint32_t>(at), false};
   return box.slots + slot * layout_.slot_bytes + at;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/aligned.h"
 #include "transports/mailbox.h"
 
 namespace gpucomm {
@@ -35,7 +36,7 @@ struct Loan {
 inline constexpr size_t kLeastLoan = 16 << 10;
 inline constexpr size_t kLeastRemote = 16 << 10;
 inline constexpr size_t kLeastLong = 256 << 10;  // from here on huge pages are looked up, too
-inline constexpr size_t kEntryBytes = (sizeof(Entry) + kInlineBytes + 63) / 64 * 64;
+inline constexpr size_t kEntryBytes = round_up(sizeof(Entry) + kInlineBytes, 64);
 
 inline Loan loan_of(const Entry& e) {
   Loan loan;
@@ -82,7 +83,7 @@ struct Sharing {
     constexpr size_t kPage = 4 << 10;
     const auto share = [=](size_t pieces) { return (bytes + pieces - 1) / pieces; };
     const size_t piece = std::max({kLeast / 2, std::min(share(kFew), kLongPiece), share(kMost)});
-    return (piece + kPage - 1) / kPage * kPage;
+    return round_up(piece, kPage);
   }
   // The next piece is the caller's; false: there is none.
   bool take(uint32_t all) { return taken.load(std::memory_order_relaxed) < all && taken.fetch_add(1) < all; }

@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "base/aligned.h"
 #include "base/pages.h"
 #include "transports/mailbox_entry.h"
 
@@ -16,7 +17,7 @@ MailboxLayout::MailboxLayout(int world, int channel) : world(world) {
   const size_t pairs = static_cast<size_t>(world) * (world - 1) / 2;
   while (pairs * slots * slot_bytes > kMostSlotBytes[channel] && slot_bytes > 4096)
     slots > 8 ? slots = 8 : slot_bytes /= 2;
-  auto page = [](size_t n) { return (n + 4095) / 4096 * 4096; };
+  const auto page = [](size_t n) { return round_up(n, 4096); };
   rank_area = page(sizeof(RegionHeader));
   ring_area = rank_area + page(sizeof(RankArea)) * world;
   const size_t ring = page(kEntryBytes * kRingEntries + slots * sizeof(std::atomic<uint32_t>));
