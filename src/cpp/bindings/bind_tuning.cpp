@@ -14,17 +14,17 @@ namespace {
 py::list rows_of(const std::map<Kind, Programs::Learnt>& learnt) {
   py::list rows;
   for (const auto& [kind, what] : learnt) {
-    const auto& [collective, width, algorithm, segments, root, codec, tells_error] = kind;
     py::list candidates;
     for (const Choice& c : what.candidates)
       candidates.append(
           py::dict("algorithm"_a = c.algorithm, "segments"_a = c.segments, "predicted_s"_a = c.cost_s));
-    rows.append(py::dict("collective"_a = name_of(static_cast<Collective>(collective)),
-                         "most_bytes"_a = most_bytes(kind), "width"_a = width, "segments_asked"_a = segments,
-                         "root"_a = root, "codec"_a = codec, "tells_error"_a = tells_error,
-                         "candidates"_a = candidates, "both_ways"_a = what.both_ways,
-                         "coded_counts"_a = what.coded_counts, "agreements"_a = what.agreements,
-                         "algorithm"_a = what.taken.algorithm, "segments"_a = what.taken.segments,
+    rows.append(py::dict("collective"_a = name_of(static_cast<Collective>(kind.collective)),
+                         "most_bytes"_a = most_bytes(kind), "width"_a = kind.width,
+                         "segments_asked"_a = kind.segments, "root"_a = kind.root, "codec"_a = kind.codec,
+                         "tells_error"_a = kind.tells_error, "candidates"_a = candidates,
+                         "both_ways"_a = what.both_ways, "coded_counts"_a = what.coded_counts,
+                         "agreements"_a = what.agreements, "algorithm"_a = what.taken.algorithm,
+                         "segments"_a = what.taken.segments,
                          "private_arrays"_a = kPrivateWayNames[static_cast<int>(what.taken.way)]));
   }
   return rows;
@@ -43,10 +43,14 @@ std::pair<Kind, Programs::Learnt> learnt_of(const py::handle& row) {
   what.both_ways = row["both_ways"].cast<bool>();
   what.coded_counts = row["coded_counts"].cast<double>();
   what.agreements = row["agreements"].cast<Tuning::Agreements>();
-  return {
-      Kind{static_cast<int>(collective), row["width"].cast<int>(), "auto", row["segments_asked"].cast<int>(),
-           row["root"].cast<int>(), row["codec"].cast<std::string>(), row["tells_error"].cast<bool>()},
-      std::move(what)};
+  return {Kind{.collective = static_cast<int>(collective),
+               .width = row["width"].cast<int>(),
+               .algorithm = "auto",
+               .segments = row["segments_asked"].cast<int>(),
+               .root = row["root"].cast<int>(),
+               .codec = row["codec"].cast<std::string>(),
+               .tells_error = row["tells_error"].cast<bool>()},
+          std::move(what)};
 }
 
 std::map<Kind, Programs::Learnt> all_learnt_of(const py::object& rows) {

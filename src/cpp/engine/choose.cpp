@@ -164,10 +164,7 @@ Kind kind_of(const Shape& shape) {
           shape.tells_error};
 }
 
-size_t most_bytes(const Kind& kind) {
-  const int width = std::get<1>(kind);
-  return width ? size_t{1} << (width - 1) : 0;
-}
+size_t most_bytes(const Kind& kind) { return kind.width ? size_t{1} << (kind.width - 1) : 0; }
 
 Links typical_links(const std::vector<int>& nodes) {
   Links memory{.alpha = 3e-7, .lambda = 3e-7, .beta = 1.5e-10, .gamma = 1e-10};

@@ -1,9 +1,9 @@
 // algorithm="auto" and the number of segments: what the model of the links says of the candidates.
 #pragma once
+#include <compare>
 #include <limits>
 #include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "engine/call.h"
@@ -37,7 +37,14 @@ bool same_plan(const Choice& a, const Choice& b);
 // Calls that are chosen for alike, the same on every rank: collective, size in powers of two (of all_to_all
 // with uneven counts, which the ranks do not know of each other, none), algorithm, segments, root and codec
 // as asked, and whether what it loses is told.
-using Kind = std::tuple<int, int, std::string, int, int, std::string, bool>;
+struct Kind {
+  int collective, width;  // 1 + std::bit_width(bytes - 1); 0: no bytes that all know
+  std::string algorithm;
+  int segments, root;
+  std::string codec;
+  bool tells_error;
+  auto operator<=>(const Kind&) const = default;
+};
 Kind kind_of(const Shape& shape);
 // The bytes of a message, as far as all ranks know them.
 size_t bytes_known(const Shape& shape);

@@ -120,10 +120,9 @@ Kind Programs::learning_of(const Shape& wish) {
 std::optional<bool> Programs::replayed_refusal(const Shape& wish) const {
   const std::string agreed = wish.codec->kind(), asked = agreed.substr(0, agreed.find(','));
   Kind kind = kind_of(wish);
-  auto& [collective, width, algorithm, segments, root, codec, tells_error] = kind;
   for (const auto& [known, learnt] : replayed_) {
-    codec = std::get<5>(known), tells_error = std::get<6>(known);
-    if (known == kind && (codec.empty() || codec.starts_with(asked))) return codec.empty();
+    kind.codec = known.codec, kind.tells_error = known.tells_error;
+    if (known == kind && (kind.codec.empty() || kind.codec.starts_with(asked))) return kind.codec.empty();
   }
   return {};
 }
