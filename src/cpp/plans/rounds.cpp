@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <deque>
 
-#include "base/error.h"
+#include "plans/meetings.h"
+#include "plans/plan_fault.h"
 
 namespace gpucomm {
 namespace {
@@ -55,21 +56,13 @@ class Placing {
   std::vector<bool> placed_;
 };
 
-std::string label(const Plan& plan) {
-  return concat("plan ", name_of(plan.collective), "/", plan.algorithm, ", rank ", plan.rank, " of ",
-                plan.world);
-}
-
-class Meetings {
+class Rounds {
  public:
-  explicit Meetings(const std::vector<Plan>& plans)
-      : plans_(plans), rounds_(plans.size()), sent_(plans.size()), lanes_(plans.size()) {
+  explicit Rounds(const std::vector<Plan>& plans)
+      : plans_(plans), met_(meet(plans)), rounds_(plans.size()), lanes_(plans.size()) {
     for (const Plan& plan : plans) {
       ranks_.emplace_back(plan);
-      for (size_t i = 0; i < plan.steps.size(); ++i) {
-        lanes_[plan.rank][plan.steps[i].lane].push_back(i);
-        if (plan.steps[i].kind == StepKind::send) sent_[plan.rank][plan.steps[i].peers.at(0)].push_back(i);
-      }
+      for (size_t i = 0; i < plan.steps.size(); ++i) lanes_[plan.rank][plan.steps[i].lane].push_back(i);
     }
   }
 
@@ -101,16 +94,8 @@ class Meetings {
     if (step.kind == StepKind::send || !ranks_[plan.rank].ready(index)) return false;
     if (!receives(step.kind)) return true;
     return std::all_of(step.peers.begin(), step.peers.end(), [&](int peer) {
-      const int sender = sender_of(plan.rank, peer);
-      return sender >= 0 && ranks_[peer].ready(sender);
+      return ranks_[peer].ready(met_.sender.at({plan.rank, index, peer}));
     });
-  }
-
-  int sender_of(int rank, int peer) const {
-    const auto found = sent_[peer].find(rank);
-    const auto met = rounds_[rank].find({false, peer});
-    const size_t k = met == rounds_[rank].end() ? 0 : met->second.size();
-    return found == sent_[peer].end() || k >= found->second.size() ? -1 : found->second[k];
   }
 
   void place(const Plan& plan, int index) {
@@ -118,9 +103,9 @@ class Meetings {
     int round = ranks_[plan.rank].earliest(index);
     if (receives(step.kind)) {
       for (const int peer : step.peers)
-        round = std::max(round, ranks_[peer].earliest(sender_of(plan.rank, peer)));
+        round = std::max(round, ranks_[peer].earliest(met_.sender.at({plan.rank, index, peer})));
       for (const int peer : step.peers) {
-        ranks_[peer].place(sender_of(plan.rank, peer), round);
+        ranks_[peer].place(met_.sender.at({plan.rank, index, peer}), round);
         rounds_[peer][{true, plan.rank}].push_back(round);
         rounds_[plan.rank][{false, peer}].push_back(round);
       }
@@ -129,15 +114,15 @@ class Meetings {
   }
 
   const std::vector<Plan>& plans_;
+  const Meetings met_;
   std::vector<Placing> ranks_;
   std::vector<MessageRounds> rounds_;
-  std::vector<std::map<int, std::vector<int>>> sent_;  // by rank and peer: steps
   std::vector<std::map<int, std::deque<int>>> lanes_;  // by rank: steps that are not placed
 };
 
 }  // namespace
 
-std::vector<MessageRounds> find_rounds(const std::vector<Plan>& plans) { return Meetings(plans).run(); }
+std::vector<MessageRounds> find_rounds(const std::vector<Plan>& plans) { return Rounds(plans).run(); }
 
 std::vector<int> place_steps(const Plan& plan, const MessageRounds& rounds) {
   Placing placing(plan);

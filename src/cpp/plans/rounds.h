@@ -12,8 +12,8 @@ namespace gpucomm {
 using MessageRounds = std::map<std::pair<bool, int>, std::vector<int>>;
 
 // For the plans of all ranks. No round is later than it must be, but messages of one lane that their builder
-// put into different rounds stay apart: what arrives in one round needs room at once. Throws mismatch where
-// the plans deadlock.
+// put into different rounds stay apart: what arrives in one round needs room at once. Throws mismatch where a
+// message has no other end, or the plans deadlock.
 std::vector<MessageRounds> find_rounds(const std::vector<Plan>& plans);
 
 // When each step runs: of a send or recv its round; of any other step the round behind whose messages it
