@@ -68,9 +68,6 @@ class Filling {
   }
 
   void add(const Step& step) {
-    if (step.kind == StepKind::native)
-      fail(ErrorKind::unavailable,
-           "a plan with 'native' steps needs an engine that this version does not have");
     const Layout& layout = layout_of(step.kind == StepKind::send ? step.source : step.target);
     Instruction in{step.kind,
                    step.final,

@@ -43,19 +43,9 @@ inline constexpr bool by_rank(Collective c) {
   return gathers(c) || scatters(c) || c == Collective::all_to_all;
 }
 
-enum class StepKind : uint8_t {
-  send,
-  recv,
-  recv_reduce,
-  reduce,
-  encode,
-  decode,
-  decode_reduce,
-  copy,
-  native
-};
-inline constexpr std::string_view kStepNames[] = {
-    "send", "recv", "recv_reduce", "reduce", "encode", "decode", "decode_reduce", "copy", "native"};
+enum class StepKind : uint8_t { send, recv, recv_reduce, reduce, encode, decode, decode_reduce, copy };
+inline constexpr std::string_view kStepNames[] = {"send",   "recv",   "recv_reduce",   "reduce",
+                                                  "encode", "decode", "decode_reduce", "copy"};
 inline constexpr std::string_view name_of(StepKind k) { return kStepNames[static_cast<int>(k)]; }
 inline constexpr bool receives(StepKind k) { return k == StepKind::recv || k == StepKind::recv_reduce; }
 // It moves something between ranks.

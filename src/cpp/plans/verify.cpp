@@ -153,7 +153,6 @@ class Machine {
 
   Value compute(int rank, int index, int i, std::map<int, std::vector<Value>>& arriving, const Clock& clock) {
     const Step& step = plans_[rank].steps[index];
-    if (step.kind == StepKind::native) return expected(rank, step.piece + i);
     if (step.kind == StepKind::recv) return arriving.begin()->second[i];
     Value value = read(rank, index, step.source, i, clock);
     for (auto& [peer, values] : arriving) add(rank, index, value, values[i]);
