@@ -59,7 +59,6 @@ class NcclCommunicator {
 
   int rank() const { return rank_; }
   int world() const { return world_; }
-  const NcclLibrary& library() const { return *library_; }
 
   // All messages at once: none waits for another. The k-th to a peer meets the k-th that it receives.
   void exchange(const std::vector<NcclMessage>& messages, Stream stream, const Deadline& deadline);

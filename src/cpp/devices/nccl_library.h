@@ -14,7 +14,6 @@ class NcclLibrary {
   static std::shared_ptr<const NcclLibrary> load(const std::string& path);
 
   const nccl::Calls& calls() const { return calls_; }
-  int version() const { return version_; }           // 22703
   std::string version_text() const;                  // "2.27.3"
   const std::string& file() const { return file_; }  // where the dynamic linker found it
   // Whether it has a call, by its full name: "ncclCommSplit".
@@ -32,7 +31,7 @@ class NcclLibrary {
 
   void* handle_;
   std::string file_;
-  int version_ = 0;
+  int version_ = 0;  // 22703
   nccl::Calls calls_{};
 };
 

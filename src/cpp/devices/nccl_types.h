@@ -58,7 +58,6 @@ struct Config {
 inline constexpr int kNoColor = -1;  // NCCL_SPLIT_NOCOLOR
 // Before, threads of NCCL go on to use the place where ncclCommInitRankConfig puts the communicator.
 inline constexpr int kOldestVersion = 21800;
-inline constexpr const char* kSoname = "libnccl.so.2";
 
 // The calls by their names without "nccl". Those below the line are null where the library lacks them.
 struct Calls {

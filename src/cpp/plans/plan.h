@@ -151,7 +151,6 @@ struct Layout {
   std::vector<size_t> offset;
   size_t begin(int piece) const { return offset[piece]; }
   size_t count(int piece, int pieces = 1) const { return offset[piece + pieces] - offset[piece]; }
-  size_t total() const { return offset.back(); }
 };
 
 // Cuts `count` elements for the plan. Cuts fall on multiples of `align` elements, except that the chunks of

@@ -38,7 +38,7 @@ inline constexpr int kChannels = 2;
 
 // The mailboxes of one channel; those of all channels lie one behind the other.
 struct MailboxLayout {
-  int world = 1, slots = 16;
+  int slots = 16;
   size_t slot_bytes = 128 << 10;
   size_t begin = 0;                                               // of the channel in its region
   size_t rank_area = 0, ring_area = 0, slot_area = 0, total = 0;  // offsets from there, and the size of all

@@ -11,7 +11,7 @@ namespace gpucomm {
 // The slots of a channel. Point to point gets few: memory stays bounded, and its peak is a pair's, not all's.
 static constexpr size_t kMostSlotBytes[kChannels] = {14 << 20, 2 << 20};
 
-MailboxLayout::MailboxLayout(int world, int channel) : world(world) {
+MailboxLayout::MailboxLayout(int world, int channel) {
   if (world < 1 || world > kMaxWorld)
     fail(ErrorKind::invalid_argument, "world must be in [1, ", kMaxWorld, "] for shared memory, got ", world);
   const size_t pairs = static_cast<size_t>(world) * (world - 1) / 2;
@@ -36,7 +36,6 @@ void format_region(std::byte* base, int world, size_t heap_bytes) {
     const MailboxLayout layout(world, channel);
     auto* header = reinterpret_cast<RegionHeader*>(base + layout.begin);
     header->magic = kMagic, header->world = world;
-    header->slots = layout.slots, header->slot_bytes = layout.slot_bytes;
     header->heap_bytes = channel ? 0 : heap_bytes;
     std::random_device random;
     header->census.identity = uint64_t{random()} << 32 | random();

@@ -14,7 +14,7 @@ static_assert(kSharedClocks > 2 * kMaxWorld);
 inline constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {
-  uint64_t magic, world, slots, slot_bytes, heap_bytes;
+  uint64_t magic, world, heap_bytes;
   std::atomic<uint32_t> full_fences;  // 1: some rank lacks the asymmetric fence
   std::atomic<uint32_t>
       poison_state;  // 0: none; twice (1 + the rank that found it), and 1 more once readable
