@@ -128,8 +128,7 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
 
 // What the other ranks send here, from what each sends to each: a small all_to_all of its own.
 std::vector<int64_t> PyCommunicator::exchange(const std::vector<int64_t>& sent, const Options& options) {
-  Shape call{.collective = Collective::all_to_all, .dtype = Dtype::int64};
-  call.count = sent.size(), call.in_place = false, call.segments = 1, call.algorithm = "direct";
+  const Shape call = side_shape(Collective::all_to_all, Dtype::int64, sent.size(), "direct");
   std::vector<int64_t> received(sent.size());
   const Seconds limit = timeout(options.timeout_s);
   const Arrays arrays{reinterpret_cast<const std::byte*>(sent.data()),

@@ -33,7 +33,8 @@ Error Fate::closed_error() const {
   return Error(ErrorKind::closed, concat("this communicator is closed", why, where()));
 }
 
-void check_poison(const Transport& transport) {
+// Throws the fault that another rank has reported.
+static void check_poison(const Transport& transport) {
   if (!transport.poisoned()) return;
   const Poison poison = transport.poison();
   const bool shared = poison.kind == ErrorKind::mismatch;  // its text names both sides already

@@ -12,9 +12,8 @@
 
 namespace gpucomm {
 
-// Throws the fault that another rank has reported.
-void check_poison(const Transport& transport);
-// Throws that fault, or else that a peer is lost, `why`, on which this rank `waits`.
+// Throws the fault that another rank has reported, or else that a peer is lost, `why`, on which this rank
+// `waits`.
 [[noreturn]] void fail_lost(const Transport& transport, int peer, const std::string& why, int rank, int world,
                             const std::string& waits);
 

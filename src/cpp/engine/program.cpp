@@ -124,6 +124,13 @@ bool only_sends(const Program& program) {
   return sends;
 }
 
+// What is known of a program once its instructions are.
+void complete(Program& program) {
+  program.exact = exact_parts(program);
+  program.record = make_record(program.shape);
+  program.fingerprint = fingerprint_of(program.shape);
+}
+
 // Of the neediest rank.
 size_t most_scratch(const Shape& shape, const std::vector<Plan>& all) {
   const Layout layout = cut(all[0], shape.count, align_of(shape), shape.counts);
@@ -162,9 +169,7 @@ Program compile(const Shape& shape, const std::vector<int>& nodes, int rank) {
       continue;
     Program program = filled(shape, build_plan(shape.algorithm, request), all);
     program.ranks_here = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[rank]));
-    program.exact = exact_parts(program);
-    program.record = make_record(program.shape);
-    program.fingerprint = fingerprint_of(program.shape);
+    complete(program);
     program.only_sends = only_sends(program);
     return program;
   }
@@ -174,9 +179,7 @@ Program opaque(const Shape& shape, int rank, int world) {
   Program program;
   program.shape = shape, program.world = world, program.rank = rank;
   program.shape.segments = 1;
-  program.exact = exact_parts(program);
-  program.record = make_record(program.shape);
-  program.fingerprint = fingerprint_of(program.shape);
+  complete(program);
   return program;
 }
 
