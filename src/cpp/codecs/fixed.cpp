@@ -9,7 +9,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "codecs/blocks/steps.h"
+#include "codecs/blocks/portable.h"
 #include "codecs/fixed_setting.h"
 #include "codecs/float_codec.h"
 #include "codecs/levels.h"

@@ -1,7 +1,7 @@
 // fixed:EPS:WIDTH:WORLD: integers of one step; the wire is that of codecs/fixed.cpp. Coded sums are integer
 // sums, which wrap.
 #pragma once
-#include "codecs/blocks/steps.h"
+#include "codecs/blocks/portable.h"
 #include "codecs/fixed_setting.h"
 #include "cuda/blocks_program.h"
 
