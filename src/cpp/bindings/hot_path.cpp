@@ -44,48 +44,52 @@ struct Call {
 struct Method {
   const char* name;
   // Which of these it takes; root, else op, may come behind x by its place.
-  bool x, op, root, out, codec, counts;
-  py::object (*run)(PyCommunicator&, const Call&);
+  bool x = true, op = false, root = false, out = true, codec = false, counts = false;
+  py::object (*run)(PyCommunicator&, const Call&) = nullptr;
   PyObject* usual = nullptr;  // pybind11's own
   std::string doc{};
   PyMethodDef definition{};
 };
 
 std::array<Method, 9> methods{{
-    {"barrier", false, false, false, false, false, false,
-     [](PyCommunicator& c, const Call&) { return c.barrier({}, false); }},
-    {"all_reduce", true, true, false, true, true, false,
-     [](PyCommunicator& c, const Call& call) {
-       return c.all_reduce(call.x, call.op, call.out, call.scale, call.options);
-     }},
-    {"reduce_scatter", true, true, false, true, true, true,
-     [](PyCommunicator& c, const Call& call) {
-       return c.reduce_scatter(call.x, call.op, call.out, call.scale, call.counts, call.options);
-     }},
-    {"all_gather", true, false, false, true, true, true,
-     [](PyCommunicator& c, const Call& call) {
-       return c.all_gather(call.x, call.out, call.counts, call.options);
-     }},
-    {"broadcast", true, false, true, true, false, false,
-     [](PyCommunicator& c, const Call& call) {
-       return c.broadcast(call.x, *call.root, call.out, call.options);
-     }},
-    {"reduce", true, true, true, true, false, false,
-     [](PyCommunicator& c, const Call& call) {
-       return c.reduce(call.x, *call.root, call.op, call.out, call.scale, call.options);
-     }},
-    {"gather", true, false, true, true, false, true,
-     [](PyCommunicator& c, const Call& call) {
-       return c.gather(call.x, *call.root, call.out, call.counts, call.options);
-     }},
-    {"scatter", true, false, true, true, false, false,
-     [](PyCommunicator& c, const Call& call) {
-       return c.scatter(call.x, *call.root, call.out, call.options);
-     }},
-    {"all_to_all", true, false, false, true, false, false,
-     [](PyCommunicator& c, const Call& call) {
-       return c.all_to_all(call.x, call.out, {}, {}, call.options);
-     }},
+    {.name = "barrier", .x = false, .out = false, .run = [](auto& c, auto&) { return c.barrier({}, false); }},
+    {.name = "all_reduce",
+     .op = true,
+     .codec = true,
+     .run = [](auto& c,
+               auto& call) { return c.all_reduce(call.x, call.op, call.out, call.scale, call.options); }},
+    {.name = "reduce_scatter",
+     .op = true,
+     .codec = true,
+     .counts = true,
+     .run =
+         [](auto& c, auto& call) {
+           return c.reduce_scatter(call.x, call.op, call.out, call.scale, call.counts, call.options);
+         }},
+    {.name = "all_gather",
+     .codec = true,
+     .counts = true,
+     .run = [](auto& c, auto& call) { return c.all_gather(call.x, call.out, call.counts, call.options); }},
+    {.name = "broadcast",
+     .root = true,
+     .run = [](auto& c, auto& call) { return c.broadcast(call.x, *call.root, call.out, call.options); }},
+    {.name = "reduce",
+     .op = true,
+     .root = true,
+     .run =
+         [](auto& c, auto& call) {
+           return c.reduce(call.x, *call.root, call.op, call.out, call.scale, call.options);
+         }},
+    {.name = "gather",
+     .root = true,
+     .counts = true,
+     .run = [](auto& c,
+               auto& call) { return c.gather(call.x, *call.root, call.out, call.counts, call.options); }},
+    {.name = "scatter",
+     .root = true,
+     .run = [](auto& c, auto& call) { return c.scatter(call.x, *call.root, call.out, call.options); }},
+    {.name = "all_to_all",
+     .run = [](auto& c, auto& call) { return c.all_to_all(call.x, call.out, {}, {}, call.options); }},
 }};
 
 bool take_named(const Method& method, PyObject* name, PyObject* value, Call& call) {
