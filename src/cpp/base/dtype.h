@@ -1,10 +1,14 @@
 // Element types. The first ten can be reduced; the others are only moved.
 #pragma once
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 namespace gpucomm {
+
+// Arrays, coded bytes and what processes tell each other are copied as they lie in memory.
+static_assert(std::endian::native == std::endian::little);
 
 enum class Dtype : uint8_t {
   float64,

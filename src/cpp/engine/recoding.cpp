@@ -7,9 +7,9 @@ namespace {
 
 bool same(const Place& a, const Place& b) { return a.space == b.space && a.slot == b.slot; }
 
-class Pairing {
+class Recodings {
  public:
-  explicit Pairing(Program& program) : program_(program), steps_(program.instructions) {}
+  explicit Recodings(Program& program) : program_(program), steps_(program.instructions) {}
 
   void run() {
     for (const std::vector<int>& lane : program_.lane_steps)
@@ -72,7 +72,7 @@ class Pairing {
 }  // namespace
 
 void pair_recodings(Program& program) {
-  if (program.shape.codec) Pairing(program).run();
+  if (program.shape.codec) Recodings(program).run();
 }
 
 void part_recoding(Program& program, Instruction& in) {

@@ -8,7 +8,7 @@
 
 namespace gpucomm {
 
-enum Lane { kReduceReceive, kReduceSend, kBroadcastReceive, kBroadcastSend };
+enum ChainLane { kReduceReceive, kReduceSend, kBroadcastReceive, kBroadcastSend };
 
 class Chain {
  public:
