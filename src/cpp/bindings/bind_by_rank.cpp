@@ -1,7 +1,6 @@
-#include "bindings/bind_by_rank.h"
-
 #include <pybind11/stl.h>
 
+#include "bindings/bind_communicator.h"
 #include "bindings/coalesced.h"
 
 namespace py = pybind11;

@@ -1,13 +1,10 @@
 // The signatures and docstrings of the communicator.
+#include "bindings/bind_communicator.h"
+
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
-#include "bindings/bind_by_rank.h"
-#include "bindings/bind_heap.h"
-#include "bindings/bind_point_to_point.h"
-#include "bindings/bind_tuning.h"
 #include "bindings/coalesced.h"
-#include "bindings/collectives.h"
 #include "bindings/docstrings.h"
 #include "bindings/names.h"
 #include "transports/regions.h"

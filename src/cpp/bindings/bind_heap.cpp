@@ -1,8 +1,7 @@
 // Blocks of shared memory as Python sees them, and the facts about the heap.
-#include "bindings/bind_heap.h"
-
 #include "base/cpus.h"
 #include "base/memory_limits.h"
+#include "bindings/bind_communicator.h"
 #include "bindings/interpreter.h"
 #include "transports/heap.h"
 #include "transports/remote.h"

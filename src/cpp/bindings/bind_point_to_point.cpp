@@ -1,7 +1,6 @@
-#include "bindings/bind_point_to_point.h"
-
 #include <pybind11/stl.h>
 
+#include "bindings/bind_communicator.h"
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
 #include "bindings/interpreter.h"

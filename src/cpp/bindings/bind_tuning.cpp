@@ -1,8 +1,7 @@
 // What algorithm="auto" has learnt, as plain lists and dicts.
-#include "bindings/bind_tuning.h"
-
 #include <pybind11/stl.h>
 
+#include "bindings/bind_communicator.h"
 #include "bindings/names.h"
 
 namespace py = pybind11;
