@@ -32,22 +32,17 @@ class Cast final : public FloatCodec {
   }
 };
 
-template <Dtype kCoded>
-std::shared_ptr<const Codec> make(std::string_view argument) {
-  return argument.empty() ? std::make_shared<Cast<kCoded>>() : nullptr;
-}
-
 const Registry<CodecEntry>::Add bf16{"bf16",
                                      {"Each element as bfloat16: the range of float32, 8 bits of precision.",
                                       "bf16",
                                       {"bf16"},
-                                      make<Dtype::bfloat16>,
+                                      without_argument<Cast<Dtype::bfloat16>>,
                                       {"bf16"}}};
 const Registry<CodecEntry>::Add fp16{"fp16",
                                      {"Each element as float16: 11 bits of precision, up to 65504.",
                                       "fp16",
                                       {"fp16"},
-                                      make<Dtype::float16>,
+                                      without_argument<Cast<Dtype::float16>>,
                                       {"fp16"}}};
 
 }  // namespace

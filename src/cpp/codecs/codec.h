@@ -124,6 +124,12 @@ struct CodecEntry {
   std::vector<std::string> bounded = {};  // specs among which a bound on the error chooses
 };
 
+// Makes codecs that take none.
+template <class Made>
+std::shared_ptr<const Codec> without_argument(std::string_view argument) {
+  return argument.empty() ? std::make_shared<Made>() : nullptr;
+}
+
 // "name" or "name:argument". Throws invalid_argument: unknown names with the known ones, bad arguments with
 // the usage.
 std::shared_ptr<const Codec> parse_codec(std::string_view spec);

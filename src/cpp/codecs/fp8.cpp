@@ -77,24 +77,19 @@ class Fp8 final : public BlockCodec<Scaled<Format, kInfinity>> {
   }
 };
 
-template <class Codec8>
-std::shared_ptr<const Codec> make(std::string_view argument) {
-  return argument.empty() ? std::make_shared<Codec8>() : nullptr;
-}
-
 const Registry<CodecEntry>::Add e4m3{
     "fp8_e4m3",
     {"Blocks of 128 as 8-bit floats of 4 bits of precision, scaled by a power of two per block.",
      "fp8_e4m3",
      {"fp8_e4m3"},
-     make<Fp8<blocks::E4m3, 3, false>>,
+     without_argument<Fp8<blocks::E4m3, 3, false>>,
      {"fp8_e4m3"}}};
 const Registry<CodecEntry>::Add e5m2{"fp8_e5m2",
                                      {"Blocks of 128 as 8-bit floats of 3 bits of precision and a wide "
                                       "range, scaled by a power of two per block.",
                                       "fp8_e5m2",
                                       {"fp8_e5m2"},
-                                      make<Fp8<blocks::E5m2, 2, true>>}};
+                                      without_argument<Fp8<blocks::E5m2, 2, true>>}};
 
 }  // namespace
 }  // namespace gpucomm

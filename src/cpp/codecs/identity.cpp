@@ -98,9 +98,7 @@ class Identity final : public Codec {
 
 const Registry<CodecEntry>::Add identity{
     "identity",
-    {"The elements as they are, of every dtype.", "identity", {"identity"}, [](std::string_view argument) {
-       return argument.empty() ? std::make_shared<Identity>() : nullptr;
-     }}};
+    {"The elements as they are, of every dtype.", "identity", {"identity"}, without_argument<Identity>}};
 
 }  // namespace
 }  // namespace gpucomm

@@ -83,15 +83,18 @@ class IntegerCodec final : public BlockCodec<Integers<kBits>> {
   }
 };
 
-template <int kBits>
-std::shared_ptr<const Codec> make(std::string_view argument) {
-  return argument.empty() ? std::make_shared<IntegerCodec<kBits>>() : nullptr;
-}
-
-const Registry<CodecEntry>::Add int8{
-    "int8", {"Blocks of 128 as 8-bit integers times a step per block.", "int8", {"int8"}, make<8>, {"int8"}}};
-const Registry<CodecEntry>::Add int4{
-    "int4", {"Blocks of 128 as 4-bit integers times a step per block.", "int4", {"int4"}, make<4>, {"int4"}}};
+const Registry<CodecEntry>::Add int8{"int8",
+                                     {"Blocks of 128 as 8-bit integers times a step per block.",
+                                      "int8",
+                                      {"int8"},
+                                      without_argument<IntegerCodec<8>>,
+                                      {"int8"}}};
+const Registry<CodecEntry>::Add int4{"int4",
+                                     {"Blocks of 128 as 4-bit integers times a step per block.",
+                                      "int4",
+                                      {"int4"},
+                                      without_argument<IntegerCodec<4>>,
+                                      {"int4"}}};
 
 }  // namespace
 }  // namespace gpucomm
