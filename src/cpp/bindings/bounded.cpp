@@ -61,7 +61,7 @@ std::unique_ptr<DeviceNorms> PyCommunicator::begin_norms(std::shared_ptr<Device>
 NormSums PyCommunicator::total_of(std::unique_ptr<DeviceNorms> given, Stream stream, Seconds limit) const {
   const Released released;
   const auto norms = std::move(given);
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+  const auto deadline = Clock::now() + clock_time(limit);
   norms->read(stream);
   poll(norms->finished(), *core_, deadline, limit.count());
   return norms->total();

@@ -33,7 +33,7 @@ void PyCommunicator::multiply_apart(const Array& in, Factor factor, Arrays& arra
 
 // One after another, within one timeout.
 void PyCommunicator::run_parts(const std::vector<PartCall>& parts, Seconds limit) {
-  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+  const Clock::time_point end = Clock::now() + clock_time(limit);
   for (const auto& [shape, arrays] : parts)
     run(shape, arrays, std::max(Seconds(1e-3), Seconds(end - Clock::now())));
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "devices/device.h"
 #include "devices/nccl_library.h"
@@ -27,14 +28,11 @@ class Deadline {
   static Deadline none() { return Deadline(); }
   bool waits() const { return waits_; }
   explicit Deadline(double timeout_s)
-      : timeout_s_(timeout_s),
-        at_(Clock::now() +
-            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s))) {}
+      : timeout_s_(timeout_s), at_(Clock::now() + clock_time(Seconds(timeout_s))) {}
   bool passed() const { return Clock::now() > at_; }
   double timeout_s() const { return timeout_s_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   Deadline() : waits_(false) {}
   double timeout_s_ = 0;
   Clock::time_point at_ = Clock::time_point::max();

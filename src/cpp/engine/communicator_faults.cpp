@@ -50,7 +50,7 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
     if (expired && !waited->done.load(std::memory_order_acquire)) time_out(work, *expired);
     if (!work.started) return;
     const auto now = Clock::now();
-    if (!work.deadline) work.deadline = now + std::chrono::duration_cast<Clock::duration>(work.timeout);
+    if (!work.deadline) work.deadline = now + clock_time(work.timeout);
     if (now >= *work.deadline) time_out(work, work.timeout);
   } catch (const std::exception& error) {
     fault(fate_.error_of(error));

@@ -21,7 +21,6 @@ class ThreadCalls : public DeviceCalls {
   void begin(const StreamCall& call) override {
     sequence_ = call.record.sequence;
     transport_->announce(call.record);
-    using Clock = std::chrono::steady_clock;
     const auto begun = Clock::now();
     if (const auto left = group_->come(rank_, call))
       fail_lost(*transport_, *left, kHasClosed, rank_, world_, "in " + describe(call.record));

@@ -66,8 +66,7 @@ bool Drivable::has_cores() { return crowd.load(std::memory_order_relaxed) <= usa
 
 void Drivable::wait(Pending& call, std::optional<Seconds> timeout) {
   if (!call.done.load(std::memory_order_acquire)) {
-    const auto deadline = timeout ? Clock::now() + std::chrono::duration_cast<Clock::duration>(*timeout)
-                                  : Clock::time_point::max();
+    const auto deadline = timeout ? Clock::now() + clock_time(*timeout) : Clock::time_point::max();
     drive(call, deadline, timeout.value_or(call.timeout));
   }
   if (call.error) throw *call.error;

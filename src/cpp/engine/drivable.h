@@ -7,14 +7,12 @@
 #include <memory>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "devices/handles.h"
 #include "transports/transport.h"
 
 namespace gpucomm {
-
-using Seconds = std::chrono::duration<double>;
-using Clock = std::chrono::steady_clock;
 
 // A call under way. Its arrays must stay until it is done.
 struct Pending {

@@ -56,7 +56,7 @@ void PointToPoint::check(const Pending* waited, std::optional<Seconds> expired) 
 // A peer that is gone may have left the message behind: it counts, also where its links still hold it up.
 void PointToPoint::look(const std::shared_ptr<Message>& m) {
   const auto now = Clock::now();
-  if (!m->deadline) m->deadline = now + std::chrono::duration_cast<Clock::duration>(m->timeout);
+  if (!m->deadline) m->deadline = now + clock_time(m->timeout);
   if (!fate_.control().gone(m->peer).empty() && !advance_all() && !matched(*m, true))
     fate_.check_peer(m->peer, describe(*m));
   check_refusal(*m);

@@ -38,7 +38,7 @@ class Refusals {
     if (ours != times_.end() && ours->second >= theirs.times) return false;
     if (gone) return true;
     if (!call.deadline) return false;
-    const auto came = *call.deadline - std::chrono::duration_cast<Clock::duration>(call.timeout);
+    const auto came = *call.deadline - clock_time(call.timeout);
     return Clock::now() - std::max(theirs.since, came) >= kAgain;
   }
 

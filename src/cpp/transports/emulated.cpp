@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/clock.h"
 #include "transports/mailbox.h"
 
 namespace gpucomm {
@@ -14,10 +15,6 @@ namespace {
 using namespace std::chrono_literals;
 constexpr uint64_t kNoLinks = 1, kNever = ~uint64_t{0};
 constexpr auto kSpin = 80us;  // a sleep ends that long before its time: timers are late by about as much
-
-uint64_t clock_ns() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // The time on this thread's processor.
 uint64_t processor_ns() {
@@ -36,7 +33,7 @@ class OwnTime {
     // A new thread may have an ended one's name.
     if (thread_ == pthread_self() && processor > processor_) now_ += processor - processor_;
     mark(processor);
-    return now_ = std::min(now_, clock_ns());
+    return now_ = std::min(now_, steady_ns());
   }
   void wait() {
     if (!waits_) now();
@@ -53,7 +50,7 @@ class OwnTime {
   }
   void reset() {
     mark(processor_ns());
-    now_ = clock_ns(), waits_ = false;
+    now_ = steady_ns(), waits_ = false;
   }
 
  private:
@@ -75,10 +72,10 @@ class Emulated : public Transport {
     auto& due = due_[2 * peer];
     if (!progress.comes) progress.comes = time_.now();
     if (!progress.there)
-      if (const uint64_t later = ports_.take(peer, bytes, clock_ns(), progress)) return wait(due, later);
+      if (const uint64_t later = ports_.take(peer, bytes, steady_ns(), progress)) return wait(due, later);
     if (!inner_->send(peer, tag, data, bytes, progress)) return wait(due, kNever);
     // All of it is on its way, but the port is not free for the next message.
-    const uint64_t now = clock_ns();
+    const uint64_t now = steady_ns();
     if (now < progress.left) return wait(due, progress.left);
     time_.notice(progress.left);
     due.store(kNever, std::memory_order_relaxed);
@@ -88,7 +85,7 @@ class Emulated : public Transport {
   const Chunk* peek(int peer) override {
     auto& due = due_[2 * peer + 1];
     const Chunk* chunk = inner_->peek(peer);
-    const uint64_t now = chunk ? clock_ns() : 0;
+    const uint64_t now = chunk ? steady_ns() : 0;
     if (!chunk || chunk->stamp > now) {
       wait(due, chunk ? chunk->stamp : kNever);
       return nullptr;
@@ -106,18 +103,18 @@ class Emulated : public Transport {
   bool waits_long() const override {
     constexpr uint64_t kLongNs = 200'000;
     const uint64_t next = due();
-    return next != kNever && next > clock_ns() + kLongNs;
+    return next != kNever && next > steady_ns() + kLongNs;
   }
 
   void sleep(uint32_t ticket, std::chrono::microseconds at_most) override {
-    const uint64_t due = this->due(), now = clock_ns();
+    const uint64_t due = this->due(), now = steady_ns();
     if (due <= now) return;
     const auto left = std::chrono::nanoseconds(std::min<uint64_t>(due - now, 3600'000'000'000));
     if (left > kSpin) {
       const auto nap = std::chrono::duration_cast<std::chrono::microseconds>(left - kSpin);
       inner_->sleep(ticket, std::clamp(nap, 1us, at_most));
     } else {
-      while (clock_ns() < due) sched_yield();
+      while (steady_ns() < due) sched_yield();
     }
   }
 

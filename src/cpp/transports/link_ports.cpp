@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstdlib>
 
+#include "base/clock.h"
 #include "base/hash.h"
 
 namespace gpucomm {
@@ -24,8 +24,7 @@ uint64_t set_once(Clocks& word, uint64_t ours) {
 
 LinkPorts::LinkPorts(Clocks* clocks, const EmulatedLinks& links, int rank, int world)
     : free_(clocks), links_(links), rank_(rank), sent_(world) {
-  const uint64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-  began_ = set_once(clocks[kBegan], links.began_ns ? links.began_ns : now);
+  began_ = set_once(clocks[kBegan], links.began_ns ? links.began_ns : steady_ns());
 }
 
 LinkPorts::Route LinkPorts::route(int from, int to) const {

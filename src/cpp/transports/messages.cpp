@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/soon.h"
 
 namespace gpucomm {
@@ -130,7 +131,7 @@ void Messages::consume(int peer) {
 }
 
 std::chrono::microseconds Messages::nap() {
-  const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  const auto now = static_cast<int64_t>(steady_ns());
   int64_t since = 0;
   if (idle_since_.compare_exchange_strong(since, now, std::memory_order_relaxed)) since = now;
   return std::clamp<std::chrono::microseconds>(std::chrono::microseconds((now - since) / 8000), kLeastNap,
