@@ -180,4 +180,8 @@ void* Array::current_stream() const {
   return stream;
 }
 
+void check_writable(const Array& array, const char* what, const char* advice) {
+  if (const char* const why = array.unwritable()) fail(ErrorKind::unsupported_type, what, " ", why, advice);
+}
+
 }  // namespace gpucomm

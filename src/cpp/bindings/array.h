@@ -71,4 +71,8 @@ class Array {
   int dimensions_ = 0;
 };
 
+// Throws unsupported_type, in a sentence with `what` that ends in `advice`, for an array that can not be
+// written.
+void check_writable(const Array& array, const char* what, const char* advice = "");
+
 }  // namespace gpucomm

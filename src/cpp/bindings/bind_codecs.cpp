@@ -33,11 +33,6 @@ Dtype dtype_of(const Array& array, const std::optional<std::string>& name) {
   return dtype;
 }
 
-void check_writable(const Array& array, const char* what) {
-  if (const char* const why = array.unwritable())
-    fail(ErrorKind::unsupported_type, what, " must be writable, it ", why);
-}
-
 // Returns (bytes written, error).
 std::pair<size_t, CodecError> encode_into(const Codec& codec, const Array& x, Dtype dtype, std::byte* out,
                                           bool measured) {

@@ -169,7 +169,7 @@ py::object PyCommunicator::recv(py::object x, int source, const Options& options
 py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int source,
                                     const Options& options) {
   const Array in(x, "x", true), target(out, "out", true);
-  check_writable(target, "out", "");
+  check_writable(target, "out");
   check_apart(&in, &target);
   if (in.overlaps(target)) fail(ErrorKind::invalid_argument, "x and out must be apart, they overlap");
   if (to == source && to == core_->rank() && !forked()) {

@@ -91,7 +91,7 @@ py::object PyCommunicator::reduce_scatter(py::object x, Text op, py::object out,
   std::byte* own = in.data() + parts.begin(rank) * size_of(in.dtype());
   check_out(in, to, parts.count(rank), own, to.bytes());
   call.in_place = to.data() == own && to.bytes();
-  if (call.in_place) check_writable(in, "x", "");
+  if (call.in_place) check_writable(in, "x");
   check_has_codec(options);
   Lent lent{x, out, &in, &to};
   if (scale || !options.error.is_none()) check_call(call, lent, options);
@@ -115,7 +115,7 @@ py::object PyCommunicator::scatter(py::object x, int root, py::object out, const
   Shape call = shape(Collective::scatter, to, options);
   call.count = to.count() * core_->world(), call.root = root;
   if (!is_root) {
-    check_writable(to, "out", "");
+    check_writable(to, "out");
     call.in_place = false;
     return issue(call, {nullptr, to.data()}, {x, out, nullptr, &to}, options);
   }

@@ -37,7 +37,7 @@ void PyCommunicator::check_error(const Array& x, const Array& out, const Array& 
   if (options.algorithm != "auto" && Registry<Algorithm>::find(options.algorithm).repeats)
     fail(ErrorKind::invalid_argument, "algorithm '", options.algorithm,
          "' encodes an element more than once, so it cannot tell an error: leave out error=");
-  check_writable(error, "error", "");
+  check_writable(error, "error");
   if (error.dtype() != x.dtype() || error.count() != x.count())
     fail(ErrorKind::invalid_argument, "error must hold ", x.count(), " elements of ", name_of(x.dtype()),
          ", as x, got ", error.count(), " of ", name_of(error.dtype()));

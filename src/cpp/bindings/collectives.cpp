@@ -61,14 +61,10 @@ Op PyCommunicator::reducing(const Array& x, Text name, Factor scale) const {
   return op;
 }
 
-void PyCommunicator::check_writable(const Array& array, const char* what, const char* advice) const {
-  if (const char* const why = array.unwritable()) fail(ErrorKind::unsupported_type, what, " ", why, advice);
-}
-
 // `out` must not overlap x but where they share the `shared_bytes` at `shared` in full (in place).
 void PyCommunicator::check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
                                size_t shared_bytes) const {
-  check_writable(out, "out", "");
+  check_writable(out, "out");
   const auto [x_at, out_at] = std::pair(x.place(), out.place());
   if (!x.same_memory(out))
     fail(ErrorKind::invalid_argument, "x and out must be on one device, got DLPack's (type, number) (",

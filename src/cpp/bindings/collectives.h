@@ -181,7 +181,6 @@ class PyCommunicator {
   }
   std::byte* error_for(const Lent& lent) const;
   void check_outs(const std::deque<Array>& xs, const std::deque<Array>& outs, int parts) const;
-  void check_writable(const Array& array, const char* what, const char* advice) const;
   pybind11::object allocate(pybind11::object x, const Array& like, int64_t rows,
                             std::optional<uintptr_t> stream = {}) const;
   pybind11::object collect(Shape& call, const Parts& parts, pybind11::object x, const Array& in,
