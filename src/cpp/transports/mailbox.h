@@ -102,7 +102,7 @@ class Mailbox : public Transport {
  protected:
   // The process behind a rank: pid (0: not yet known) and when it started.
   std::pair<int64_t, Birth> who(int rank) const;
-  void set_process(int rank, int64_t pid, const Birth& birth);
+  void set_process(int64_t pid, const Birth& birth);  // this rank's
 
  private:
   RankArea& area(int rank) const;

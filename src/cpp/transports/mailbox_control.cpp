@@ -101,18 +101,19 @@ std::pair<int64_t, Birth> Mailbox::who(int rank) const {
       {area(rank).started.load(std::memory_order_acquire), area(rank).clock.load(std::memory_order_acquire)}};
 }
 
-void Mailbox::set_process(int rank, int64_t pid, const Birth& birth) {
-  if (rank == rank_ && env().cma) {
+void Mailbox::set_process(int64_t pid, const Birth& birth) {
+  RankArea& own = area(rank_);
+  if (env().cma) {
     cookie_ = kMagic ^ static_cast<uint64_t>(pid) << 32 ^ static_cast<uint64_t>(birth.ticks) ^
               reinterpret_cast<uint64_t>(this);
-    area(rank).cookie.store(cookie_, std::memory_order_relaxed);
-    area(rank).cookie_address.store(reinterpret_cast<uint64_t>(&cookie_), std::memory_order_relaxed);
+    own.cookie.store(cookie_, std::memory_order_relaxed);
+    own.cookie_address.store(reinterpret_cast<uint64_t>(&cookie_), std::memory_order_relaxed);
     unprobed_ = world_ - 1;
     let_siblings_read();
   }
-  area(rank).started.store(birth.ticks, std::memory_order_release);
-  area(rank).clock.store(birth.clock, std::memory_order_release);
-  area(rank).pid.store(pid, std::memory_order_release);
+  own.started.store(birth.ticks, std::memory_order_release);
+  own.clock.store(birth.clock, std::memory_order_release);
+  own.pid.store(pid, std::memory_order_release);
 }
 
 std::string Mailbox::describe(int) const { return ""; }

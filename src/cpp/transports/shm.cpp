@@ -103,7 +103,7 @@ class Shm : public Mailbox {
  public:
   Shm(std::shared_ptr<Region> region, int rank, int world, int channel)
       : Mailbox(std::move(region), rank, world, channel) {
-    join(rank);
+    set_process(getpid(), own_birth());
   }
 
   bool attaches() const override { return true; }
@@ -121,9 +121,6 @@ class Shm : public Mailbox {
     const char state = process_state(pid).state;
     return concat("pid ", pid, state == 'T' || state == 't' ? ", stopped" : "");
   }
-
- private:
-  void join(int rank) { set_process(rank, getpid(), own_birth()); }
 };
 
 std::unique_ptr<Transport> open_shm(const Endpoint& endpoint) {
