@@ -9,9 +9,6 @@
 
 namespace gpucomm::cuda {
 
-template <class T>
-constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload zero
-
 #include "reduce/forms.inc"
 
 }  // namespace gpucomm::cuda

@@ -19,9 +19,6 @@ using Kernel = void (*)(void* destination, void* twin, const void* const* source
 using KernelRow = std::array<Kernel, kOps>;
 using KernelTable = std::array<KernelRow, kReducibleDtypes>;
 
-template <class T>
-constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload zero
-
 }  // namespace
 }  // namespace gpucomm
 

@@ -10,9 +10,6 @@
 namespace gpucomm {
 namespace {
 
-template <class T>
-constexpr T kNan = std::numeric_limits<T>::quiet_NaN();  // positive, payload zero
-
 #include "reduce/forms.inc"
 
 template <class Form>
