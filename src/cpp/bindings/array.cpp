@@ -1,6 +1,5 @@
 #include "bindings/array.h"
 
-#include <algorithm>
 #include <string>
 
 #include "base/error.h"

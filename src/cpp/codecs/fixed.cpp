@@ -5,8 +5,6 @@
 // hZCCL (Huang et al. 2024, arXiv:2408.07422): quantise once, add coded.
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "codecs/blocks/portable.h"

@@ -2,7 +2,6 @@
 // beside them. After a fault it is closed for good.
 #pragma once
 #include <atomic>
-#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>

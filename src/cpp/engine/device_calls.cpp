@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/env.h"
 #include "engine/device_execution.h"
 #include "engine/fate.h"

@@ -2,7 +2,6 @@
 // `settle`; what is enqueued on a message's stream comes behind what its caller's stream holds.
 #pragma once
 #include <memory>
-#include <string>
 
 #include "engine/device_calls.h"
 #include "engine/fate.h"

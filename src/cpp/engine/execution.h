@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <deque>
-#include <utility>
 #include <vector>
 
 #include "engine/expectation.h"

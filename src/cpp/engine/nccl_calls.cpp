@@ -1,6 +1,5 @@
 #include "engine/nccl_calls.h"
 
-#include <numeric>
 #include <utility>
 
 #include "engine/nccl_native.h"

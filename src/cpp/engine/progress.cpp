@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <system_error>
+#include <thread>
 
 #include "base/error.h"
 #include "engine/drivable.h"

@@ -1,7 +1,5 @@
 #include "engine/recoding.h"
 
-#include <algorithm>
-
 namespace gpucomm {
 namespace {
 

@@ -1,8 +1,6 @@
 // A call on host memory in the course of another one, on the same channel: how ranks settle something before
 // they enqueue on their devices, or change their arrays.
 #pragma once
-#include <utility>
-
 #include "engine/execution.h"
 
 namespace gpucomm {

@@ -7,7 +7,6 @@
 #pragma once
 #include <cstdint>
 #include <deque>
-#include <utility>
 #include <vector>
 
 #include "engine/choose.h"

@@ -5,7 +5,6 @@
 // agreed times only, as all of Tuning.
 #pragma once
 #include <algorithm>
-#include <cstdint>
 
 namespace gpucomm {
 

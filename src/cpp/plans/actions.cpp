@@ -1,7 +1,5 @@
 #include "plans/actions.h"
 
-#include <algorithm>
-
 namespace gpucomm {
 
 // Makes this plan's lanes; returns the place of each of its steps.
