@@ -146,10 +146,11 @@ class PyCommunicator {
   std::shared_ptr<const Codec> agreed_on_device(const Shape& shape, const Arrays& arrays, const Array& where,
                                                 Seconds limit);
   void check_on_device(const Shape& shape, Device& device) const;
-  // Settles with all ranks how their calls go. How messages go; finds NCCL where that is the way.
+  // Settles with all ranks how their calls go.
   void find_way(Shape& shape, Device& device, Seconds limit);
   void choose_by_links(Shape& shape, Seconds limit);
   bool can_go(DeviceWay way, Device& device, Seconds limit);
+  // How messages go; finds NCCL where that is the way.
   DeviceWay message_way();
   Shape shape(Collective collective, const Array& x, const Options& options) const;
   Shape shape(Collective collective, const Array& x, const Parts& parts, const Options& options) const;

@@ -1,6 +1,6 @@
 // zfp:R: blocks of 4 elements in 4R bits, the one-dimensional fixed-rate stream of zfp 1.0 without a header.
 // Wire: per block a bit that says whether anything is in it, 8 bits of exponent, 4R - 9 bits of embedded
-// code; little- endian words of 64 bits. Byte for byte what LLNL's zfp writes and reads. Error: relative to
+// code; little-endian words of 64 bits. Byte for byte what LLNL's zfp writes and reads. Error: relative to
 // the largest of the 4; gradients are noise to the transform, so it gains little on them. Source: Lindstrom
 // 2014, "Fixed-Rate Compressed Floating-Point Arrays", IEEE TVCG 20 (12).
 #include <algorithm>

@@ -5,7 +5,6 @@
 namespace gpucomm {
 namespace {
 
-// The tag says what the message is, so that a receiver that expects another one can name it.
 constexpr int kNumberShift = 48, kDtypeShift = 43;
 constexpr uint64_t kOnDevice = uint64_t{1} << 42, kOverNccl = kOnDevice >> 1, kCountMask = kOverNccl - 1;
 static_assert(kDtypes <= 1 << (kNumberShift - kDtypeShift));

@@ -63,8 +63,8 @@ struct Program {
 };
 
 // Builds the plan of `shape` (algorithm and segments given) for this rank and fills it in. `nodes`: the node
-// of each rank. Raises the segment
-// count until the scratch fits. Throws unavailable for steps that need a codec.
+// of each rank. Raises the segment count until the scratch fits. Throws unavailable for folds of more arrays
+// at once than a device takes.
 Program compile(const Shape& shape, const std::vector<int>& nodes, int rank);
 
 // What runs without a plan of ours: no instructions.

@@ -27,7 +27,9 @@ class Progress {
   bool drive_all();
   void rest();
 
-  std::mutex mutex_;  // guards all below; held while driving, which never blocks
+  // Guards all below; held while driving, which never blocks, and while looking for faults, one of which may
+  // take about a second.
+  std::mutex mutex_;
   std::condition_variable work_;
   std::vector<Drivable*> drivables_;
   std::chrono::steady_clock::time_point next_look_{};

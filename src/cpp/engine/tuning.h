@@ -2,8 +2,7 @@
 // a few calls each; then the ranks agree on the largest time of each, the slower half drops out, and so on
 // until one is left. After a long rest the first three and one of the others meet again, for conditions
 // change and what disturbed a time passes; in between a Watch looks at the two ways of private arrays.
-// Everything is decided by the count of calls and by agreed times:
-// all ranks decide alike.
+// Everything is decided by the count of calls and by agreed times: all ranks decide alike.
 #pragma once
 #include <cstdint>
 #include <deque>

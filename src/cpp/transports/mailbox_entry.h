@@ -24,10 +24,10 @@ struct Entry {  // of kEntryBytes; the payload of a short message follows the he
 static_assert(sizeof(Entry) == 32);
 inline constexpr int32_t kInline = -1;   // the payload is here
 inline constexpr int32_t kInPlace = -2;  // the payload is a Loan: where the message lies
-inline constexpr int32_t kRemote = -4;   // the same, in the sender's private memory
+inline constexpr int32_t kAnswer = -3;   // as kInPlace, but its bytes are where they belong already
+inline constexpr int32_t kRemote = -4;   // as kInPlace, in the sender's private memory
 inline constexpr int32_t kStored = -5;   // as kInPlace, but to be fetched as a whole, like kRemote
 inline constexpr int32_t kFolded = -6;   // as kRemote, but to be folded, piece by piece
-inline constexpr int32_t kAnswer = -3;   // the same, but its bytes are where they belong already
 struct Loan {
   uint64_t offset, bytes;  // in the region, or of private memory: an address
   uint32_t answer;         // as in Chunk

@@ -152,8 +152,9 @@ struct Census {
   std::atomic<uint64_t> outcome[kRounds];                 // kept or abandoned
 };
 
-// Nothing here blocks but `sleep` and `leave`. Messages between two ranks arrive in order, in chunks whose
-// sizes are multiples of 64 bytes but for the last of a message.
+// Nothing here blocks but `sleep`, `leave` and, for a moment, what follows a fault: to tell of it (200 ms
+// over a wire), to hear what it was (50 ms in a mailbox), and `withdraw` (100 ms a peer). Messages between
+// two ranks arrive in order, in chunks whose sizes are multiples of 64 bytes but for the last of a message.
 class Transport {
  public:
   virtual ~Transport() = default;
