@@ -105,10 +105,7 @@ std::vector<Pack> plan(const std::deque<Array>& arrays) {
   return packs;
 }
 
-void require_writable(const Array& array, const char* name) {
-  if (const char* const why = array.unwritable())
-    fail(ErrorKind::unsupported_type, name, " ", why, ": pass the arrays by themselves, with out=");
-}
+constexpr const char* kByThemselves = ": pass the arrays by themselves, with out=";
 
 void require_room(const std::deque<Array>& arrays, const Array& whole) {
   size_t bytes = 0;
@@ -120,7 +117,7 @@ void require_room(const std::deque<Array>& arrays, const Array& whole) {
 void copy_pack(const py::list& xs, const py::object& pack, bool into) {
   const std::deque<Array> arrays = borrow(xs, "x", false);
   const Array whole(pack, "pack");
-  if (into) require_writable(whole, "a pack, a new array like x[0],");
+  if (into) check_writable(whole, "a pack, a new array like x[0],", kByThemselves);
   require_room(arrays, whole);
   const Released released;
   std::byte* at = whole.data();
@@ -167,7 +164,7 @@ py::list PyCommunicator::plan_packs(const py::list& xs, const std::optional<py::
     for (size_t i = 0; i < arrays.size(); ++i) {
       gpucomm::check_apart(reads ? &arrays[i] : nullptr, writes ? &to[i] : nullptr);
       if (op) reducing(arrays[i], *op, scale);
-      if (writes) check_writable(to[i], concat(written, "[", i, "]").c_str(), "");
+      if (writes) check_writable(to[i], concat(written, "[", i, "]").c_str());
     }
     if (writes) check_written(arrays, to, written);
     py::list rows;
@@ -195,7 +192,8 @@ void bind_packs(py::module_& m) {
   m.def(
       "check_writable",
       [](const py::list& arrays) {
-        for (const Array& array : borrow(arrays, "out")) require_writable(array, "a new array like x");
+        for (const Array& array : borrow(arrays, "out"))
+          check_writable(array, "a new array like x", kByThemselves);
       },
       "arrays"_a, "Fails where a new array cannot be written.");
 }

@@ -96,7 +96,7 @@ void stream_waits(const Pending& call) {
 py::object PyWork::synchronize(std::optional<double> timeout_s) {
   require_no_graph();
   const Seconds patience = timeout_s ? checked_timeout(*timeout_s) : communicator_->timeout();
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+  const auto deadline = Clock::now() + clock_time(patience);
   py::object result = wait(timeout_s);
   {
     const Released released;
@@ -169,7 +169,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_on_device(const Shape& shape
   {
     const Released released;
     DeviceLargest largest(spare_, arrays.device, shape.dtype, spans, arrays.stream);
-    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+    const auto deadline = Clock::now() + clock_time(limit);
     poll(largest.finished(), *core_, deadline, limit.count());
     const auto factor = arrays.staging ? arrays.staging->factor : arrays.factor;
     most = largest.value(factor.value_or(1));

@@ -1,8 +1,8 @@
 #include "engine/shared_arena.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "base/aligned.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "engine/handle_text.h"
@@ -55,7 +55,7 @@ SharedArena::SharedArena(std::shared_ptr<Device> device, std::shared_ptr<Transpo
 }
 
 std::byte* SharedArena::allocate(size_t bytes) const try {
-  return device_->allocate_shared((bytes + kMapGrain - 1) / kMapGrain * kMapGrain);
+  return device_->allocate_shared(round_up(bytes, kMapGrain));
 } catch (const Error& error) {
   throw Error(error.kind, concat(error.what(), ", for an arena: GPUCOMM_ARENA_MIB=", env().arena_mib,
                                  " (rank ", rank_, " of ", world_, ")"));

@@ -29,7 +29,7 @@ std::vector<int> Communicator::survivors(int round, Seconds patience) {
   const Error error(ErrorKind::closed, concat("this communicator is closed after a fault: ", *fault));
   if (fate_.close()) end(error), messages_.end(error);
   census.came[round].fetch_or(uint64_t{1} << rank_);
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+  const auto deadline = Clock::now() + clock_time(patience);
   auto nap = std::chrono::milliseconds(1);
   uint64_t members;
   while (!(members = census.members[round].load(std::memory_order_acquire))) {

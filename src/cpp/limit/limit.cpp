@@ -68,7 +68,7 @@ float* Limit::slot(int rank) const {
 }
 
 Limit::Run Limit::share(size_t count, int rank) const {
-  const size_t each = (count / world_ + kLine - 1) / kLine * kLine;
+  const size_t each = round_up(count / world_, kLine);
   const size_t begin = std::min(count, each * rank);
   return {begin, rank == world_ - 1 ? count - begin : std::min(each, count - begin)};
 }
