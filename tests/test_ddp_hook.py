@@ -200,6 +200,22 @@ def test_an_overflow_in_one_bucket_leaves_all_residuals_alone():
     assert on_ddp_ranks(2, body) == [[False, True, False]] * 2
 
 
+def test_gradients_that_are_thrown_away_leave_no_trace_where_that_is_said():
+    def body(comm, store):
+        model = wrap(here(MLP), comm, store, find_unused_parameters=True)
+        hook = ddp.use(model, comm, exchange="int4", algorithm=CODED)
+        go_on(model, SGD(model.parameters()), comm, range(2))
+        before = copy.deepcopy(hook.state_dict()["residuals"])
+        for step in range(2):
+            loss_of(model, comm, step).backward()
+        made = hook.state_dict()["residuals"]
+        hook.discard()
+        for name, residual in hook.state_dict()["residuals"].items():
+            assert torch.equal(residual, before[name]) and not torch.equal(residual, made[name])
+
+    on_ddp_ranks(2, body)
+
+
 def test_a_closed_communicator_is_an_error_in_backward():
     ready = threading.Barrier(2, timeout=20)
 

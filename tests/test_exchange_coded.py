@@ -271,6 +271,7 @@ def test_a_step_that_is_not_made_leaves_all_residuals_alone():
         loss_of(model, comm, 0).backward()
         before = residuals()
         assert all(residual.any() for residual in before.values())
+        opt.step()
         opt.zero_grad()
         spoil = model[0].bias.register_hook(lambda grad: grad * (float("inf") if comm.rank else 1.0))
         loss_of(model, comm, 1).backward()
@@ -288,6 +289,78 @@ def test_a_step_that_is_not_made_leaves_all_residuals_alone():
             assert torch.equal(overflown[name], residual), name
             assert torch.equal(failed[name], residual), name
             assert not torch.equal(after[name], residual), name
+
+    on_ranks(2, body)
+
+
+@pytest.mark.parametrize("backwards", [1, 3])
+@pytest.mark.parametrize("dtype", FLOATS[:2])
+def test_gradients_that_are_thrown_away_leave_no_trace(backwards, dtype):
+    """As where a bad batch is left out, or where another model's loss goes through this one."""
+
+    def body(comm):
+        trained = []
+        for thrown_away in (0, backwards):
+            model = here(MLP).to(dtype)
+            opt = DistributedOptimizer(
+                SGD(model.parameters()), model, comm, merge="200B", exchange="int8", algorithm=CODED
+            )
+            for step in range(4):
+                for n in range(thrown_away):
+                    (1000 * go(model, comm, step + n)).backward()
+                    opt.zero_grad()
+                    (1000 * go(model, comm, step + n)).backward()
+                    (500 * go(model, comm, step + n)).backward()
+                opt.zero_grad()
+                go(model, comm, step).backward()
+                go(model, comm, step + 1).backward()
+                opt.step()
+            trained.append(weights(model))
+        assert torch.equal(*trained)
+
+    def go(model, comm, step):
+        return loss_of(lambda x: model(x.to(dtype)), comm, step)
+
+    on_ranks(2, body)
+
+
+def test_what_another_optimizer_has_stepped_is_not_thrown_away():
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(
+            SGD(model[:3].parameters()), model, comm, merge="one", exchange="int4", algorithm=CODED
+        )
+        other = SGD(model[3:].parameters())
+
+        def residuals():
+            return opt.state_dict()["gpucomm"]["state"]["residuals"]
+
+        for n in range(2):
+            loss_of(model, comm, n).backward()
+        made = residuals()
+        other.step()
+        opt.zero_grad()
+        for name, residual in residuals().items():
+            assert torch.equal(residual, made[name] if name.startswith("4") else torch.zeros_like(residual))
+
+    on_ranks(2, body)
+
+
+def test_who_goes_back_to_a_state_without_residuals_has_none():
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(
+            SGD(model.parameters()), model, comm, exchange="int4", algorithm=CODED, save_residuals=False
+        )
+        go_on(model, opt, comm, range(2))
+        at, state = copy.deepcopy(model.state_dict()), copy.deepcopy(opt.state_dict())
+        again = []
+        for _ in range(2):
+            model.load_state_dict(at)
+            opt.load_state_dict(copy.deepcopy(state))
+            go_on(model, opt, comm, range(2, 4))
+            again.append(weights(model))
+        assert torch.equal(*again)
 
     on_ranks(2, body)
 
@@ -352,6 +425,7 @@ def test_residuals_stay_with_their_parameters_when_buckets_change():
         )
         loss_of(model, comm, 0).backward()
         before = opt.state_dict()["gpucomm"]["state"]["residuals"]
+        opt.step()
         model[2].requires_grad_(True)
         model[4].requires_grad_(False)
         opt.zero_grad()
@@ -436,6 +510,9 @@ def test_residuals_of_no_parameter_are_refused():
         with pytest.raises(
             InvalidArgumentError, match=rf"{comm.rank} of 2\] the state has .*of '9\.bias' \(1 "
         ):
+            opt.load_state_dict(state)
+        state["gpucomm"]["state"]["residuals"] = {"0.bias": torch.zeros(9)}
+        with pytest.raises(InvalidArgumentError, match=r"of parameter '0\.bias' has 9 elements, but its gra"):
             opt.load_state_dict(state)
         assert opt.param_groups[0]["lr"] == 0.1
 
@@ -532,8 +609,8 @@ def test_states_of_other_exchanges():
         assert_equal(opts["int8"].state_dict()["gpucomm"]["state"], saved["gpucomm"]["state"])
         for name in ("mpc", "dense"):
             assert opts[name].state_dict()["gpucomm"] == {"merge": "25MB", "exchange": name, "state": {}}
-        opts["int8"].load_state_dict(opts["dense"].state_dict())  # left aside
-        assert opts["int8"].state_dict()["gpucomm"]["state"]["residuals"].keys() == {"0.bias"}
+        opts["int8"].load_state_dict(opts["dense"].state_dict())  # there are none then
+        assert opts["int8"].state_dict()["gpucomm"]["state"]["residuals"] == {}
         for wrong in (5, {"exchange": "int8"}, {"exchange": "int8", "state": 5}):
             with pytest.raises(InvalidArgumentError, match=rf"rank {comm.rank} of 2. the .* must be what"):
                 opts["int8"].load_state_dict(opts["int8"].inner.state_dict() | {"gpucomm": wrong})

@@ -29,6 +29,19 @@ def held(residual, slot):
     return residual.get(slot).unique().tolist()
 
 
+def test_they_are_float32_whatever_torchs_default_is():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        residual = Residual(2)
+        backward(residual, (A, B), 1.0)
+        residual.settle(True)
+        residual.put(B, torch.ones(2, 2))
+        assert residual.get(A).dtype == residual.get(B).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(before)
+
+
 @pytest.mark.parametrize("used", [True, False])
 def test_what_is_lost_is_owed_once_it_is_settled(used):
     residual, before = Residual(2), 0.0

@@ -78,6 +78,36 @@ def test_lbfgs_decides_by_the_global_loss(search):
     assert_same(on_ranks(4, body), body(None), atol=1e-4)
 
 
+def test_the_loss_of_a_closure_is_not_rounded():
+    def body(comm):
+        model = here(MLP)
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+
+        def closure(loss):
+            opt.zero_grad()
+            loss_of(model, comm, 0).backward()
+            return loss
+
+        assert opt.step(lambda: closure(3 + comm.rank)) == 3.5
+        assert opt.step(lambda: closure(1 + 1e-12 * (1 + comm.rank))) == pytest.approx(1 + 1.5e-12, rel=1e-15)
+        assert opt.step(lambda: closure(torch.tensor(3.0 + comm.rank))).dtype == torch.float32
+
+    on_ranks(2, body)
+
+
+def test_gradients_that_are_exchanged_by_hand():
+    def body(comm):
+        model = here(nn.ParameterList(torch.full((3,), n) for n in (1.0, 2.0)))
+        opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
+        (model[0].sum() + 2 * model[1].sum()).backward()
+        a, b = model
+        a.grad, b.grad = b.grad, a.grad
+        opt.synchronize()
+        return a.grad.tolist(), b.grad.tolist()
+
+    assert on_ranks(2, body) == [([2.0] * 3, [1.0] * 3)] * 2
+
+
 def test_a_closure_must_make_global_gradients():
     def body(comm):
         model = here(MLP)

@@ -81,16 +81,19 @@ class Exchange(ABC):
         """
 
     @property
-    def undecided(self) -> bool:
-        """Whether it wants to hear by :meth:`stepped` what becomes of the round that has ended."""
+    def follows_steps(self) -> bool:
+        """Whether it wants to hear by :meth:`stepped` what becomes of rounds that have ended."""
         return False
 
     def stepped(self, names: Collection[str]) -> None:  # noqa: B027
-        """Hears that an optimizer has stepped on the results of the round that has ended.
+        """Hears that an optimizer has stepped on the results of the rounds since its last step.
 
         Args:
             names: of parameters that it trains.
         """
+
+    def discard(self) -> None:  # noqa: B027
+        """Hears that the results on which nobody has stepped are thrown away; on each rank by itself."""
 
     def understands(self, name: str) -> bool:
         """Tells whether the state of the exchange of this name means the same to this one."""

@@ -95,7 +95,7 @@ class Coded(Exchange):
         if self._coding.refuses and not _within(gradients, self._limit):
             self._take_out(gradients, parts, overflows)
         total = flat.added_to(gradients)
-        works = [self._sent(total, error=flat.lost, **self._how)]
+        works = [self._sent(total, error=flat.begin(), **self._how)]
         if len(message):
             works.append(self._sent_after(works[0], message))
 
@@ -118,15 +118,23 @@ class Coded(Exchange):
             one.flat.accept(one.unsent)
 
     @property
-    def undecided(self) -> bool:
-        """Whether the round that has ended was not finite; see :meth:`Exchange.undecided`."""
-        return bool(self._undecided)
+    def follows_steps(self) -> bool:
+        """Whether residuals depend on what becomes of gradients; see :attr:`Exchange.follows_steps`."""
+        return self._coding.lossy
 
     def stepped(self, names: Collection[str]) -> None:
         """Keeps what has been lost of these; see :meth:`Exchange.stepped`."""
         for flat, unsent, broken in self._undecided:
             stay = {*unsent, *broken}
             flat.accept_some([i for i, part in enumerate(flat.parts) if part.name in names and i not in stay])
+        for flat in self._residuals.flats:
+            flat.used(names)
+
+    def discard(self) -> None:
+        """Holds what was held before rounds whose results nobody has used; see :meth:`Exchange.discard`."""
+        self._undecided = []
+        for flat in self._residuals.flats:
+            flat.discard()
 
     def _sent(self, x: Any, **how: Any) -> Handle:
         work: Handle = self._comm.all_reduce(x, op="mean", async_op=True, **how)

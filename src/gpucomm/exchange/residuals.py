@@ -21,6 +21,9 @@ def plain_name(name: str) -> str:
 class Flat:
     """The residuals of one bucket in one piece, so that a step costs one addition.
 
+    What was held when gradients were last used stays known until they are again: where those that were made
+    since are thrown away, what they have lost was lost of nothing.
+
     Args:
         parts: the parameters in the bucket.
         device: where the bucket lies.
@@ -38,6 +41,15 @@ class Flat:
         count = parts[-1].offset + parts[-1].length
         self.held, self.lost = (torch.zeros(count, dtype=torch.float32, device=device) for _ in range(2))
         self._widened: Any = None
+        self._before: Any = None  # held when gradients were last used; None: no round has been accepted since
+        self._spare: Any = None
+
+    def begin(self) -> Any:
+        """Returns where what a round loses is to be written."""
+        if self._before is self.lost:
+            self.lost = self.lost.new_empty(len(self.lost)) if self._spare is None else self._spare
+            self._spare = None
+        return self.lost
 
     def part(self, name: str) -> Any:
         """Returns the view of one parameter's residual, shape (length,)."""
@@ -63,6 +75,38 @@ class Flat:
             _, offset, length = self.parts[place]
             self.lost[offset : offset + length] = self.held[offset : offset + length]
         self.held, self.lost = self.lost, self.held
+        if self._before is None:
+            self._before = self.lost
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether rounds were accepted whose gradients nobody has used yet."""
+        return self._before is not None
+
+    def used(self, names: Collection[str]) -> None:
+        """The gradients of these parameters were used."""
+        if self._before is None:
+            return
+        places = [part for part in self.parts if part.name in names]
+        if len(places) == len(self.parts):
+            self._forget(self._before)
+            return
+        for _, offset, length in places:
+            self._before[offset : offset + length] = self.held[offset : offset + length]
+
+    def discard(self) -> None:
+        """Holds what was held when gradients were last used: those made since are thrown away."""
+        if self._before is self.lost:
+            self.held, self.lost = self.lost, self.held
+            self._before = None
+        elif self._before is not None:
+            self.held, unused = self._before, self.held
+            self._forget(unused)
+
+    def _forget(self, buffer: Any) -> None:
+        self._before = None
+        if buffer is not self.lost:
+            self._spare = buffer
 
     def accept_some(self, places: Sequence[int]) -> None:
         """Holds what was lost of these parts alone."""
@@ -102,10 +146,7 @@ class Residuals:
             if residual is None:
                 continue
             if residual.numel() != part.length:
-                raise InvalidArgumentError(
-                    f"[{self._who}] the residual of parameter {part.name!r} has {residual.numel()} elements, "
-                    f"but its gradient has {part.length}: it is another model's"
-                )
+                raise _another_size(self._who, part.name, residual.numel(), part.length)
             flat.part(part.name).copy_(residual)
         for part in parts:
             self._flats[part.name] = flat
@@ -117,6 +158,11 @@ class Residuals:
         if name in self._loaded:
             return self._loaded[name]
         return self._flats[name].part(name) if name in self._flats else None
+
+    @property
+    def flats(self) -> list[Flat]:
+        """Those of all buckets."""
+        return list({id(flat): flat for flat in self._flats.values()}.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of all residuals in host memory, by parameter, and whose they are."""
@@ -160,25 +206,37 @@ def own_residuals(state: Mapping[str, Any], who: str, rank: int, world: int) -> 
     return {plain_name(name): residual for name, residual in state["residuals"].items()}
 
 
-def require_known(state: Mapping[str, Any], names: Collection[str], who: str) -> None:
+def require_known(state: Mapping[str, Any], sizes: Mapping[str, int], who: str) -> None:
     """Checks that the residuals in a state, if it has any, are those of known parameters.
 
     Args:
         state: that of an exchange.
-        names: the plain names of all parameters.
+        sizes: of all parameters, by their plain names, in elements.
         who: the optimizer and the rank, for texts.
 
     Raises:
-        InvalidArgumentError: it is no state, or one would never be sent, as no parameter has its name.
+        InvalidArgumentError: it is no state, or one would never be sent, as no parameter has its name or its
+            number of elements.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("residuals", {}), Mapping):
         raise _no_state(state, who)
-    unknown = sorted({plain_name(name) for name in state.get("residuals", ())} - set(names))
+    residuals = {plain_name(name): residual for name, residual in state.get("residuals", {}).items()}
+    unknown = sorted(residuals.keys() - sizes.keys())
     if unknown:
         raise InvalidArgumentError(
             f"[{who}] the state has a residual of {unknown[0]!r} ({len(unknown)} of such names), but no "
             "parameter is called so: it is another model's"
         )
+    for name, residual in residuals.items():
+        if hasattr(residual, "numel") and residual.numel() != sizes[name]:  # what is no tensor, another says
+            raise _another_size(who, name, residual.numel(), sizes[name])
+
+
+def _another_size(who: str, name: str, given: int, wanted: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"[{who}] the residual of parameter {name!r} has {given} elements, but its gradient has {wanted}: it "
+        "is another model's"
+    )
 
 
 def _no_state(state: Any, who: str) -> InvalidArgumentError:

@@ -132,9 +132,20 @@ class Bucket:
 
     def fill(self) -> None:
         """Deals with the parameters that this backward has not reached: what they hold, or zeros."""
+        self._keep_apart()
         for slot, used in enumerate(self._used):
             if used is None:
                 self.take(slot)
+
+    def _keep_apart(self) -> None:
+        """A gradient may lie where that of another parameter will be written, as where they were swapped."""
+        whole = self.buffer.untyped_storage().data_ptr()
+        for slot, used in enumerate(self._used):
+            grad = self.members[slot].param.grad
+            if used is not None or grad is None or grad is self._views[slot]:
+                continue
+            if grad.layout is torch.strided and grad.untyped_storage().data_ptr() == whole:
+                self.members[slot].param.grad = grad.clone()
 
     def mark(self) -> None:
         """Writes the marks, just before the bucket is sent."""

@@ -14,11 +14,12 @@ __all__ = ["with_global_loss"]
 
 
 def _mean(loss: Any, comm: Communicator) -> Any:
-    value = torch.as_tensor(loss).detach()
+    """Of a tensor a tensor as it is, of a number a float, which no default dtype rounds."""
+    is_tensor = isinstance(loss, torch.Tensor)
+    value = loss.detach() if is_tensor else torch.tensor(float(loss), dtype=torch.float64)
     flat = value.to(torch.float64, copy=True).reshape(-1)
     comm.all_reduce(flat, op="mean")
-    mean = flat.to(value.dtype).reshape(value.shape)
-    return mean if isinstance(loss, torch.Tensor) else mean.item()
+    return flat.to(value.dtype).reshape(value.shape) if is_tensor else flat.item()
 
 
 def with_global_loss(

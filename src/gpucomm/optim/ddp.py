@@ -111,7 +111,9 @@ class BucketHook(ModuleHook):
         self._comm = comm
         self._exchange = exchange
         self._stepping = Stepping(exchange)
-        self._names = {id(param): exchanges.plain_name(name) for name, param in module.named_parameters()}
+        named = [(exchanges.plain_name(name), param) for name, param in module.named_parameters()]
+        self._names = {id(param): name for name, param in named}
+        self._sizes = {name: param.numel() for name, param in named}
         # Futures run what hangs on them where they are completed, so never in the thread that moves messages.
         # One thread is enough: calls end in their order.
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="gpucomm-ddp")
@@ -188,6 +190,12 @@ class BucketHook(ModuleHook):
             "hooks_s": self._hooks_s,
         }
 
+    def discard(self) -> None:
+        """Forgets what backward() has lost since an optimizer stepped, whose gradients are thrown away."""
+        with self._beside.inside():
+            self._exchange.discard()
+        self._beside.join()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns what the exchange keeps on this rank; empty for ``"dense"``."""
         return self._exchange.state_dict()
@@ -200,7 +208,7 @@ class BucketHook(ModuleHook):
                 rank or world; see :func:`gpucomm.exchange.reshard`.
         """
         rank = f"rank {self._comm.rank} of {self._comm.world}"
-        exchanges.require_known(state, self._names.values(), f"ddp, {rank}")
+        exchanges.require_known(state, self._sizes, f"ddp, {rank}")
         self._exchange.load_state_dict(state)
 
 

@@ -151,13 +151,14 @@ class DistributedOptimizer(WrappedOptimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, and the leavings of a backward() that an exception cut short.
 
+        Of gradients on which no optimizer has stepped a codec keeps nothing back for the next ones.
         Parameters frozen or unfrozen since leave or enter the buckets here, on all ranks at once.
 
         Raises:
             MismatchError: the ranks have unfrozen different parameters.
             UnsupportedTypeError: one that was unfrozen has a dtype that is not exchanged.
         """
-        self._reducer.reset()
+        self._reducer.discard()
         self.inner.zero_grad(set_to_none)
         if [member.param.requires_grad for member in self._members] != self._trainable:
             with telling(self.comm, "zero_grad"):
@@ -243,8 +244,8 @@ class DistributedOptimizer(WrappedOptimizer):
         understood = self._saves and self._exchange.understands(mine.get("exchange", ""))
         if understood:
             # Not only its own parameters: another optimizer may have taken some of them since.
-            names = [name for name, _ in find_members(self._model, self.param_groups)]
-            exchanges.require_known(mine["state"], names, f"optim, {self._rank}")
+            sizes = {name: param.numel() for name, param in find_members(self._model, self.param_groups)}
+            exchanges.require_known(mine["state"], sizes, f"optim, {self._rank}")
         before = self._exchange.state_dict() if understood else {}
         try:
             if understood:
@@ -254,6 +255,8 @@ class DistributedOptimizer(WrappedOptimizer):
             if understood:
                 self._exchange.load_state_dict(before)
             raise
+        if not understood:
+            self._exchange.load_state_dict({})  # what the present run has kept back is no part of that one
 
     def _require_global(self) -> None:
         self._reducer.require_global(self._rank)

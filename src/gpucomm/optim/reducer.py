@@ -178,6 +178,13 @@ class Reducer:
         self._clear()
         self.has_local = False
 
+    def discard(self) -> None:
+        """As :meth:`reset`, where the gradients are thrown away too."""
+        self.reset()
+        with self._beside.inside():
+            self._exchange.discard()
+        self._beside.join()
+
     def _join_task(self) -> None:
         task = torch._C._current_graph_task_id()
         if task in self._tasks:

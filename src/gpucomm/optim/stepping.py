@@ -32,7 +32,7 @@ class Stepping:
             names: of the parameters, by their ids.
         """
         self._stop()
-        if self._exchange.undecided:
+        if self._exchange.follows_steps:
             self._names = names
             handle = register_optimizer_step_post_hook(_Hook(self))
             self._stop = weakref.finalize(self, handle.remove)

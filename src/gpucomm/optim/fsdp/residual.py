@@ -31,7 +31,7 @@ class Residual:
         self.owes = False  # whether the window may hold anything but zeros
 
     def _zeros(self, *shape: int) -> Any:
-        return torch.zeros(shape, device=self._device)
+        return torch.zeros(shape, dtype=torch.float32, device=self._device)
 
     def lay_out(self, slots: tuple[Slot, ...]) -> None:
         """Lays the residuals of some parameters out as their message is; others keep theirs."""
