@@ -129,6 +129,25 @@ def groups(comm):
     return wrong
 
 
+def groups_at_once(comm):
+    """Two threads, each of which makes groups of a communicator of its own."""
+    wrong = []
+
+    def use(parent, value):
+        for _ in range(8):
+            with parent.split(0) as group:
+                x = group.all_reduce(np.full(4, value), algorithm="one_shot", segments=1)
+                wrong.extend(x[x != comm.world * value].tolist())
+
+    parents = [comm.split(0) for _ in range(2)]
+    threads = [threading.Thread(target=use, args=pair) for pair in zip(parents, (1.0, 1000.0), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong + [str(parent) for parent in parents if parent.closed]
+
+
 def lists_and_objects(comm):
     wrong = []
     arrays = [np.full((3, n), comm.rank + 1.0) for n in (1, 0, 50_000)] + [np.ones(9, np.int32)]

@@ -33,6 +33,7 @@ CHECKS = [
     "same_bits",
     "point_to_point",
     "groups",
+    "groups_at_once",
     "lists_and_objects",
     "asynchronous",
     "by_itself",

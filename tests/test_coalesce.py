@@ -25,6 +25,40 @@ from gpucomm.errors import (
 MIB = 1 << 20
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda comm, xs: comm.all_reduce(xs, algorithm="ring", segments=1),
+        lambda comm, xs: comm.all_reduce(xs, algorithm="ring", segments=1, async_op=True).wait(),
+        lambda comm, xs: [3.0 * x[0] for x in xs if comm.gather_objects(1) == [1] * 3],
+        lambda comm, xs: [3.0 * x[0] for x in xs if comm.gather_objects(2, async_op=True).wait() == [2] * 3],
+        lambda comm, xs: [comm.all_reduce(xs[0].copy(), max_rel_err=0.1).result * n for n in (1, 100)],
+        lambda comm, xs: [comm.split(0).all_reduce(xs[0].copy()) * n for n in (1, 100)],
+    ],
+    ids=["list", "list later", "objects", "objects later", "bounded", "split"],
+)
+def test_calls_of_several_messages_from_threads_of_a_rank(call):
+    """They are alike, so it does not matter whose comes first."""
+
+    def body(comm):
+        wrong = []
+
+        def use():
+            for _ in range(15):
+                xs = [np.full(300_000, value, np.float32) for value in (1, 100)]
+                for result, value in zip(call(comm, xs), (3, 300), strict=True):
+                    wrong.extend(np.unique(result)[np.unique(result) != value].tolist())
+
+        threads = [threading.Thread(target=use) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return wrong or not comm.closed
+
+    assert run_ranks(3, body) == [True] * 3
+
+
 def mixed(rank):
     """Arrays of several libraries, dtypes and shapes; two of them too large to be packed."""
     torch = pytest.importorskip("torch")

@@ -15,6 +15,7 @@ import numpy as np
 from gpucomm import _core
 from gpucomm.error_bounds import Sizes, bound_of, folding
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError
+from gpucomm.turns import turn
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -93,8 +94,8 @@ def all_reduce(
 
     Raises:
         InvalidArgumentError: max_rel_err is not above 0, or another argument does not go with it.
-        MismatchError: the ranks do not say the same max_rel_err and codec; on all of them, before x is sent,
-            and the communicator stays open.
+        MismatchError: the ranks do not say the same max_rel_err and codec, or have arrays of other dtypes or
+            counts; on all of them, before x is sent, and the communicator stays open.
         Error: as `Communicator.all_reduce`.
     """
     _check(comm, max_rel_err, op, others)
@@ -104,7 +105,7 @@ def all_reduce(
         )
     specs = _registered() if codec is None else (_spec(comm, codec),)
     how: dict[str, Any] = {"timeout": timeout, "stream": stream}
-    with _core.Meter() as meter:
+    with turn(comm), _core.Meter() as meter:
         sizes = _agree(comm, x, scale, specs, max_rel_err, how)
         codecs = list(_codecs(specs, codec is None, max_rel_err, sizes, comm.world))
         choice = _cheapest(comm, x, max_rel_err, codecs, sizes, timeout)
@@ -167,7 +168,7 @@ def _agree(
     blocks = _blocks()
     by = abs(scale) if scale is not None else 1.0
     dtype, count, *found = comm._norms(x, blocks, **how)
-    said = f"max_rel_err={most!r} and codec {' or '.join(specs)}"
+    said = f"max_rel_err={most!r} for {count} elements of {dtype}, and codec {' or '.join(specs)}"
     mine = _digest(said)
     with comm._parts_of("max_rel_err"):
         summed = _summed(comm, np.concatenate([np.array(found) * by, mine]), how["timeout"])

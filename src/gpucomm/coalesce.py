@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucomm.comm import checked_timeout
 from gpucomm.errors import Error, InvalidArgumentError, UnsupportedTypeError
 from gpucomm.packs import Gathering, Message, Pack, Single, Staged
+from gpucomm.turns import turn
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -124,14 +126,15 @@ def run(
     packs = comm._plan_packs(list(xs), outs, parts, reads, writes, how.get("op"), how.get("scale"))
     _check_likes(comm, xs, outs, gathers, packs)
     end = None if how["async_op"] or len(packs) < 2 else _end(how["timeout"], comm)
-    for places, count, digest, device in packs:
-        kind: type[Message] = Single
-        if len(places) > 1:
-            kind = Staged if device else Gathering if gathers else Pack
-        into = None if outs is None else [outs[i] for i in places]
-        made = kind(comm, [xs[i] for i in places], into, count, partial(_put, gathered, places))
-        made.start(collective, digest, reads, writes, _within(how, end))
-        messages.append(made)
+    with turn(comm) if len(packs) > 1 else nullcontext():
+        for places, count, digest, device in packs:
+            kind: type[Message] = Single
+            if len(places) > 1:
+                kind = Staged if device else Gathering if gathers else Pack
+            into = None if outs is None else [outs[i] for i in places]
+            made = kind(comm, [xs[i] for i in places], into, count, partial(_put, gathered, places))
+            made.start(collective, digest, reads, writes, _within(how, end))
+            messages.append(made)
     fresh = gathered if gathers else xs
     result = fresh if outs is None else out
     return CoalescedWork(result, messages) if how["async_op"] else result

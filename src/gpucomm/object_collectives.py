@@ -12,6 +12,7 @@ from gpucomm.comm import is_whole
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.object_work import side_of
 from gpucomm.objects import decode, encode
+from gpucomm.turns import turn
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -58,7 +59,7 @@ def _parts_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
         def named(comm: Communicator, *args: Any) -> Any:
-            with comm._parts_of(name):
+            with turn(comm), comm._parts_of(name):
                 return call(comm, *args)
 
         return named

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpucomm.comm import checked_timeout
 from gpucomm.ending import ended_by_error
 from gpucomm.errors import ClosedError, CollectiveTimeoutError, InvalidArgumentError
+from gpucomm.turns import turn
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -159,8 +160,9 @@ def _end_all() -> None:
 
 def side_of(comm: Communicator) -> Side:
     """That of a communicator: made by the first call, for which all ranks must come, and closed with it."""
-    if comm._side is None or comm.closed:  # then split says so
-        group = comm.split(0)
-        assert group
-        comm._side = Side(group)
-    return comm._side
+    with turn(comm):  # another thread's call may be the first, too
+        if comm._side is None or comm.closed:  # then split says so
+            group = comm.split(0)
+            assert group
+            comm._side = Side(group)
+        return comm._side

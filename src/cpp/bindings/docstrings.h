@@ -34,7 +34,7 @@ Args:
         With max_rel_err the only one to consider.
     error: an array of x's dtype and count, apart from x and out, which gets what this rank's encodings lose in
         this call, in units of its x (for premul_sum of scale times x), and zeros elsewhere. Added to the next
-        x (error feedback), nothing is lost for good.
+        x (error feedback), nothing is lost for good. Given on all ranks or on none.
 
     max_rel_err: the result may differ from the exact sum by at most so many times the sum of the norms of the
         ranks' x: gpucomm picks the cheapest codec that keeps to it, or none. Then the call blocks, takes no

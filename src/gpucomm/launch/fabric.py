@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from gpucomm.launch.asked import numbered
 from gpucomm.launch.ranks import Ranks
 from gpucomm.launch.rendezvous import meet
 
-__all__ = ["Fabric", "connect", "join", "node_key"]
+__all__ = ["Fabric", "common_context", "connect", "join", "node_key"]
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Fabric:
         close: ends what serves the wire, before the process does, once its communicators are closed.
         next_context: the first that no group of this process has had.
         inits: how often ranks have begun to meet over it; each time takes a context from the end.
+        lock: held where a context is taken.
     """
 
     name: str
@@ -42,6 +44,15 @@ class Fabric:
     close: Callable[[], None] = field(default=lambda: None, repr=False)
     next_context: int = 0
     inits: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def take(self, context: int) -> bool:
+        """Makes a context this process's own; False: it, or a later one, was taken already."""
+        with self.lock:
+            if context < self.next_context:
+                return False
+            self.next_context = context + 1
+            return True
 
 
 def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
@@ -84,6 +95,23 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
     return comm
 
 
+def common_context(comm: Communicator) -> int:
+    """A context that no communicator of these ranks has, which all of them take; every rank must call this.
+
+    Other threads may be about to agree on one over other communicators, and on each rank come first or last.
+    Who does not get what all have wanted goes further on than others, by what its communicator is called.
+    """
+    fabric, step = comm._fabric, 1
+    assert fabric
+    while True:
+        wish = fabric.next_context + (comm._identity % step)
+        context = int(comm.all_reduce(np.array([wish]), "max", algorithm="direct", segments=1)[0])
+        late = context < fabric.most_contexts and not fabric.take(context)  # with none left join() says so
+        if not comm.all_reduce(np.array([int(late)]), "max", algorithm="direct", segments=1)[0]:
+            return context
+        step = min(2 * step, 64)
+
+
 def join(
     fabric: Fabric,
     rank: int,
@@ -109,7 +137,7 @@ def join(
             f"rank {rank} of {len(nodes)}: {fabric.most_contexts} communicators have shared the"
             f" {fabric.name} wire, which is all that it can tell apart: make fewer groups"
         )
-    fabric.next_context = max(fabric.next_context, context + 1)
+    fabric.take(context)
     inside = [r for r in range(len(nodes)) if nodes[r] == nodes[rank]]
 
     def attach(memory: int) -> Communicator:

@@ -18,6 +18,7 @@ from gpucomm.launch.ranks import Ranks
 from gpucomm.launch.rendezvous import share_memory
 from gpucomm.links import restricted
 from gpucomm.non_member import NonMember
+from gpucomm.turns import turn
 
 __all__ = ["forget", "join", "split", "subset"]
 
@@ -54,22 +55,23 @@ def _divide(
     comm: Communicator, color: int | None, key: int, asked: list[int] | None
 ) -> Communicator | NonMember:
     """Makes the groups; `asked` is what all must have said alike, None where each says its own."""
-    token = secrets.randbits(62)
-    context = comm._fabric.next_context if comm._fabric else 0
-    mine = np.array([_APART if color is None else color, key, token, context, _digest(asked)], np.int64)
-    with comm._parts_of("split/subset"):
-        table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, len(mine))
-    if len(set(table[:, 4].tolist())) > 1:
-        raise MismatchError(_unlike(comm, asked))
-    made: Communicator | NonMember = NonMember(comm.rank, comm.world, asked or ())
-    if color is not None:
-        members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
-        # the first member's token names the group: nobody can guess it
-        name = f"group {int(table[members[0], 2]):x}"
-        made = join(comm, members, name, comm.timeout, int(table[:, 3].max()))
-    comm.barrier()
-    forget(f"group {token:x}")
-    return made
+    with turn(comm):
+        token = secrets.randbits(62)
+        mine = np.array([_APART if color is None else color, key, token, _digest(asked)], np.int64)
+        with comm._parts_of("split/subset"):
+            table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, len(mine))
+            if len(set(table[:, 3].tolist())) > 1:
+                raise MismatchError(_unlike(comm, asked))
+            context = fabric.common_context(comm) if comm._fabric else 0
+        made: Communicator | NonMember = NonMember(comm.rank, comm.world, asked or ())
+        if color is not None:
+            members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
+            # the first member's token names the group: nobody can guess it
+            name = f"group {int(table[members[0], 2]):x}"
+            made = join(comm, members, name, comm.timeout, context)
+        comm.barrier()
+        forget(f"group {token:x}")
+        return made
 
 
 def _digest(asked: list[int] | None) -> int:
