@@ -170,7 +170,7 @@ class BucketHook(ModuleHook):
                 work.wait()
                 if last:
                     self._exchange.end_round()
-                    self._stepping.listen(self._names)
+                    self._stepping.round_ended(self._names)
                     self._rounds += 1
                     self._bytes_sent += self._comm.stats()["bytes_sent"] - self._bytes_before
             except Exception as error:  # whatever it is: DDP waits for the future

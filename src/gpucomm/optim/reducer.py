@@ -240,7 +240,7 @@ class Reducer:
                 if bucket.work is not None:
                     bucket.work.wait()
             self._exchange.end_round()
-        self._stepping.listen(self._names)
+        self._stepping.round_ended(self._names)
         self._beside.join()
         done = perf_counter()
         for bucket in self._buckets:
