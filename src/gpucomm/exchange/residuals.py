@@ -78,11 +78,6 @@ class Flat:
         if self._before is None:
             self._before = self.lost
 
-    @property
-    def doubtful(self) -> bool:
-        """Whether rounds were accepted whose gradients nobody has used yet."""
-        return self._before is not None
-
     def used(self, names: Collection[str]) -> None:
         """The gradients of these parameters were used."""
         if self._before is None:
