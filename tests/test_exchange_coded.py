@@ -324,7 +324,10 @@ def test_gradients_that_are_thrown_away_leave_no_trace(backwards, dtype):
     on_ranks(2, body)
 
 
-def test_what_another_optimizer_has_stepped_is_not_thrown_away():
+@pytest.mark.parametrize("steps", [True, False])
+def test_what_another_optimizer_trains_is_not_thrown_away(steps):
+    """Whether or not it has stepped: its gradients are not cleared."""
+
     def body(comm):
         model = here(MLP)
         opt = DistributedOptimizer(
@@ -338,7 +341,8 @@ def test_what_another_optimizer_has_stepped_is_not_thrown_away():
         for n in range(2):
             loss_of(model, comm, n).backward()
         made = residuals()
-        other.step()
+        if steps:
+            other.step()
         opt.zero_grad()
         for name, residual in residuals().items():
             assert torch.equal(residual, made[name] if name.startswith("4") else torch.zeros_like(residual))

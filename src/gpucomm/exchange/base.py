@@ -92,8 +92,12 @@ class Exchange(ABC):
             names: of parameters that it trains.
         """
 
-    def discard(self) -> None:  # noqa: B027
-        """Hears that the results on which nobody has stepped are thrown away; on each rank by itself."""
+    def discard(self, names: Collection[str]) -> None:  # noqa: B027
+        """Hears that results on which nobody has stepped are thrown away; on each rank by itself.
+
+        Args:
+            names: of parameters whose gradients are cleared.
+        """
 
     def understands(self, name: str) -> bool:
         """Tells whether the state of the exchange of this name means the same to this one."""

@@ -130,11 +130,10 @@ class Coded(Exchange):
         for flat in self._residuals.flats:
             flat.used(names)
 
-    def discard(self) -> None:
+    def discard(self, names: Collection[str]) -> None:
         """Holds what was held before rounds whose results nobody has used; see :meth:`Exchange.discard`."""
-        self._undecided = []
         for flat in self._residuals.flats:
-            flat.discard()
+            flat.discard(names)
 
     def _sent(self, x: Any, **how: Any) -> Handle:
         work: Handle = self._comm.all_reduce(x, op="mean", async_op=True, **how)

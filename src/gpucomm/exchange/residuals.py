@@ -80,28 +80,30 @@ class Flat:
 
     def used(self, names: Collection[str]) -> None:
         """The gradients of these parameters were used."""
-        if self._before is None:
-            return
-        places = [part for part in self.parts if part.name in names]
-        if len(places) == len(self.parts):
-            self._forget(self._before)
-            return
-        for _, offset, length in places:
-            self._before[offset : offset + length] = self.held[offset : offset + length]
+        if self._before is not None and not self._copy(self.held, self._before, names):
+            self._forget()
 
-    def discard(self) -> None:
-        """Holds what was held when gradients were last used: those made since are thrown away."""
-        if self._before is self.lost:
-            self.held, self.lost = self.lost, self.held
-            self._before = None
-        elif self._before is not None:
-            self.held, unused = self._before, self.held
-            self._forget(unused)
+    def discard(self, names: Collection[str]) -> None:
+        """Holds of these what was held when gradients were last used: those made since are thrown away."""
+        if self._before is not None and not self._copy(self._before, self.held, names):
+            if self._before is self.lost:
+                self.lost = self.held
+            self.held, self._before = self._before, self.held
+            self._forget()
 
-    def _forget(self, buffer: Any) -> None:
+    def _copy(self, source: Any, target: Any, names: Collection[str]) -> bool:
+        """Copies these parts; False: they are all there are, and nothing was copied."""
+        parts = [part for part in self.parts if part.name in names]
+        if len(parts) == len(self.parts):
+            return False
+        for _, offset, length in parts:
+            target[offset : offset + length] = source[offset : offset + length]
+        return True
+
+    def _forget(self) -> None:
+        if self._before is not self.lost:
+            self._spare = self._before
         self._before = None
-        if buffer is not self.lost:
-            self._spare = buffer
 
     def accept_some(self, places: Sequence[int]) -> None:
         """Holds what was lost of these parts alone."""

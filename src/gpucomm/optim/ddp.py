@@ -193,7 +193,7 @@ class BucketHook(ModuleHook):
     def discard(self) -> None:
         """Forgets what backward() has lost since an optimizer stepped, whose gradients are thrown away."""
         with self._beside.inside():
-            self._exchange.discard()
+            self._exchange.discard(self._sizes.keys())
         self._beside.join()
 
     def state_dict(self) -> dict[str, Any]:

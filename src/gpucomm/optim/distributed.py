@@ -158,7 +158,8 @@ class DistributedOptimizer(WrappedOptimizer):
             MismatchError: the ranks have unfrozen different parameters.
             UnsupportedTypeError: one that was unfrozen has a dtype that is not exchanged.
         """
-        self._reducer.discard()
+        self._reducer.reset()
+        self._reducer.discard(self.param_groups)
         self.inner.zero_grad(set_to_none)
         if [member.param.requires_grad for member in self._members] != self._trainable:
             with telling(self.comm, "zero_grad"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -178,11 +178,11 @@ class Reducer:
         self._clear()
         self.has_local = False
 
-    def discard(self) -> None:
-        """As :meth:`reset`, where the gradients are thrown away too."""
-        self.reset()
+    def discard(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Hears that the gradients of these groups' parameters are cleared, used or not."""
+        ids = (id(param) for group in groups for param in group["params"])
         with self._beside.inside():
-            self._exchange.discard()
+            self._exchange.discard({self._names[number] for number in ids if number in self._names})
         self._beside.join()
 
     def _join_task(self) -> None:
