@@ -108,14 +108,17 @@ void Control::receive() {
   for (int peer = 0; peer < world_; ++peer) {
     Peer& p = peers_[peer];
     while (p.inbox && wire_->done(p.request)) {
-      const Message message = std::exchange(*p.inbox, {});
-      // It says no more. Its process may end, and a receive from it would fail, and the wire to it with that.
-      if (message.kind == kLeft)
-        p.inbox.reset();
-      else
-        p.request = wire_->receive(ranks_[peer], stream_, reinterpret_cast<std::byte*>(p.inbox.get()),
-                                   sizeof(Message));
-      take(peer, message);  // which may throw: the request that has ended must not be asked about again
+      // Both below may throw: a request that has ended must not be asked about again.
+      std::unique_ptr<Message> inbox = std::move(p.inbox);
+      const Message message = std::exchange(*inbox, {});
+      // Who has left says no more. Its process may end, and a receive from it would fail, and the wire to it
+      // with that.
+      if (message.kind != kLeft) {
+        auto* const bytes = reinterpret_cast<std::byte*>(inbox.get());
+        p.request = wire_->receive(ranks_[peer], stream_, bytes, sizeof(Message));
+        p.inbox = std::move(inbox);
+      }
+      take(peer, message);
     }
   }
 }
