@@ -9,6 +9,7 @@ import torch
 
 from gpucomm.optim.fsdp.handle import Handle
 from gpucomm.optim.fsdp.residual import Residual, add_residual
+from gpucomm.optim.fsdp.rounds import Round
 from gpucomm.optim.fsdp.slots import Slot
 
 A, B = Slot("a", (4, 3), 0, 2), Slot("b", (2, 2), 0, 2)
@@ -90,7 +91,7 @@ def handle_of(name):
     """The state of a model of one parameter, as rank 0 of 2 has it."""
     slot, residual = Slot(name, (4, 3), 0, 2), Residual(2)
     group = SimpleNamespace(slots={name: slot}, world=2, worth=0.5, divides_by_all=True)
-    return Handle([group], [residual], [], (0, 2)), residual, slot
+    return Handle([group], [residual], Round([]), [], (0, 2)), residual, slot
 
 
 def test_a_compiled_model_and_a_plain_one_exchange_residuals():

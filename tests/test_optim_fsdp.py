@@ -512,6 +512,28 @@ def test_a_failed_backward_leaves_residuals_alone(world):
     assert world.run(failing) == [True] * 4
 
 
+def thrown_away(comm):
+    """Steps beside which other backwards run whose gradients are thrown away, and steps without these."""
+    found = []
+    for others in (False, True):
+        model = sharded(groups_of(comm, 4)[0])
+        handle, opt = fsdp.use(model, comm, None, "int4", algorithm=RING), sgd(model)
+        for step in range(3):
+            step_of(model, opt, comm.rank, step)
+            if others:
+                opt.zero_grad()
+                (1e4 * model(INPUTS[step, comm.rank :: 4]).square().mean()).backward()
+                handle.discard()
+                handle.discard()  # only of the last one
+        found.append((weights(model), handle.state_dict()["residuals"]))
+    (first, kept), (second, same) = found
+    return torch.equal(first, second) and all(torch.equal(kept[name], same[name]) for name in kept)
+
+
+def test_gradients_that_are_thrown_away_leave_no_trace_where_that_is_said(world):
+    assert world.run(thrown_away) == [True] * 4
+
+
 def test_a_gather_that_has_failed_raises_where_it_is_waited_for():
     def body(comm):
         meter, x, how = Meter(comm), torch.ones(3), {"algorithm": "ring", "async_op": True}

@@ -10,6 +10,7 @@ from gpucomm.exchange import own_residuals, plain_name
 from gpucomm.optim.fsdp.groups import Group
 from gpucomm.optim.fsdp.meter import Meter
 from gpucomm.optim.fsdp.residual import Residual
+from gpucomm.optim.fsdp.rounds import Round
 
 __all__ = ["Handle"]
 
@@ -21,10 +22,12 @@ class Handle:
         self,
         groups: Sequence[Group],
         residuals: Sequence[Residual | None],
+        backward: Round,
         meters: Sequence[Meter],
         place: Any,
     ) -> None:
         self._groups, self._residuals, self._meters = groups, residuals, meters
+        self._backward = backward
         self._rank, self._world = place
 
     def stats(self) -> dict[str, dict[str, Any]]:
@@ -39,6 +42,13 @@ class Handle:
         for meter in self._meters:
             meter.settle()
         return {kind: dict(account) for meter in self._meters for kind, account in meter.counts.items()}
+
+    def discard(self) -> None:
+        """Gives the residuals back that were there before the last backward, whose gradients are thrown away.
+
+        On all ranks, where a step is left out, or another model's loss went through this one.
+        """
+        self._backward.discard()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns this rank's residuals: to be saved by every rank, they differ.

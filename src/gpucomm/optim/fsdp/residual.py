@@ -25,6 +25,7 @@ class Residual:
         self._world, self._device = world, device
         self._held: dict[str, Any] = {}  # by name: [world, columns], most of them views of the window
         self._before: dict[str, Any] = {}  # as _held, at the beginning of the backward that runs
+        self._last: dict[str, Any] = {}  # the same of the one that has ended, until the next begins
         self._slots: tuple[Slot, ...] = ()  # in the window
         self._window = self._zeros(0)
         self._spare: Any = None  # as large as the window; until settle what it was before this backward
@@ -59,6 +60,7 @@ class Residual:
 
     def keep(self) -> None:
         """Remembers what the window holds, until :meth:`settle`."""
+        self._last = {}
         for slot in self._slots:
             self._before.setdefault(slot.name, self._held[slot.name])
 
@@ -80,11 +82,17 @@ class Residual:
 
     def settle(self, used: bool) -> None:
         """Goes on with what was written since :meth:`keep`, or, if that is not used, with what was held."""
-        self.owes |= not used
-        for name, held in self._before.items() if not used else ():
+        self._last, self._before = self._before, {}
+        if not used:
+            self.discard()
+
+    def discard(self) -> None:
+        """Takes back what the last backward has changed: its gradients are thrown away."""
+        self.owes |= bool(self._last)
+        for name, held in self._last.items():
             self._held[name].copy_(held)
             used_here(held)
-        self._before = {}
+        self._last = {}
 
     def clear(self) -> None:
         """Owes nothing of what is laid out."""
@@ -125,7 +133,8 @@ class Residual:
 
     def drop(self) -> None:
         """Forgets all residuals."""
-        self._held, self._before, self._slots, self._window = {}, {}, (), self._zeros(0)
+        self._held, self._before, self._last = {}, {}, {}
+        self._slots, self._window = (), self._zeros(0)
         self._spare = None
 
 

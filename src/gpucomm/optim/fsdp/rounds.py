@@ -32,12 +32,14 @@ class Round:
     def __init__(self, lanes: Sequence[tuple[str, Lane]]) -> None:
         self._lanes = lanes
         self._residuals: list[Residual] = []
+        self._renewed: list[Residual] = []  # by the last backward
         self._seen: list[tuple[Any, Any]] = []  # whether a result is finite, and the stream that finds it out
 
     def join(self, residual: Residual) -> None:
         """Takes in a residual that is about to change; on all ranks alike, during backward."""
         if not self._residuals:
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            self._renewed = []
         residual.keep()
         self._residuals.append(residual)
 
@@ -68,5 +70,12 @@ class Round:
         self._catch_up()
         for residual in self._residuals:
             residual.settle(used)
-        self._residuals.clear()
+        if self._residuals:
+            self._renewed, self._residuals = self._residuals, []
         self._seen.clear()
+
+    def discard(self) -> None:
+        """Takes back what the last backward has changed: its gradients are thrown away."""
+        for residual in self._renewed:
+            residual.discard()
+        self._renewed = []

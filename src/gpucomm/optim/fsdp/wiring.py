@@ -95,7 +95,8 @@ def use(
     place = (comm.rank, comm.world)
     if replicate is not None:
         place = (replicate.rank * comm.world + comm.rank, replicate.world * comm.world)
-    return Handle(groups, residuals, list({id(lane.meter): lane.meter for lane in lanes}.values()), place)
+    meters = list({id(lane.meter): lane.meter for lane in lanes}.values())
+    return Handle(groups, residuals, backward, meters, place)
 
 
 def _set(group: Group, lanes: Sequence[Lane], backward: Round | None) -> Residual | None:
