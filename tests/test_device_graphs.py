@@ -235,6 +235,7 @@ def test_a_launch_beside_a_call_under_way(how, make_kit):
             for n in range(10):
                 for xs, values in zip((some, others), sources[n], strict=True):
                     kit.device.copy(kit.address(xs[0]), kit.address(values), 4 * count, stream)
+                finish(kit.device, stream)  # the launch is on another rank's
                 work = sums(others, async_op=True)
                 capture.launch(comm.rank)
                 kit.device.wait(stream, capture.events[-1])
