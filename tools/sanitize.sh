@@ -10,7 +10,7 @@ tests=(tests/test_{arguments,coalesce,collectives,device_any_call,device_bounded
 tests+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})
 # Of the calls in worlds of every size, those of three ranks: more are slow and tell no more of threads. Nor do
 # arrays that are only long, counts of memory, and the other shape of emulated links.
-selected='not fork and not as_they_like and not test_the_host_waits and not ((test_all_to_all or test_dtypes_and_counts or test_gathering or test_reduce_scatter or private_arrays) and (2 or 4 or 5 or 7 or 8)) and not (long_sums and (5 or 7 or 8)) and not 300001 and not allocate_nothing and not (test_collectives and bound and scratch) and not (results_are_the_same and chain)'
+selected='not fork and not as_they_like and not test_the_host_waits and not ((test_all_to_all or test_dtypes_and_counts or test_gathering or test_reduce_scatter or private_arrays) and (2 or 4 or 5 or 7 or 8)) and not (long_sums and (5 or 7 or 8)) and not 300001 and not allocate_nothing and not (from_threads and bounded) and not (test_collectives and bound and scratch) and not (results_are_the_same and chain)'
 # What codes other numbers by the same threads, or adds them up otherwise.
 selected+=' and not ((same_bits or same_errors) and (fp8 or int4 or bf16)) and not ((test_emulated_kernels or test_emulated_collectives) and (all_magnitudes or mpc:3 or 1e-2-20 or mean-float16 or premul_sum-float32 or gather-ring_per_hop or scatter-two_shot or (of_squares and not bfloat16) or (mpc and many and float64)))'
 alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
