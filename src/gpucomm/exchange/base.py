@@ -93,7 +93,7 @@ class Exchange(ABC):
         """
 
     def discard(self, names: Collection[str]) -> None:  # noqa: B027
-        """Hears that results on which nobody has stepped are thrown away; on each rank by itself.
+        """Hears, if it follows steps, that results nobody has stepped on are thrown away; on each rank alone.
 
         Args:
             names: of parameters whose gradients are cleared.

@@ -140,11 +140,12 @@ class Bucket:
     def _keep_apart(self) -> None:
         """A gradient may lie where that of another parameter will be written, as where they were swapped."""
         whole = self.buffer.untyped_storage().data_ptr()
-        for slot, used in enumerate(self._used):
+        left = [slot for slot, used in enumerate(self._used) if used is None]
+        for slot in left:
             grad = self.members[slot].param.grad
-            if used is not None or grad is None or grad is self._views[slot]:
+            if grad is None or grad is self._views[slot] or grad.layout is not torch.strided:
                 continue
-            if grad.layout is torch.strided and grad.untyped_storage().data_ptr() == whole:
+            if grad.untyped_storage().data_ptr() == whole:
                 self.members[slot].param.grad = grad.clone()
 
     def mark(self) -> None:

@@ -16,7 +16,7 @@ from gpucomm.exchange import Exchange
 from gpucomm.optim.agreement import next_number
 from gpucomm.optim.buckets import Bucket
 from gpucomm.optim.members import Member
-from gpucomm.optim.stepping import Stepping
+from gpucomm.optim.stepping import Stepping, names_in
 from gpucomm.optim.streams import Beside, used_here
 
 if TYPE_CHECKING:
@@ -180,9 +180,10 @@ class Reducer:
 
     def discard(self, groups: Sequence[Mapping[str, Any]]) -> None:
         """Hears that the gradients of these groups' parameters are cleared, used or not."""
-        ids = (id(param) for group in groups for param in group["params"])
+        if not self._exchange.follows_steps:
+            return
         with self._beside.inside():
-            self._exchange.discard({self._names[number] for number in ids if number in self._names})
+            self._exchange.discard(names_in(groups, self._names))
         self._beside.join()
 
     def _join_task(self) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gpucomm.exchange import Exchange
 
-__all__ = ["Stepping"]
+__all__ = ["Stepping", "names_in"]
 
 
 class Stepping:
@@ -41,9 +41,14 @@ class Stepping:
         skipped = getattr(optimizer, "found_inf", None)
         if skipped is not None and bool(skipped):
             return
-        params = (param for group in optimizer.param_groups for param in group["params"])
-        if names := {self._names[id(param)] for param in params if id(param) in self._names}:
+        if names := names_in(optimizer.param_groups, self._names):
             self._exchange.stepped(names)
+
+
+def names_in(groups: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> set[str]:
+    """Returns the names of an optimizer's parameters, by their ids; those without one are left out."""
+    ids = (id(param) for group in groups for param in group["params"])
+    return {names[number] for number in ids if number in names}
 
 
 _listening: dict[int, weakref.ref[Stepping]] = {}
