@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUCOMM_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_ddp_is_left() -> Iterator[None]:
+    """DDP's forward puts back the DDP that was active before it: where ranks are threads, another rank's."""
+    yield
+    if torch_ddp := sys.modules.get("torch.nn.parallel.distributed"):
+        torch_ddp.DistributedDataParallel._active_ddp_module = None  # dynamo asks it how to cut models
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
