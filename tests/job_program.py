@@ -95,7 +95,9 @@ def point_to_point(comm):
 
 def groups(comm):
     wrong = []
-    half = comm.split(comm.rank % 2, key=-comm.rank)
+    half = comm.split(comm.rank % 2, key=-comm.rank, timeout=7)
+    if half.timeout != comm.timeout:
+        wrong.append("the timeout of a group")
     members = [r for r in reversed(range(comm.world)) if r % 2 == comm.rank % 2]
     if half.all_gather(np.array([comm.rank])).tolist() != members:
         wrong.append("split")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
 
 import numpy as np
 import pytest
-from ranks import run_ranks
+from ranks import PROMPT_S, run_ranks
 
 import gpucomm
 from gpucomm import Communicator
-from gpucomm.errors import InvalidArgumentError, MismatchError, PeerLostError
+from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, MismatchError, PeerLostError
 
 
 def odd_and_even(comm):
@@ -71,6 +73,28 @@ def test_subsets_that_are_not_asked_alike_are_refused_on_every_rank(calls, said)
 
     found = run_ranks(3, body)
     assert found[0] == found[2] == [2, 0] and not found[1]
+
+
+@pytest.mark.parametrize("make", ["split", "subset", "split_nodes"])
+def test_a_split_waits_no_longer_than_it_says(make):
+    ended = threading.Event()
+    given = {"split": (0,), "subset": ([0, 1],), "split_nodes": ()}[make]
+
+    def body(comm):
+        groups = getattr(comm, make)(*given, timeout=5)
+        assert all(g.timeout == comm.timeout for g in (groups if make == "split_nodes" else [groups]))
+        if comm.rank == 1:
+            assert ended.wait(10)
+            return
+        begin = time.monotonic()
+        try:
+            with pytest.raises(CollectiveTimeoutError, match=r"timed out after 0\.2 s on rank 0 of 2"):
+                getattr(comm, make)(*given, timeout=0.2)
+        finally:
+            ended.set()
+        assert time.monotonic() - begin < PROMPT_S
+
+    run_ranks(2, body)
 
 
 def test_ranks_may_stay_apart():

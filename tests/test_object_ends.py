@@ -145,7 +145,7 @@ def test_a_communicator_that_nobody_holds_leaves_no_thread():
 
 def test_what_is_issued_behind_the_end_is_refused():
     comm = Communicator("local", 0, 1, region=_core.Region(1))
-    side = object_work.side_of(comm)
+    side = object_work.side_of(comm, None)
     side.close()
     side.close()
     with pytest.raises(ClosedError, match=r"this communicator is closed \(rank 0 of 1\)"):
@@ -157,7 +157,7 @@ def test_whatever_a_call_raises_is_raised_where_it_is_waited_for():
         raise KeyboardInterrupt
 
     with gpucomm.Communicator("local", 0, 1, region=_core.Region(1)) as comm:
-        work = object_work.side_of(comm).start(fail)
+        work = object_work.side_of(comm, None).start(fail)
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 work.wait(10)

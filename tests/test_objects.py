@@ -436,3 +436,19 @@ def test_closing_ends_asynchronous_calls():
 
     nobody_joins(end, then)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("gpucomm-objects")]
+
+
+def test_the_first_asynchronous_call_waits_no_longer_than_it_says():
+    ended = threading.Event()
+
+    def body(comm):
+        if comm.rank == 1:
+            assert ended.wait(10)
+            return
+        try:
+            with pytest.raises(CollectiveTimeoutError, match=r"timed out after 0\.2 s on rank 0 of 2"):
+                comm.gather_objects(0, timeout=0.2, async_op=True)
+        finally:
+            ended.set()
+
+    run_ranks(2, body)

@@ -106,12 +106,15 @@ class Communicator(_core.Communicator):
         finally:
             self._set_part_of("")
 
-    def split(self, color: int | None, key: int = 0) -> Communicator | NonMember:
+    def split(
+        self, color: int | None, key: int = 0, *, timeout: float | None = None
+    ) -> Communicator | NonMember:
         """Divides the ranks into groups, each with a communicator of its own; every rank must call it.
 
         Args:
             color: ranks of one color form a group; a whole number from 0 up, or None to join none.
             key: orders the ranks of a group; equal keys keep this communicator's order.
+            timeout: seconds for the others to come, and then again to meet; None: the communicator's.
 
         Returns:
             The group's communicator, with this one's timeout; for color None a `NonMember`, which is false
@@ -124,13 +127,14 @@ class Communicator(_core.Communicator):
         """
         from gpucomm.launch import groups
 
-        return groups.split(self, color, key)
+        return groups.split(self, color, key, timeout)
 
-    def subset(self, ranks: Sequence[int]) -> Communicator | NonMember:
+    def subset(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | NonMember:
         """Makes a communicator of some ranks, in the order given; every rank must call it alike.
 
         Args:
             ranks: distinct ranks of this communicator, at least one.
+            timeout: as in split.
 
         Returns:
             The group's communicator; on ranks that are not in it a `NonMember`, as of `split`.
@@ -142,13 +146,16 @@ class Communicator(_core.Communicator):
         """
         from gpucomm.launch import groups
 
-        return groups.subset(self, ranks)
+        return groups.subset(self, ranks, timeout)
 
-    def split_nodes(self) -> tuple[Communicator, Communicator]:
+    def split_nodes(self, *, timeout: float | None = None) -> tuple[Communicator, Communicator]:
         """Makes two groups: the ranks of this rank's node, and the ranks in its place on every node.
 
         Every rank must call it. In the second group rank i is on the i-th node; nodes that have no rank in
         this place are not in it.
+
+        Args:
+            timeout: as in split.
 
         Returns:
             The communicator inside the node, and the one across nodes.
@@ -158,7 +165,7 @@ class Communicator(_core.Communicator):
         """
         nodes = self.nodes
         place = nodes[: self.rank].count(nodes[self.rank])
-        inside, across = self.split(nodes[self.rank]), self.split(place)
+        inside, across = (self.split(color, timeout=timeout) for color in (nodes[self.rank], place))
         assert inside and across
         return inside, across
 

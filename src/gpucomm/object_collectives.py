@@ -31,7 +31,7 @@ def broadcast_object(
     """See `Communicator.broadcast_object`."""
     _require_whole(comm, "broadcast_object", root)
     message = _encoded(comm, obj, pickle) if comm.rank == root else _NOTHING
-    return _issue(comm, async_op, _broadcast, obj, message, root, pickle, timeout)
+    return _issue(comm, async_op, timeout, _broadcast, obj, message, root, pickle)
 
 
 def gather_objects(
@@ -40,7 +40,7 @@ def gather_objects(
     """See `Communicator.gather_objects`."""
     if root is not None:
         _require_whole(comm, "gather_objects", root)
-    return _issue(comm, async_op, _gather, _encoded(comm, obj, pickle), root, pickle, timeout)
+    return _issue(comm, async_op, timeout, _gather, _encoded(comm, obj, pickle), root, pickle)
 
 
 def _require_whole(comm: Communicator, call: str, root: Any) -> None:
@@ -49,8 +49,11 @@ def _require_whole(comm: Communicator, call: str, root: Any) -> None:
         raise comm._refused(call, InvalidArgumentError(rule))
 
 
-def _issue(comm: Communicator, async_op: bool, call: Callable[..., Any], *args: Any) -> Any:
-    return side_of(comm).start(call, *args) if async_op else call(comm, *args)
+def _issue(
+    comm: Communicator, async_op: bool, timeout: float | None, call: Callable[..., Any], *args: Any
+) -> Any:
+    args += (timeout,)
+    return side_of(comm, timeout).start(call, *args) if async_op else call(comm, *args)
 
 
 def _parts_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

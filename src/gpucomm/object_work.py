@@ -158,11 +158,22 @@ def _end_all() -> None:
         side.settle(at_once=ended_by_error())
 
 
-def side_of(comm: Communicator) -> Side:
-    """That of a communicator: made by the first call, for which all ranks must come, and closed with it."""
+def side_of(comm: Communicator, timeout: float | None) -> Side:
+    """That of a communicator: made by the first call, for which all ranks must come, and closed with it.
+
+    Args:
+        comm: whose calls it makes.
+        timeout: seconds that the first call waits for the others; None: the communicator's.
+
+    Returns:
+        The side.
+
+    Raises:
+        Error: as `Communicator.split`.
+    """
     with turn(comm):  # another thread's call may be the first, too
         if comm._side is None or comm.closed:  # then split says so
-            group = comm.split(0)
+            group = comm.split(0, timeout=timeout)
             assert group
             comm._side = Side(group)
         return comm._side

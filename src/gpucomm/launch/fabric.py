@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,12 +91,12 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
         _check_alike(table[:, 3], ranks, given, "something else than rank 0: give all ranks the same")
         nodes = ranks.nodes or numbered([row[4:].tobytes() for row in table])
         context, token = int(table[:, 0].max()), int(table[0, 1])
-        comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout)
+        comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout, timeout)
         meeting.barrier()  # nobody leaves before all have met
     return comm
 
 
-def common_context(comm: Communicator) -> int:
+def common_context(comm: Communicator, timeout: float | None = None) -> int:
     """A context that no communicator of these ranks has, which all of them take; every rank must call this.
 
     Other threads may be about to agree on one over other communicators, and on each rank come first or last.
@@ -103,11 +104,12 @@ def common_context(comm: Communicator) -> int:
     """
     fabric, step = comm._fabric, 1
     assert fabric
+    largest = partial(comm.all_reduce, op="max", algorithm="direct", segments=1, timeout=timeout)
     while True:
         wish = fabric.next_context + (comm._identity % step)
-        context = int(comm.all_reduce(np.array([wish]), "max", algorithm="direct", segments=1)[0])
+        context = int(largest(np.array([wish]))[0])
         late = context < fabric.most_contexts and not fabric.take(context)  # with none left join() says so
-        if not comm.all_reduce(np.array([int(late)]), "max", algorithm="direct", segments=1)[0]:
+        if not largest(np.array([int(late)]))[0]:
             return context
         step = min(2 * step, 64)
 
@@ -119,6 +121,7 @@ def join(
     nodes: Sequence[int],
     context: int,
     name: str,
+    start_timeout: float,
     timeout: float,
 ) -> Communicator:
     """Make a communicator over a fabric; every rank of it must call this.
@@ -130,7 +133,8 @@ def join(
         nodes: the node of each rank.
         context: a number that no other communicator of these ranks has.
         name: of the group, which all its ranks know and nobody can guess.
-        timeout: seconds to meet, and the communicator's default for its calls.
+        start_timeout: seconds to meet.
+        timeout: the communicator's default for its calls, in seconds.
     """
     if context >= fabric.most_contexts - fabric.inits:
         raise UnavailableError(
@@ -160,7 +164,7 @@ def join(
         return attach(-1)
     place = inside.index(rank)
     here = Ranks(place, len(inside), f"{name} node {nodes[rank]}", fabric.name)
-    return meet(here, 0, timeout, _core.shm_create, attach)
+    return meet(here, 0, start_timeout, _core.shm_create, attach)
 
 
 def _digest(*texts: str) -> int:

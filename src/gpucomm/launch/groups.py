@@ -29,7 +29,7 @@ _regions: dict[str, _core.Region] = {}
 _lock = threading.Lock()
 
 
-def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator | NonMember:
+def split(comm: Communicator, color: int | None, key: int, timeout: float | None) -> Communicator | NonMember:
     """See `Communicator.split`."""
     if color is not None and not (is_whole(color) and color >= 0):
         rule = f"color must be a whole number from 0 to 2^63 - 1, or None, got {color!r}"
@@ -37,10 +37,10 @@ def split(comm: Communicator, color: int | None, key: int = 0) -> Communicator |
     if not is_whole(key):
         rule = f"key must be a whole number of 64 bits, got {key!r}"
         raise comm._refused("split", InvalidArgumentError(rule))
-    return _divide(comm, color, key, None)
+    return _divide(comm, color, key, None, timeout)
 
 
-def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | NonMember:
+def subset(comm: Communicator, ranks: Sequence[int], timeout: float | None) -> Communicator | NonMember:
     """See `Communicator.subset`."""
     members = list(ranks) if isinstance(ranks, Iterable) else []
     known = all(is_whole(rank) and 0 <= rank < comm.world for rank in members)
@@ -48,28 +48,34 @@ def subset(comm: Communicator, ranks: Sequence[int]) -> Communicator | NonMember
         rule = f"ranks must be distinct whole numbers in [0, {comm.world}), no bools, at least one"
         raise comm._refused("subset", InvalidArgumentError(f"{rule}, got {ranks!r}"))
     inside = comm.rank in members
-    return _divide(comm, 0 if inside else None, members.index(comm.rank) if inside else 0, members)
+    color, key = (0, members.index(comm.rank)) if inside else (None, 0)
+    return _divide(comm, color, key, members, timeout)
 
 
 def _divide(
-    comm: Communicator, color: int | None, key: int, asked: list[int] | None
+    comm: Communicator,
+    color: int | None,
+    key: int,
+    asked: list[int] | None,
+    timeout: float | None,
 ) -> Communicator | NonMember:
     """Makes the groups; `asked` is what all must have said alike, None where each says its own."""
     with turn(comm):
         token = secrets.randbits(62)
         mine = np.array([_APART if color is None else color, key, token, _digest(asked)], np.int64)
         with comm._parts_of("split/subset"):
-            table = comm.all_gather(mine, algorithm="direct", segments=1).reshape(comm.world, len(mine))
+            table = comm.all_gather(mine, algorithm="direct", segments=1, timeout=timeout)
+            table = table.reshape(comm.world, len(mine))
             if len(set(table[:, 3].tolist())) > 1:
                 raise MismatchError(_unlike(comm, asked))
-            context = fabric.common_context(comm) if comm._fabric else 0
+            context = fabric.common_context(comm, timeout) if comm._fabric else 0
         made: Communicator | NonMember = NonMember(comm.rank, comm.world, asked or ())
         if color is not None:
             members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
             # the first member's token names the group: nobody can guess it
             name = f"group {int(table[members[0], 2]):x}"
-            made = join(comm, members, name, comm.timeout, context)
-        comm.barrier()
+            made = join(comm, members, name, timeout or comm.timeout, context)
+        comm.barrier(timeout=timeout)
         forget(f"group {token:x}")
         return made
 
@@ -121,7 +127,7 @@ def _join(
     nodes = [comm.nodes[member] for member in members]
     if comm._fabric:
         wire_ranks = [comm._wire_ranks[member] for member in members]
-        return fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout)
+        return fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout, comm.timeout)
     how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **restricted(comm.emulation, members)}
     if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
