@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from once import once
 
 __all__ = ["compiler", "program", "shared_object"]
 
@@ -37,13 +37,9 @@ def program(
     """Compile them to a program; as for shared_object."""
     if (command := compiler()) is None:
         pytest.skip("no C++ compiler here")
-    base = factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = shared / "compiled" / "_".join([name, *flags]).replace("/", "_")
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / name).exists():
-            subprocess.run([command, *FLAGS, *flags, *map(str, sources), "-o", folder / "part"], check=True)
-            (folder / "part").rename(folder / name)
-    return folder / name
+
+    def compile_them(folder: Path) -> Path:
+        subprocess.run([command, *FLAGS, *flags, *map(str, sources), "-o", folder / name], check=True)
+        return folder / name
+
+    return once(factory, "_".join([name, *flags]).replace("/", "_"), compile_them)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-__all__ = ["all_reduces", "layouts", "moves", "reduce_scatters"]
+__all__ = ["all_reduces", "layouts", "many_sparse", "moves", "reduce_scatters"]
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
@@ -199,3 +199,11 @@ def reduce_scatters(rank, world):
     dist.reduce_scatter(out, parts)
     total = world * (world + 1) / 2
     return wrong + ([] if torch.equal(out, torch.full((rank + 1,), total)) else ["of different sizes"])
+
+
+def many_sparse(rank, world):
+    """Gloo's thread lets go of each, and of what Python keeps for this one, while the next is issued."""
+    torch._C._stash_obj_in_tls("gpucomm's tests", {})
+    for _ in range(200):
+        dist.all_reduce(x := torch.ones(3).to_sparse())
+    return [] if torch.equal(x.to_dense(), torch.full((3,), float(world))) else ["sums"]

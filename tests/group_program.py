@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from group_checkpoints import checkpoint, shards  # noqa: F401
-from group_collectives import all_reduces, layouts, moves, reduce_scatters  # noqa: F401
+from group_collectives import all_reduces, layouts, many_sparse, moves, reduce_scatters  # noqa: F401
 from group_rooted import halves, rooted, silence  # noqa: F401
 from group_training import ddp, differences, fsdp, functional, joined, on_gloo, tensors, trained, weights  # noqa: F401
 from jobs import leave

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import importlib.util
 import os
 import re
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled import FLAGS, compiler
+from once import once
 
 import gpucomm
 from gpucomm import _core
@@ -33,8 +33,10 @@ CPP = Path(__file__).parents[1] / "src" / "cpp"
 # Of the host device, whose streams and events those of the emulated GPUs are.
 SHARED = ["base/process.cpp"]
 SHARED += [f"devices/{name}.cpp" for name in ("host_event", "host_graph", "shared_memory")]
-# The sanitizer that tools/sanitize.sh has loaded into this process, and the environment without it.
+# The sanitizer that tools/sanitize.sh has loaded into this process, where it lets the extension be built, and
+# the environment without it.
 SANITIZER = os.environ.get("GPUCOMM_SANITIZE")
+BUILT = Path(os.environ["GPUCOMM_EMULATION"]) if "GPUCOMM_EMULATION" in os.environ else None
 PLAIN = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 COMMON = ["algorithm", "atomic", "functional", "map", "memory", "mutex", "optional", "string", "thread"]
 COMMON += ["vector", "cuda.h"]
@@ -220,12 +222,16 @@ def process_environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def emulated_kit(tmp_path_factory: pytest.TempPathFactory) -> type[EmulatedKit]:
-    """The extension is built once, however many processes of pytest there are, and loaded by each."""
+    """The extension is built once, by tools/sanitize.sh before, and loaded by each process of pytest."""
     headers = cuda_headers()
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with open(shared / "emulated.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = list((shared / "emulated").glob("_cuda*.so"))
-        load(found[0] if found else build(shared / "emulated", headers))
+    if BUILT:
+        library = next(BUILT.glob("_cuda*.so"), None) or build(BUILT, headers)
+    else:
+        library = once(tmp_path_factory, "emulated", lambda folder: build(folder, headers))
+    load(library)
     return EmulatedKit
+
+
+if __name__ == "__main__" and BUILT:
+    with contextlib.suppress(pytest.skip.Exception):
+        build(BUILT, cuda_headers())

@@ -10,6 +10,7 @@ import sys
 
 import jobs
 import pytest
+from once import once
 from ranks import PROMPT_S
 
 import gpucomm
@@ -54,15 +55,19 @@ def of(job):
 
 @pytest.fixture(scope="module", params=JOBS, ids=of)
 def job(request, tmp_path_factory):
-    """All checks in one job."""
+    """All checks in one job, and what it has left."""
     name, nodes, ranks = request.param
     launcher = jobs.find(name)
-    folder, own_tmp = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("tmp")
-    before = set(os.listdir("/dev/shm"))
-    ended = jobs.run(launcher, nodes, ranks, folder, *CHECKS, TMPDIR=str(own_tmp))
-    left = [n for n in set(os.listdir("/dev/shm")) - before if "gpucomm" in n]
-    left += [n for n in os.listdir(own_tmp) if not n.startswith("torchelastic")]
-    return ended, left
+
+    def run(folder):
+        own_tmp = tmp_path_factory.mktemp("tmp")
+        before = set(os.listdir("/dev/shm"))
+        ended = jobs.run(launcher, nodes, ranks, folder, *CHECKS, TMPDIR=str(own_tmp))
+        left = [n for n in set(os.listdir("/dev/shm")) - before if "gpucomm" in n]
+        left += [n for n in os.listdir(own_tmp) if not n.startswith("torchelastic")]
+        return ended, left
+
+    return once(tmp_path_factory, f"job-{of(request.param)}", run)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -80,11 +85,16 @@ def test_job_ends_well_and_leaves_nothing(job):
 def faulty_job(request, tmp_path_factory):
     """The job, and the folder of its flight logs."""
     name, nodes, ranks = request.param
-    folder, logs = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("logs")
-    env = {"GPUCOMM_FLIGHT_DIR": str(logs)}
-    ended = jobs.run(jobs.find(name), nodes, ranks, folder, "faults", "untouched", **env)
-    assert ended.code == 0, ended.output
-    return ended, logs
+    launcher = jobs.find(name)
+
+    def run(folder):
+        logs = tmp_path_factory.mktemp("logs")
+        env = {"GPUCOMM_FLIGHT_DIR": str(logs)}
+        ended = jobs.run(launcher, nodes, ranks, folder, "faults", "untouched", **env)
+        assert ended.code == 0, ended.output
+        return ended, logs
+
+    return once(tmp_path_factory, f"faulty-job-{of(request.param)}", run)
 
 
 @pytest.fixture(scope="module")

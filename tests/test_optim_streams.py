@@ -129,7 +129,7 @@ class Group(Collectives):
     def __init__(self, comm):
         super().__init__(comm.rank, comm.world)
         self._comm, self._choices = comm, Options().choices
-        self._gloo_options = SimpleNamespace(_timeout=timedelta(seconds=60))
+        self._gloo = SimpleNamespace(options=SimpleNamespace(_timeout=timedelta(seconds=60)))
 
 
 def test_the_stream_that_waits_is_the_one_that_calls_wait(monkeypatch):

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import jobs
@@ -13,6 +14,7 @@ import pytest
 import rank_processes
 import torch
 import torch.distributed as dist
+from once import once
 from torch import nn
 from training import on_ranks
 
@@ -35,6 +37,7 @@ COLLECTIVES = [
     "silence",
     "handles",
     "coalesced",
+    "many_sparse",
     "patience",
 ]
 PARALLELISM = [
@@ -56,7 +59,7 @@ PARALLELISM = [
 BETWEEN = ["layouts", "moves", "rooted", "handles", "again"]  # of the checks for several nodes
 
 
-def run(folder, ranks, *checks, **env):
+def run(folder, ranks, checks, **env):
     command = [*jobs.find("forks").command(ranks, []), PROGRAM, str(folder), *checks]
     code, output, _ = jobs.wait_for(command, jobs.environment(TORCH_RANKS_LOAD=LOADED, **env), 110)
     assert code == 0, output
@@ -66,14 +69,15 @@ def run(folder, ranks, *checks, **env):
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
     """The reports of four ranks of one node."""
-    return run(tmp_path_factory.mktemp("together"), 4, *COLLECTIVES, *PARALLELISM, "place")
+    make = partial(run, ranks=4, checks=[*COLLECTIVES, *PARALLELISM, "place"])
+    return once(tmp_path_factory, "together", make)
 
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory):
     """The reports of four ranks on two nodes, as far as gpucomm is concerned."""
     told = {"GPUCOMM_TRANSPORT": "c10d", "GPUCOMM_NODES": "2x2"}
-    return run(tmp_path_factory.mktemp("apart"), 4, *BETWEEN, "place", **told)
+    return once(tmp_path_factory, "apart", partial(run, ranks=4, checks=[*BETWEEN, "place"], **told))
 
 
 @pytest.mark.parametrize("check", COLLECTIVES + PARALLELISM)
@@ -93,7 +97,7 @@ def test_where_the_ranks_are(together, apart):
 
 
 def test_emulated_links_of_the_job_and_of_a_part(tmp_path):
-    reports = run(tmp_path, 3, "emulated", GPUCOMM_LINKS="nodes:100Mbit,of=2+1")
+    reports = run(tmp_path, 3, ["emulated"], GPUCOMM_LINKS="nodes:100Mbit,of=2+1")
     of_job, of_pair = ["emulated(shm)", [0, 0, 1]], ["emulated(shm)", [0, 1]]
     assert [report["emulated"] for report in reports] == [of_job + of_pair, of_job, of_job + of_pair]
 

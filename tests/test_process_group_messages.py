@@ -17,7 +17,7 @@ class Group(Messages):
     def __init__(self, comm):
         super().__init__(comm.rank, comm.world)
         self._comm = comm
-        self._gloo_options = SimpleNamespace(_timeout=timedelta(seconds=60))
+        self._gloo = SimpleNamespace(options=SimpleNamespace(_timeout=timedelta(seconds=60)))
 
 
 class Passing(Group):

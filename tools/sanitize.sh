@@ -5,7 +5,7 @@
 # `sanitize.sh build KIND...` and `sanitize.sh check KIND...` do one half each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tests=(tests/test_{arguments,coalesce,collectives,device_any_call,device_bounded,device_graphs,device_order,device_refused,devices,heap,links,mixed_calls,point_to_point,shrink,uneven}.py)
+tests=(tests/test_{arguments,coalesce,collectives,device_any_call,device_refused,devices,heap,links,mixed_calls,point_to_point,shrink,uneven}.py)
 # Of the coded calls what differs by threads: in full they take minutes.
 tests+=(tests/test_coded.py::test_{many_in_flight_and_shared_arrays,a_list_of_arrays_travels_coded_too,the_bits_are_the_same_whether_errors_are_told})
 # Of the calls in worlds of every size, those of three ranks: more are slow and tell no more of threads. Nor do
@@ -15,7 +15,7 @@ selected='not fork and not as_they_like and not test_the_host_waits and not ((te
 selected+=' and not ((same_bits or same_errors) and (fp8 or int4 or bf16)) and not ((test_emulated_kernels or test_emulated_collectives) and (all_magnitudes or mpc:3 or 1e-2-20 or mean-float16 or premul_sum-float32 or gather-ring_per_hop or scatter-two_shot or (of_squares and not bfloat16) or (mpc and many and float64)))'
 alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
 # Hypothesis tries its many calls, and each rank has a device of its own, on the host device alone.
-emulated=(tests/emulated/test_emulated_{kernels,collectives}.py --deselect tests/emulated/test_emulated_collectives.py::test_a_device_for_each_rank --deselect tests/emulated/test_emulated_collectives.py::test_any_call_has_the_bits_of_host_memory)
+emulated=(tests/test_device_{bounded,graphs,order}.py tests/emulated/test_emulated_{kernels,collectives}.py --deselect tests/emulated/test_emulated_collectives.py::test_a_device_for_each_rank --deselect tests/emulated/test_emulated_collectives.py::test_any_call_has_the_bits_of_host_memory)
 
 # The extension of one sanitizer.
 build() {
@@ -25,30 +25,36 @@ build() {
   GPUCOMM_SANITIZE=$kind $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
     --config-settings=build-dir=build/$kind --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false \
     --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" .
+  rm -rf build/emulated-$kind
+  run $kind tests/on_emulated.py
+}
+
+# Python with the extension of one sanitizer.
+run() {
+  local kind=$1 venv=.venv-$1 preload="" python site
+  shift
+  [ "$kind" = address ] && preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
+  [ "$kind" = thread ] && preload="$(g++ -print-file-name=libtsan.so)"
+  # A real interpreter binary: a sanitizer preloaded into a shell shim stops there. The forking test is left
+  # out: neither runtime supports more after fork than exec. So is the test that wants a race.
+  python=$($venv/bin/python -c 'import os, sys; print(os.path.realpath(sys.executable))')
+  site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+  GPUCOMM_SANITIZE=$kind GPUCOMM_EMULATION=$PWD/build/emulated-$kind \
+    OPENBLAS_NUM_THREADS=1 LD_PRELOAD="$preload" PYTHONPATH="$site:tests" PYTHONMALLOC=malloc HYPOTHESIS_STORAGE_DIRECTORY=build/hypothesis \
+    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+    TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
+    timeout 1800 "$python" "$@"
 }
 
 # Its tests.
 check() {
-  local kind=$1 venv=.venv-$1
-  export GPUCOMM_SANITIZE=$kind # of what the emulation is built with
-  local preload="" more=("${alone[@]}")
-  [ "$kind" = address ] && preload="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
-  [ "$kind" = thread ] && preload="$(g++ -print-file-name=libtsan.so)" && more=()
-  # A real interpreter binary: a sanitizer preloaded into a shell shim stops there. The forking test is left
-  # out: neither runtime supports more after fork than exec. So is the test that wants a race.
-  local python site
-  python=$($venv/bin/python -c 'import os, sys; print(os.path.realpath(sys.executable))')
-  site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+  local kind=$1 more=("${alone[@]}")
+  [ "$kind" = thread ] && more=()
+  local pytest=(-m pytest -p no:faulthandler -s -x -k "$selected" -m "not processes and not timing" -W ignore)
   echo "== $kind sanitizer"
-  run() {
-    OPENBLAS_NUM_THREADS=1 LD_PRELOAD="$preload" PYTHONPATH="$site:tests" PYTHONMALLOC=malloc HYPOTHESIS_STORAGE_DIRECTORY=build/hypothesis \
-      ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-      TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=tools/tsan.supp \
-      timeout 900 "$python" -m pytest -p no:faulthandler -s -x -k "$selected" -m "not processes and not timing" -W ignore "$@"
-  }
-  run "${emulated[@]}" &
+  run $kind "${pytest[@]}" "${emulated[@]}" &
   local other=$! failed=0
-  run "${tests[@]}" "${more[@]}" || failed=1
+  run $kind "${pytest[@]}" "${tests[@]}" "${more[@]}" || failed=1
   wait $other || failed=1
   [ $failed = 0 ]
 }

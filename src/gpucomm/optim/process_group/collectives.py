@@ -31,7 +31,7 @@ class Collectives(Issuing):
         xs = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if any(x.layout != torch.strided for x in xs):
             self._require_open("a sparse all_reduce")
-            return GlooWork(super().allreduce(xs, opts), "a sparse all_reduce", self._comm)
+            return GlooWork(self._gloo.allreduce(xs, opts), "a sparse all_reduce", self._comm)
         copies: Copies = []
         calls: Calls = []
         for x in xs:

@@ -61,11 +61,10 @@ class ProcessGroup(Messages):
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
         patience = timedelta(seconds=seat.timeout_s)
-        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), seat.rank, seat.world, patience)
-        self._gloo_options = gloo.options
+        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), seat.rank, seat.world, patience)
         self._set_default_backend(inner)
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-            self._register_backend(torch.device(device), inner, gloo)
+            self._register_backend(torch.device(device), inner, self._gloo)
         _open.add(self)
 
     def _prepare(self) -> None:

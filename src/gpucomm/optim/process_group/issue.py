@@ -24,7 +24,9 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
     """A group on a communicator."""
 
     _comm: Communicator
-    _gloo_options: Any  # of the Gloo group inside: torch sets the timeout there, in its functions too
+    # The Gloo group inside. Its methods are called, not those of super(), which hold Python's lock while they
+    # wait for Gloo's: whose thread wants Python's to let go of what a call has left.
+    _gloo: Any
     _together: list[Work] | None = None  # what was issued since _start_coalescing
 
     def __init__(self, rank: int, world: int) -> None:
@@ -35,8 +37,8 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
         self._kept: OrderedDict[int, Work] = OrderedDict()
 
     def _patience_s(self) -> float:
-        """The group's timeout, which torch's set_timeout() changes."""
-        return float(self._gloo_options._timeout.total_seconds())
+        """The group's timeout, which torch's set_timeout() changes, as other functions of torch do."""
+        return float(self._gloo.options._timeout.total_seconds())
 
     def _issue(self, call: Callable[..., Any], calls: Calls, opts: Any, result: Any, copies: Any) -> Done:
         patience = self._patience_s()

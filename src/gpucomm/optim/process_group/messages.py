@@ -1,7 +1,4 @@
-"""The messages of a process group: of GPUs by the communicator, of host memory by the Gloo group inside.
-
-Gloo's by super(), which pybind11 lets through from the method of the same name only.
-"""
+"""The messages of a process group: of GPUs by the communicator, of host memory by the Gloo group inside."""
 
 from __future__ import annotations
 
@@ -27,14 +24,14 @@ class Messages(Rooted):
         """Sends to one rank of the group."""
         if self._by_communicator("send", tensors, tag):
             return self._message(self._comm.send, source(tensors[0]), to, tensors, [])
-        return GlooWork(super().send(tensors, to, tag), "send", self._comm)
+        return GlooWork(self._gloo.send(tensors, to, tag), "send", self._comm)
 
     def recv(self, tensors: Any, origin: int, tag: int = 0) -> Any:
         """Receives from one rank of the group."""
         if self._by_communicator("recv", tensors, tag):
             copies: Copies = []
             return self._message(self._comm.recv, target(tensors[0], copies), origin, tensors, copies)
-        return GlooWork(super().recv(tensors, origin, tag), "recv", self._comm)
+        return GlooWork(self._gloo.recv(tensors, origin, tag), "recv", self._comm)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Receives from the first rank that sends."""
@@ -43,7 +40,7 @@ class Messages(Rooted):
                 f"recv from any rank goes by Gloo, which takes host memory only, got a tensor on"
                 f" {tensors[0].device} (rank {self._comm.rank} of {self._comm.world})"
             )
-        return GlooWork(super().recv_anysource(tensors, tag), "recv from any rank", self._comm)
+        return GlooWork(self._gloo.recv_anysource(tensors, tag), "recv from any rank", self._comm)
 
     def _message(self, call: Callable[..., Any], x: Any, other: int, tensors: Any, copies: Copies) -> Any:
         return self._issue(call, [((x, other), {})], None, tensors, copies)

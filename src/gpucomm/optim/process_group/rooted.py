@@ -26,7 +26,7 @@ class Rooted(Collectives):
         xs = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if any(x.layout != torch.strided for x in xs):
             self._require_open("a sparse reduce")
-            return GlooWork(super().reduce(xs, opts), "a sparse reduce", self._comm)
+            return GlooWork(self._gloo.reduce(xs, opts), "a sparse reduce", self._comm)
         root, how = root_of(opts), op if isinstance(opts, int) else opts
         copies: Copies = []
         calls: Calls = []
