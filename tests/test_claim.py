@@ -64,7 +64,7 @@ def test_a_second_job_of_one_key_is_refused_on_all_its_ranks_until_the_first_has
 def test_what_a_fault_has_closed_holds_no_name_once_its_process_starts_anew(monkeypatch):
     ranks = Ranks(0, 2, uuid.uuid4().hex, "test")
 
-    def meet(ranks, count, timeout, create, attach):
+    def meet(ranks, count, timeout, create, attach, look):
         os.close(create(ranks.world))
         return Communicator("local", 0, 1, region=_core.Region(1))
 

@@ -169,7 +169,7 @@ def test_what_one_member_abandons_all_abandon():
         comm.abort()
         if comm.rank == 1:
             members = comm._survivors(0, 10)
-            made = groups.join(comm, members, f"survivors {comm._identity:x} 0", 10)
+            made = groups.join(comm, members, f"survivors {comm._identity:x} 0", 10, 0, lambda: None)
             assert not comm._keep(0, False)
             made.barrier()  # the others get through it, and learn only then
             vars(comm)["_attempt"] = 1

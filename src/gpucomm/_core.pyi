@@ -924,9 +924,25 @@ class Communicator:
         ] = [],
         began: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> None: ...
+    def _abandoned(self, round: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether the first of them has said that it is not.
+        """
     def _agreement_time(self) -> float:
         """
         Seconds that the ranks take to agree on one number, by the model; 0: the links are not known.
+        """
+    def _check_waiting(
+        self,
+        ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        call: str,
+    ) -> None:
+        """
+        Raises what ends a wait for these ranks that is none of its calls; a fault as any: on every rank.
+        """
+    def _give_up(self, kind: str, why: str) -> None:
+        """
+        Ends it on every rank by an error, of the class of this name.
         """
     def _keep(
         self, round: typing.SupportsInt | typing.SupportsIndex, proposal: bool

@@ -177,7 +177,8 @@ class Communicator(_core.Communicator):
         `timeout`, they are settled; ranks that have ended are not waited for, stopped ones are.
 
         A rank that comes later than that gets a ClosedError which names those that have gone on without it:
-        it should end. Where a rank ends or stops meanwhile, the others begin again without it.
+        it should end. Where a rank ends or stops meanwhile, the others begin again without it. Where a
+        signal's handler has raised meanwhile, it may be called again.
 
         Args:
             timeout: seconds for the others to come, and then again to meet; None: the communicator's.

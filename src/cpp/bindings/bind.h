@@ -6,6 +6,9 @@ namespace gpucomm {
 struct Error;
 // Sets the Python exception of an error.
 void raise(const Error& error);
+// That of a class of gpucomm.errors, by its name.
+enum class ErrorKind;
+ErrorKind kind_of(const std::string& name);
 
 void bind_errors(pybind11::module_& m);
 void bind_plans(pybind11::module_& m);

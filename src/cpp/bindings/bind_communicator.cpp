@@ -219,6 +219,9 @@ void bind_communicator(py::module_& m) {
       .def(
           "_keep", [](PyCommunicator& c, int round, bool proposal) { return c.core().keep(round, proposal); },
           "round"_a, "proposal"_a, "Whether what the survivors have made is kept: as the first of them said.")
+      .def(
+          "_abandoned", [](PyCommunicator& c, int round) { return c.core().abandoned_in(round); }, "round"_a,
+          "Whether the first of them has said that it is not.")
       .def_property_readonly(
           "_identity", [](PyCommunicator& c) { return c.core().identity(); },
           "A number that only the ranks of this communicator know; 0: its maker gave none.")
@@ -238,6 +241,20 @@ void bind_communicator(py::module_& m) {
           },
           "call"_a, "why"_a,
           "Tells the other ranks that this one does not make the next call, \"split\" say.")
+      .def(
+          "_check_waiting",
+          [](PyCommunicator& c, const std::vector<int>& ranks, const std::string& call) {
+            c.core().check_waiting(ranks, call);
+          },
+          "ranks"_a, "call"_a, py::call_guard<py::gil_scoped_release>(),
+          "Raises what ends a wait for these ranks that is none of its calls; a fault as any: on every rank.")
+      .def(
+          "_give_up",
+          [](PyCommunicator& c, const std::string& kind, const std::string& why) {
+            c.core().give_up(Error(kind_of(kind), why));
+          },
+          "kind"_a, "why"_a, py::call_guard<py::gil_scoped_release>(),
+          "Ends it on every rank by an error, of the class of this name.")
       .def("_set_part_of", &PyCommunicator::set_part_of, "call"_a,
            "The calls from here on are parts of this one, \"gather_objects\" say; \"\": of none.")
       .def("close", &PyCommunicator::end,

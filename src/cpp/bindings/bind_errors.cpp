@@ -26,6 +26,12 @@ static const char* class_of(ErrorKind kind) {
   return "Error";
 }
 
+ErrorKind kind_of(const std::string& name) {
+  int kind = 0;
+  while (kind < static_cast<int>(ErrorKind::unavailable) && name != class_of(ErrorKind{kind})) ++kind;
+  return ErrorKind{kind};
+}
+
 void raise(const Error& error) {
   py::set_error(py::module_::import("gpucomm.errors").attr(class_of(error.kind)), error.what());
 }

@@ -70,11 +70,16 @@ class Communicator : public Drivable {
   // The same, for an error that comes before a call has begun and of which nobody knows what it has left half
   // done.
   void give_up(const Error& error);
+  // Of who waits for these ranks beside its calls, in `call`: throws what ends that wait, a fault of this
+  // communicator; after one, that a rank is gone.
+  void check_waiting(const std::vector<int>& ranks, const std::string& call);
   // After a fault: waits until all live ranks have come here too, or for so long, and returns those that go
   // on, the same on every rank; this one may have come too late. `round` counts the attempts.
   std::vector<int> survivors(int round, Seconds patience);
   // Whether what the survivors of a round have made is kept: as the first of them said.
   bool keep(int round, bool proposal);
+  // Whether it has been decided that it is not.
+  bool abandoned_in(int round);
   bool closed() const { return fate_.closed(); }
   const Fate& fate() const { return fate_; }
 

@@ -84,6 +84,21 @@ void Communicator::check_peers(const Work& work) const {
   }
 }
 
+void Communicator::check_waiting(const std::vector<int>& ranks, const std::string& call) {
+  std::lock_guard lock(mutex_);
+  const bool open = !fate_.closed();
+  try {
+    transport_->look();
+    if (open) fate_.check_poison();
+    for (const int peer : ranks)
+      if (const std::string why = transport_->gone(peer); peer != rank_ && !why.empty())
+        fail(ErrorKind::peer_lost, "rank ", peer, " ", why, " while rank ", rank_, " of ", world_,
+             " waits for it in ", call);
+  } catch (const Error& error) {
+    throw open ? fault(error) : error;
+  }
+}
+
 void Communicator::check_all_alike(const CallRecord& mine) const {
   for (int peer = 0; peer < world_ && mine.in_use; ++peer) check_alike(mine, peer);
 }

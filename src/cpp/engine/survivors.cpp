@@ -55,12 +55,17 @@ std::vector<int> Communicator::survivors(int round, Seconds patience) {
   return ranks;
 }
 
+enum : uint64_t { undecided, kept, abandoned };
+
 bool Communicator::keep(int round, bool proposal) {
-  enum : uint64_t { undecided, kept, abandoned };
   uint64_t found = undecided;
   const uint64_t mine = proposal ? kept : abandoned;
   return (census_of(*transport_, round).outcome[round].compare_exchange_strong(found, mine) ? mine : found) ==
          kept;
+}
+
+bool Communicator::abandoned_in(int round) {
+  return census_of(*transport_, round).outcome[round].load(std::memory_order_acquire) == abandoned;
 }
 
 }  // namespace gpucomm

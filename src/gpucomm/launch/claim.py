@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 
 from gpucomm.errors import MismatchError
 from gpucomm.launch import wire
-from gpucomm.launch.guest import attempts, try_connect
+from gpucomm.launch.guest import try_connect
+from gpucomm.launch.patience import Patience
 from gpucomm.launch.ranks import Ranks
 
 __all__ = ["Claim", "claim"]
@@ -64,7 +64,7 @@ def claim(ranks: Ranks) -> Claim:
         UnavailableError: another user's process holds the name, or there are no unix sockets.
     """
     name = wire.address(ranks.job, "claim")
-    for _ in attempts(time.monotonic() + _MOMENT):
+    for _ in Patience(_MOMENT).attempts():
         claimed = Claim.take(name)
         if claimed is not None:
             return claimed

@@ -123,6 +123,7 @@ def join(
     name: str,
     start_timeout: float,
     timeout: float,
+    look: Callable[[], None] | None = None,
 ) -> Communicator:
     """Make a communicator over a fabric; every rank of it must call this.
 
@@ -135,6 +136,7 @@ def join(
         name: of the group, which all its ranks know and nobody can guess.
         start_timeout: seconds to meet.
         timeout: the communicator's default for its calls, in seconds.
+        look: called now and then while others are awaited; what it raises ends that.
     """
     if context >= fabric.most_contexts - fabric.inits:
         raise UnavailableError(
@@ -164,7 +166,7 @@ def join(
         return attach(-1)
     place = inside.index(rank)
     here = Ranks(place, len(inside), f"{name} node {nodes[rank]}", fabric.name)
-    return meet(here, 0, start_timeout, _core.shm_create, attach)
+    return meet(here, 0, start_timeout, _core.shm_create, attach, look)
 
 
 def _digest(*texts: str) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpucomm import _core
 from gpucomm.comm import Communicator, is_whole
-from gpucomm.errors import InvalidArgumentError, MismatchError
+from gpucomm.errors import ClosedError, Error, InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
 from gpucomm.launch.ranks import Ranks
 from gpucomm.launch.rendezvous import share_memory
@@ -22,6 +23,7 @@ from gpucomm.turns import turn
 
 __all__ = ["forget", "join", "split", "subset"]
 
+_CALL = "split/subset"
 _APART = -1  # the color of a rank that joins no group
 
 # Where threads of one process hand each other the region of a group: token -> region.
@@ -60,24 +62,34 @@ def _divide(
     timeout: float | None,
 ) -> Communicator | NonMember:
     """Makes the groups; `asked` is what all must have said alike, None where each says its own."""
-    with turn(comm):
+    with turn(comm), comm._parts_of(_CALL):
         token = secrets.randbits(62)
         mine = np.array([_APART if color is None else color, key, token, _digest(asked)], np.int64)
-        with comm._parts_of("split/subset"):
-            table = comm.all_gather(mine, algorithm="direct", segments=1, timeout=timeout)
-            table = table.reshape(comm.world, len(mine))
-            if len(set(table[:, 3].tolist())) > 1:
-                raise MismatchError(_unlike(comm, asked))
-            context = fabric.common_context(comm, timeout) if comm._fabric else 0
+        table = comm.all_gather(mine, algorithm="direct", segments=1, timeout=timeout)
+        table = table.reshape(comm.world, len(mine))
+        if len(set(table[:, 3].tolist())) > 1:
+            raise MismatchError(_unlike(comm, asked))
+        context = fabric.common_context(comm, timeout) if comm._fabric else 0
         made: Communicator | NonMember = NonMember(comm.rank, comm.world, asked or ())
         if color is not None:
             members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
             # the first member's token names the group: nobody can guess it
             name = f"group {int(table[members[0], 2]):x}"
-            made = join(comm, members, name, timeout or comm.timeout, context)
+            made = _joined(comm, members, name, timeout or comm.timeout, context)
         comm.barrier(timeout=timeout)
         forget(f"group {token:x}")
         return made
+
+
+def _joined(comm: Communicator, members: list[int], name: str, timeout: float, context: int) -> Communicator:
+    """As `join`, but what is wrong on one rank ends the communicator: the others wait for it there."""
+    try:
+        return join(comm, members, name, timeout, context, partial(comm._check_waiting, members, _CALL))
+    except BaseException as error:
+        kind = type(error) if isinstance(error, Error) else ClosedError
+        what = str(error) if isinstance(error, Error) else f"ended by {type(error).__name__}"
+        comm._give_up(kind.__name__, f"{_CALL}: {what} (rank {comm.rank} of {comm.world})")
+        raise
 
 
 def _digest(asked: list[int] | None) -> int:
@@ -97,7 +109,12 @@ def _unlike(comm: Communicator, asked: list[int] | None) -> str:
 
 
 def join(
-    comm: Communicator, members: Sequence[int], name: str, timeout: float, context: int = 0
+    comm: Communicator,
+    members: Sequence[int],
+    name: str,
+    timeout: float,
+    context: int,
+    look: Callable[[], None],
 ) -> Communicator:
     """The communicator of some ranks, each of which calls this.
 
@@ -107,6 +124,7 @@ def join(
         name: of the group, the same on all members and like no other's.
         timeout: seconds that they have to come.
         context: between nodes, a number that no communicator of these ranks has had.
+        look: called now and then while others are awaited; what it raises ends that.
 
     Returns:
         The group's communicator, with the timeout and the emulated links of `comm`, frozen where that is.
@@ -114,26 +132,31 @@ def join(
     Raises:
         Error: as `init`.
     """
-    made = _join(comm, members, name, timeout, context)
+    made = _join(comm, members, name, timeout, context, look)
     if comm.frozen:
         made.freeze()
     return made
 
 
 def _join(
-    comm: Communicator, members: Sequence[int], name: str, timeout: float, context: int
+    comm: Communicator,
+    members: Sequence[int],
+    name: str,
+    timeout: float,
+    context: int,
+    look: Callable[[], None],
 ) -> Communicator:
     rank, world = list(members).index(comm.rank), len(members)
     nodes = [comm.nodes[member] for member in members]
     if comm._fabric:
         wire_ranks = [comm._wire_ranks[member] for member in members]
-        return fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout, comm.timeout)
+        return fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout, comm.timeout, look)
     how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **restricted(comm.emulation, members)}
     if comm.transport.removeprefix("emulated(").startswith("local"):
         with _lock:
             region = _regions.setdefault(name, _core.Region(world))
         return Communicator("local", rank, world, region=region, **how)
-    return share_memory(Ranks(rank, world, name, "split"), timeout, **how)
+    return share_memory(Ranks(rank, world, name, "split"), timeout, look=look, **how)
 
 
 def forget(name: str) -> None:

@@ -5,43 +5,32 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NoReturn
 
 from gpucomm import errors
 from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError, UnavailableError
 from gpucomm.launch import wire
 from gpucomm.launch.host import Attached
+from gpucomm.launch.patience import Patience
 from gpucomm.launch.ranks import Ranks
 
-__all__ = ["attempts", "connect", "join", "try_connect"]
+__all__ = ["connect", "join", "try_connect"]
 
 # Seconds beyond the own deadline in which rank 0 may still say which ranks are missing.
 _LAST_WORD = 0.5
 
 
-def connect(name: str, ranks: Ranks, deadline: float, timeout: float) -> socket.socket:
+def connect(name: str, ranks: Ranks, patience: Patience) -> socket.socket:
     """Connect to rank 0, which may come later than we."""
-    for _ in attempts(deadline):
+    for _ in patience.attempts():
         connection = try_connect(name, ranks)
         if connection is not None:
             return connection
     raise CollectiveTimeoutError(
-        f"rank {ranks.rank} of {ranks.world} waited {timeout:g} s for rank 0, which did not come"
+        f"rank {ranks.rank} of {ranks.world} waited {patience.timeout:g} s for rank 0, which did not come"
         f" (job {ranks.job!r}, told by {ranks.source})"
     )
-
-
-def attempts(deadline: float) -> Iterator[None]:
-    """Yield at least once, then ever more slowly until the deadline."""
-    pause = 0.0005
-    while True:
-        yield
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return
-        time.sleep(min(pause, left))
-        pause = min(2 * pause, 0.02)
 
 
 def try_connect(name: str, ranks: Ranks) -> socket.socket | None:
@@ -71,15 +60,14 @@ def try_connect(name: str, ranks: Ranks) -> socket.socket | None:
 def join(
     connection: socket.socket,
     ranks: Ranks,
-    deadline: float,
-    timeout: float,
+    patience: Patience,
     attach: Callable[[int], Attached],
 ) -> Attached:
     """Take part in the meeting; see `rendezvous.meet`."""
     with connection:
-        guest = _Guest(connection, ranks, deadline, timeout)
-        patience = max(0.0, deadline - time.monotonic())
-        guest.say(wire.hello(ranks.rank, ranks.world, patience, ranks.settings))
+        guest = _Guest(connection, ranks, patience)
+        left = max(0.0, patience.deadline - time.monotonic())
+        guest.say(wire.hello(ranks.rank, ranks.world, left, ranks.settings))
         memory = guest.await_memory()
         try:
             attached = attach(memory)
@@ -98,11 +86,11 @@ def join(
 
 
 class _Guest:
-    def __init__(self, connection: socket.socket, ranks: Ranks, deadline: float, timeout: float) -> None:
+    def __init__(self, connection: socket.socket, ranks: Ranks, patience: Patience) -> None:
         self._connection = connection
         self._ranks = ranks
-        self._end = deadline + _LAST_WORD
-        self._timeout = timeout
+        self._patience = patience
+        self._end = patience.deadline + _LAST_WORD
         self._inbox = wire.Inbox()
         self._descriptors: list[int] = []
 
@@ -133,14 +121,18 @@ class _Guest:
             self._fail(message)
 
     def _receive(self) -> None:
+        """Take what has come, or look whether to wait on."""
         try:
-            self._connection.settimeout(max(0.001, self._end - time.monotonic()))
+            self._connection.settimeout(max(0.001, self._patience.left(self._end)))
             flags = socket.MSG_CMSG_CLOEXEC
             data, descriptors, _, _ = socket.recv_fds(self._connection, 4096, 1, flags)
         except TimeoutError:
+            self._patience.look()
+            if time.monotonic() < self._end:
+                return
             raise CollectiveTimeoutError(
-                f"rank {self._ranks.rank} of {self._ranks.world} waited {self._timeout:g} s for the others:"
-                " rank 0 came, but stopped answering"
+                f"rank {self._ranks.rank} of {self._ranks.world} waited {self._patience.timeout:g} s for the"
+                " others: rank 0 came, but stopped answering"
             ) from None
         except OSError:
             data, descriptors = b"", []

@@ -14,6 +14,7 @@ from typing import NoReturn, Protocol, TypeVar
 
 from gpucomm.errors import CollectiveTimeoutError, Error, MismatchError, PeerLostError, UnavailableError
 from gpucomm.launch import wire
+from gpucomm.launch.patience import Patience
 from gpucomm.launch.ranks import Ranks
 
 __all__ = ["Attached", "Host"]
@@ -44,12 +45,12 @@ class _Caller:
 class Host:
     """The meeting, seen from rank 0."""
 
-    def __init__(self, listener: socket.socket, ranks: Ranks, deadline: float, timeout: float) -> None:
+    def __init__(self, listener: socket.socket, ranks: Ranks, patience: Patience) -> None:
         self._listener = listener
         self._world = ranks.world
         self._settings = ranks.settings
-        self._deadline = deadline
-        self._timeout = timeout
+        self._patience = patience
+        self._deadline = patience.deadline  # or that of a guest
         self._guests: dict[int, _Caller] = {}
         self._strangers: list[_Caller] = []
         self._refused: list[_Caller] = []
@@ -84,8 +85,9 @@ class Host:
         kind = type(error).__name__ if isinstance(error, Error) else UnavailableError.__name__
         message = {"gpucomm": "error", "kind": kind, "text": text}
         self._tell(message, self._callers)
+        know = self._patience.ended or not isinstance(error, Error)
         with contextlib.suppress(UnavailableError):
-            self._tell_newcomers(message, _LATECOMERS if isinstance(error, Error) else 0.0)
+            self._tell_newcomers(message, 0.0 if know else _LATECOMERS)
 
     def close(self) -> None:
         """Close every connection."""
@@ -120,13 +122,14 @@ class Host:
                 continue  # it has ended; the others must hear all the same
 
     def _step(self) -> None:
+        self._patience.look()
         now = time.monotonic()
         if now >= self._deadline:
             self._late()
         for stranger in [caller for caller in self._strangers if now >= caller.give_up]:
             self._forget(stranger)
         end = min([self._deadline, *(caller.give_up for caller in self._strangers)])
-        for key, _ in self._selector.select(max(0.0, end - now)):
+        for key, _ in self._selector.select(self._patience.left(end)):
             if key.data is None:
                 self._accept()
             else:
@@ -213,7 +216,7 @@ class Host:
     def _late(self) -> NoReturn:
         here = sorted([0, *self._guests])
         missing = sorted(set(range(self._world)) - set(here))
-        waited = f"the {self._world} ranks did not start within {self._timeout:g} s"
+        waited = f"the {self._world} ranks did not start within {self._patience.timeout:g} s"
         if missing:
             raise CollectiveTimeoutError(f"{waited}: ranks {here} came, ranks {missing} did not")
         silent = [guest.rank for guest in self._guests.values() if not guest.ready]

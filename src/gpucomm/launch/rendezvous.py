@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +11,7 @@ from gpucomm.comm import Communicator
 from gpucomm.errors import CollectiveTimeoutError
 from gpucomm.launch import guest, wire
 from gpucomm.launch.host import Attached, Host
+from gpucomm.launch.patience import Patience
 from gpucomm.launch.ranks import Ranks
 
 __all__ = ["meet", "share_memory"]
@@ -26,6 +25,7 @@ def meet(
     timeout: float,
     create: Callable[[int], int],
     attach: Callable[[int], Attached],
+    look: Callable[[], None] | None = None,
 ) -> Attached:
     """Meet the other ranks of this node and attach the memory that rank 0 makes.
 
@@ -37,6 +37,7 @@ def meet(
         timeout: seconds until all ranks must have come; the shortest of all ranks counts.
         create: called on rank 0 with the world size; returns a file descriptor of the memory.
         attach: called on every rank with its descriptor of that memory, which is closed afterwards.
+        look: called now and then while others are awaited; what it raises ends that.
 
     Returns:
         What `attach` returned.
@@ -52,17 +53,17 @@ def meet(
     if ranks.world > _ALWAYS_FIT:  # every rank says so, and waits for none
         os.close(create(ranks.world))
     name = wire.address(ranks.job, count)
-    deadline = time.monotonic() + timeout
+    patience = Patience(timeout, look)
     if ranks.rank != 0:
-        return guest.join(guest.connect(name, ranks, deadline, timeout), ranks, deadline, timeout, attach)
-    for _ in guest.attempts(deadline):
+        return guest.join(guest.connect(name, ranks, patience), ranks, patience, attach)
+    for _ in patience.attempts():
         listener = wire.listen(name, ranks.world + 16)  # some room for strangers
         if listener is not None:
-            return _serve(listener, ranks, deadline, timeout, create, attach)
+            return _serve(Host(listener, ranks, patience), ranks.world, create, attach)
         # Someone else is rank 0 already: going there as a guest tells all ranks of the duplicate.
         connection = guest.try_connect(name, ranks)
         if connection is not None:
-            return guest.join(connection, ranks, deadline, timeout, attach)
+            return guest.join(connection, ranks, patience, attach)
     raise CollectiveTimeoutError(
         f"rank 0 of {ranks.world} waited {timeout:g} s for the address of job {ranks.job!r},"
         " which another process holds"
@@ -74,6 +75,7 @@ def share_memory(
     start_timeout: float,
     count: int = 0,
     create: Callable[[int], int] = _core.shm_create,
+    look: Callable[[], None] | None = None,
     **how: Any,
 ) -> Communicator:
     """The communicator of ranks that are processes of one node, or of one rank alone.
@@ -83,6 +85,7 @@ def share_memory(
         start_timeout: seconds until all ranks must have come.
         count: as of `meet`.
         create: as of `meet`.
+        look: as of `meet`.
         **how: further keywords of the communicator.
 
     Raises:
@@ -95,21 +98,15 @@ def share_memory(
     def attach(memory: int) -> Communicator:
         return Communicator("shm", ranks.rank, ranks.world, fd=memory, **how)
 
-    return meet(ranks, count, start_timeout, create, attach)
+    return meet(ranks, count, start_timeout, create, attach, look)
 
 
 def _serve(
-    listener: socket.socket,
-    ranks: Ranks,
-    deadline: float,
-    timeout: float,
-    create: Callable[[int], int],
-    attach: Callable[[int], Attached],
+    host: Host, world: int, create: Callable[[int], int], attach: Callable[[int], Attached]
 ) -> Attached:
-    host = Host(listener, ranks, deadline, timeout)
     try:
         host.gather()
-        return _hand_out(host, create(ranks.world), attach)
+        return _hand_out(host, create(world), attach)
     except BaseException as error:
         host.refuse(error)
         raise
