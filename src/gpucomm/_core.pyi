@@ -1668,9 +1668,12 @@ def build_plans(
     Every rank's plan of the same call.
     """
 
-def check_settled(x: typing.Any) -> None:
+def check_settled(
+    address: typing.SupportsInt | typing.SupportsIndex,
+    bytes: typing.SupportsInt | typing.SupportsIndex,
+) -> None:
     """
-    Fails where an asynchronous call that is under way writes x.
+    Fails where an asynchronous call that is under way writes there.
     """
 
 def check_writable(arrays: list) -> None:

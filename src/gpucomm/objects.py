@@ -37,7 +37,7 @@ def encode(obj: Any, pickle: bool = False) -> bytes:
         Bytes that `decode` turns into an equal object.
 
     Raises:
-        InvalidArgumentError: a collective that is under way writes one of the arrays.
+        InvalidArgumentError: a collective that is under way writes one of the arrays, not of the pickled ones.
         UnsupportedTypeError: there is something else, or it is nested more than 100 deep, and `pickle` is
             False; or pickle does not take it.
     """
@@ -125,9 +125,15 @@ def _block(tag: bytes, content: bytes) -> bytes:
     return tag + _LENGTH.pack(len(content)) + content
 
 
+def _check_settled(x: np.ndarray) -> None:
+    reach = [(n - 1) * stride for n, stride in zip(x.shape, x.strides, strict=True)]
+    begin = x.__array_interface__["data"][0] + sum(step for step in reach if step < 0)
+    _core.check_settled(begin, sum(map(abs, reach)) + x.itemsize)
+
+
 def _put_array(x: Any, parts: list[bytes]) -> None:
-    if type(x) is np.ndarray and x.flags.c_contiguous and x.nbytes:
-        _core.check_settled(x.reshape(-1).view(np.uint8))  # dates and texts too, which no collective takes
+    if type(x) is np.ndarray and x.size:
+        _check_settled(x)
     shape = x.shape
     parts.append(_block(b"a" if type(x) is np.ndarray else b"g", x.dtype.str.encode()))
     parts.append(b"".join(_LENGTH.pack(n) for n in (len(shape), *shape)))

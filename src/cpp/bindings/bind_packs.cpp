@@ -180,11 +180,10 @@ void bind_packs(py::module_& m) {
       .def("release", &Awaiting::release, "They are there, or never will be.");
   m.def(
       "check_settled",
-      [](py::handle x) {
-        const Array array(x, "x");
-        gpucomm::check_apart(&array, nullptr);
+      [](uintptr_t address, size_t bytes) {
+        check_settled(reinterpret_cast<const std::byte*>(address), bytes);
       },
-      "x"_a, "Fails where an asynchronous call that is under way writes x.");
+      "address"_a, "bytes"_a, "Fails where an asynchronous call that is under way writes there.");
   m.def("copy_pack", &copy_pack, "xs"_a, "pack"_a, "into"_a,
         "Copies arrays into a pack, one behind the other, or out of it again.");
   m.def("copy_gathered", &copy_gathered, "outs"_a, "gathered"_a, "world"_a,

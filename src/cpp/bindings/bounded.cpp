@@ -5,6 +5,7 @@
 
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
+#include "bindings/in_flight.h"
 #include "bindings/interpreter.h"
 #include "bindings/names.h"
 #include "codecs/coding.h"
@@ -70,6 +71,7 @@ NormSums PyCommunicator::total_of(std::unique_ptr<DeviceNorms> given, Stream str
 py::list PyCommunicator::norms(py::object object, const std::vector<size_t>& blocks, const Options& options) {
   const Array x(object, "x", true);
   check(x, blocks);
+  check_apart(&x, nullptr);  // the call itself comes behind messages, which let those under way end
   Squared of{x.dtype(), x.data(), x.count()};
   for (const size_t block : blocks) of.blocks |= static_cast<unsigned>(block);
   const NormSums sums = x.on_host() ? on_host(of) : norms_on_device(of, x, options);

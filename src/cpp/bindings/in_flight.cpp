@@ -30,12 +30,10 @@ Span span_of(const Array* array) {
   return {array->data(), array->data() + array->bytes()};
 }
 
-}  // namespace
-
-void check_apart(const Array* read, const Array* written, const Array* error) {
+void check(const Span& written, const Span& error, const Span& read) {
   std::erase_if(flights(), [](const Flight& f) { return f.done->load(std::memory_order_acquire); });
   if (flights().empty()) return;
-  const std::array<Span, 3> spans{span_of(written), span_of(error), span_of(read)};
+  const std::array<Span, 3> spans{written, error, read};
   for (const Flight& f : flights()) {
     for (const Span& span : spans) {
       const bool writes = &span != &spans.back();
@@ -44,6 +42,14 @@ void check_apart(const Array* read, const Array* written, const Array* error) {
              " that is still under way: wait() for that first");
     }
   }
+}
+
+}  // namespace
+
+void check_settled(const std::byte* begin, size_t bytes) { check({}, {}, {begin, begin + bytes}); }
+
+void check_apart(const Array* read, const Array* written, const Array* error) {
+  check(span_of(written), span_of(error), span_of(read));
 }
 
 void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, const Array* read,

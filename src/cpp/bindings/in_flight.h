@@ -15,6 +15,8 @@ namespace gpucomm {
 // Fails where what a call reads or writes (null: nothing) overlaps what one under way writes, or what it
 // writes overlaps what one under way reads. `error`: what it writes too.
 void check_apart(const Array* read, const Array* written, const Array* error = nullptr);
+// Fails where what one under way writes overlaps these.
+void check_settled(const std::byte* begin, size_t bytes);
 // `name`: of the call, for error texts.
 void now_in_flight(const std::shared_ptr<Pending>& call, const char* name, const Array* read,
                    const Array* written, const Array* error = nullptr);
