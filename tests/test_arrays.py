@@ -284,6 +284,8 @@ def test_views_that_only_say_what_they_hold_are_refused():
         with pytest.raises(UnsupportedTypeError, match="resolve_neg"):
             comm.all_reduce(np.zeros(1, np.float32), out=x[:1].conj().imag)
         assert comm.all_reduce(x[:1].conj().imag.resolve_neg()).tolist() == [-2]
+        with pytest.raises(UnsupportedTypeError, match="resolve_neg"):
+            comm.all_reduce(torch.zeros(2000, dtype=torch.complex64).conj().imag.as_strided((2000,), (1,)))
         return comm.broadcast(x.conj().resolve_conj()).tolist()
 
     assert run_ranks(1, body) == [[1 - 2j, 3 + 1j]]

@@ -37,7 +37,7 @@ def encode(obj: Any, pickle: bool = False) -> bytes:
         Bytes that `decode` turns into an equal object.
 
     Raises:
-        InvalidArgumentError: a collective that is under way writes one of the arrays, not of the pickled ones.
+        InvalidArgumentError: a collective that is under way writes one of the arrays, pickled ones aside.
         UnsupportedTypeError: there is something else, or it is nested more than 100 deep, and `pickle` is
             False; or pickle does not take it.
     """
