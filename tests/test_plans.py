@@ -280,6 +280,7 @@ def test_plans_of_some_ranks_are_none():
         (("all_reduce", "quantum", 2, 0), "unknown algorithm 'quantum'; known: .*ring"),
         (("all_shuffle", "ring", 2, 0), "unknown collective 'all_shuffle'; known: all_reduce"),
         (("broadcast", "ring", 2, 0), "'ring' does not offer broadcast; those that do: .*linear_pipeline"),
+        (("gather", "two_shot", 2, 0), "not offer gather, nor does another that codes; without do: .*direct"),
         (("broadcast", "direct", 2, 0, 2), r"root must be in \[0, 2\), got 2"),
         (("all_reduce", "ring", 2, 5), r"rank must be in \[0, 2\), got 5"),
         (("all_reduce", "ring", 0, 0), "world must be at least 1, got 0"),

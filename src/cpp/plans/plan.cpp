@@ -53,9 +53,14 @@ static void build_alone(const PlanRequest& request, Plan& plan) {
 Plan build_plan(std::string_view algorithm, const PlanRequest& request) {
   const Algorithm& entry = Registry<Algorithm>::find(algorithm);
   check_request(request);
-  if (!entry.offers(request.collective))
+  if (!entry.offers(request.collective)) {
+    const std::string alike = offering(request.collective, entry.coded);
+    const std::string others =
+        alike.empty() ? ", nor does another that codes; without do: " + offering(request.collective, false)
+                      : "; those that do: " + alike;
     fail(ErrorKind::invalid_argument, "algorithm '", algorithm, "' does not offer ",
-         name_of(request.collective), "; those that do: ", offering(request.collective, entry.coded));
+         name_of(request.collective), others);
+  }
   Plan plan;
   plan.collective = request.collective;
   plan.algorithm = algorithm;
