@@ -19,7 +19,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/train_digits.py
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -m "not timing" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not timing" -n 3 --dist worksteal
 	$(BIN)/python -m pytest tests/emulated -n 2 --dist worksteal
 
 # The tests of several nodes once more, with Open MPI from an environment that has it instead of MPICH.

@@ -138,6 +138,7 @@ class _Guest:
             data, descriptors = b"", []
         self._descriptors += descriptors
         if not data:
+            self._patience.look()  # which may say why
             raise PeerLostError(f"rank 0 of {self._ranks.world} ended while the job started")
         self._inbox.feed(data)
 

@@ -209,6 +209,7 @@ class Host:
         guest.ready = message["gpucomm"] == "ready"
 
     def _lost(self, guest: _Caller) -> NoReturn:
+        self._patience.look()  # which may say why
         raise PeerLostError(
             f"rank {guest.rank} (pid {guest.pid}) of {self._world} ended while the job started"
         )
