@@ -41,8 +41,12 @@ def read_only() -> np.ndarray:
 
 BAD = [
     (lambda c: c.broadcast(X.copy(), 3), ValueError, r"root must be in \[0, 1\), got 3 \(rank 0 of 1\)"),
-    (lambda c: c.gather(X, root="a"), TypeError, r"gather does not take .numpy.ndarray, root='a'.; it is ga"),
-    (lambda c: c.all_reduce(X, segments=1 << 40), TypeError, "segments=1099511627776.; it is all_reduce"),
+    (lambda c: c.gather(X, op="a"), TypeError, r"gather does not take .numpy.ndarray, op='a'.; it is ga"),
+    (
+        lambda c: c.all_reduce(X, segments=1 << 40),
+        ValueError,
+        "segments must be .* 32 bits, got 1099511627776",
+    ),
     (lambda c: c.all_reduce(X, mean=True), TypeError, r"all_reduce does not take .numpy.ndarray, mean=True."),
     (lambda c: c.gather(X, 1), ValueError, r"root must be in \[0, 1\), got 1"),
     (lambda c: c.scatter(X, 1), ValueError, r"root must be in \[0, 1\), got 1"),

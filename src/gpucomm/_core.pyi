@@ -984,7 +984,7 @@ class Communicator:
         *,
         outs: list | None = None,
         op: str = "sum",
-        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        root: typing.SupportsIndex = 0,
         scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
         algorithm: str = "auto",
         segments: int | typing.Literal["auto"] | None = None,
@@ -1064,8 +1064,7 @@ class Communicator:
         x: typing.Any,
         *,
         out: typing.Any = None,
-        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
-        | None = None,
+        counts: collections.abc.Sequence[typing.SupportsIndex] | None = None,
         algorithm: str = "auto",
         segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -1160,10 +1159,8 @@ class Communicator:
         x: typing.Any,
         *,
         out: typing.Any = None,
-        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
-        | None = None,
-        out_counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
-        | None = None,
+        counts: collections.abc.Sequence[typing.SupportsIndex] | None = None,
+        out_counts: collections.abc.Sequence[typing.SupportsIndex] | None = None,
         algorithm: str = "auto",
         segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -1201,7 +1198,7 @@ class Communicator:
     def broadcast(
         self,
         x: typing.Any,
-        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        root: typing.SupportsIndex = 0,
         *,
         out: typing.Any = None,
         algorithm: str = "auto",
@@ -1251,11 +1248,10 @@ class Communicator:
     def gather(
         self,
         x: typing.Any,
-        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        root: typing.SupportsIndex = 0,
         *,
         out: typing.Any = None,
-        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
-        | None = None,
+        counts: collections.abc.Sequence[typing.SupportsIndex] | None = None,
         algorithm: str = "auto",
         segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -1309,7 +1305,7 @@ class Communicator:
     def reduce(
         self,
         x: typing.Any,
-        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        root: typing.SupportsIndex = 0,
         op: str = "sum",
         *,
         out: typing.Any = None,
@@ -1342,8 +1338,7 @@ class Communicator:
         *,
         out: typing.Any = None,
         scale: typing.SupportsFloat | typing.SupportsIndex | None = None,
-        counts: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]
-        | None = None,
+        counts: collections.abc.Sequence[typing.SupportsIndex] | None = None,
         algorithm: str = "auto",
         segments: int | typing.Literal["auto"] | None = None,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
@@ -1387,7 +1382,7 @@ class Communicator:
     def scatter(
         self,
         x: typing.Any,
-        root: typing.SupportsInt | typing.SupportsIndex = 0,
+        root: typing.SupportsIndex = 0,
         *,
         out: typing.Any = None,
         algorithm: str = "auto",

@@ -2,6 +2,7 @@
 
 #include "bindings/bind_communicator.h"
 #include "bindings/coalesced.h"
+#include "bindings/whole.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -101,14 +102,14 @@ Raises:
 void bind_by_rank(py::class_<PyCommunicator>& type) {
   type.def(
           "all_gather",
-          [](PyCommunicator& c, Object x, Object out, const Counts& counts, Text algorithm, Segments segments,
+          [](PyCommunicator& c, Object x, Object out, const Wholes& counts, Text algorithm, Segments segments,
              Maybe timeout, bool async_op, Handle stream, std::optional<std::string> codec) {
             if (several(x))
               return coalesced(c, "all_gather", x, "out"_a = out, "counts"_a = counts,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
                                "async_op"_a = async_op, "stream"_a = stream, "codec"_a = codec);
             return c.located([&] {
-              return c.all_gather(x, out, counts,
+              return c.all_gather(x, out, counts_of("counts", counts),
                                   with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec}));
             });
           },
@@ -117,12 +118,12 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
           "codec"_a = py::none(), kAllGather)
       .def(
           "reduce_scatter",
-          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Counts& counts,
+          [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Wholes& counts,
              Text algorithm, Segments segments, Maybe timeout, bool async_op, Handle stream,
              std::optional<std::string> codec, Object error) {
             return c.located([&] {
               return c.reduce_scatter(
-                  x, op, out, scale, counts,
+                  x, op, out, scale, counts_of("counts", counts),
                   with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec, error}));
             });
           },
@@ -132,10 +133,10 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
           "error"_a = py::none(), kReduceScatter)
       .def(
           "gather",
-          [](PyCommunicator& c, Object x, int root, Object out, const Counts& counts, Text algorithm,
+          [](PyCommunicator& c, Object x, Whole root, Object out, const Wholes& counts, Text algorithm,
              Segments segments, Maybe timeout, bool async_op, Handle stream) {
             return c.located([&] {
-              return c.gather(x, root, out, counts,
+              return c.gather(x, number_of("root", root), out, counts_of("counts", counts),
                               with_stream(stream, {algorithm, segments, timeout, async_op}));
             });
           },
@@ -144,10 +145,11 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
           "stream"_a = py::none(), kGather)
       .def(
           "scatter",
-          [](PyCommunicator& c, Object x, int root, Object out, Text algorithm, Segments segments,
+          [](PyCommunicator& c, Object x, Whole root, Object out, Text algorithm, Segments segments,
              Maybe timeout, bool async_op, Handle stream) {
             return c.located([&] {
-              return c.scatter(x, root, out, with_stream(stream, {algorithm, segments, timeout, async_op}));
+              return c.scatter(x, number_of("root", root), out,
+                               with_stream(stream, {algorithm, segments, timeout, async_op}));
             });
           },
           "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
@@ -155,10 +157,10 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
           kScatter)
       .def(
           "all_to_all",
-          [](PyCommunicator& c, Object x, Object out, const Counts& counts, const Counts& out_counts,
+          [](PyCommunicator& c, Object x, Object out, const Wholes& counts, const Wholes& out_counts,
              Text algorithm, Segments segments, Maybe timeout, bool async_op, Handle stream) {
             return c.located([&] {
-              return c.all_to_all(x, out, counts, out_counts,
+              return c.all_to_all(x, out, counts_of("counts", counts), counts_of("out_counts", out_counts),
                                   with_stream(stream, {algorithm, segments, timeout, async_op}));
             });
           },

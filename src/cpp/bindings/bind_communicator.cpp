@@ -7,6 +7,7 @@
 #include "bindings/coalesced.h"
 #include "bindings/docstrings.h"
 #include "bindings/names.h"
+#include "bindings/whole.h"
 #include "transports/regions.h"
 #include "transports/wire.h"
 
@@ -64,18 +65,19 @@ void bind_communicator(py::module_& m) {
       .def(
           "_packed",
           [](PyCommunicator& c, Text collective, Object x, uint64_t pack, std::optional<py::list> outs,
-             Text op, int root, Maybe scale, Text algorithm, Segments segments, Maybe timeout, bool async_op,
-             Handle stream, std::optional<std::string> codec) {
-            const Options options =
-                with_stream(stream, {algorithm, segments, timeout, async_op, pack, codec});
+             Text op, Whole root, Maybe scale, Text algorithm, Segments segments, Maybe timeout,
+             bool async_op, Handle stream, std::optional<std::string> codec) {
             return c.located([&] {
+              const Options options =
+                  with_stream(stream, {algorithm, segments, timeout, async_op, pack, codec});
+              const int from = number_of("root", root);
               if (py::isinstance<py::list>(x))
                 return c.packed_on_device(parse<Collective>("collective", collective, kCollectiveNames), x,
-                                          std::move(outs), op, root, scale, options);
+                                          std::move(outs), op, from, scale, options);
               if (collective == "all_reduce") return c.all_reduce(x, op, py::none(), scale, options);
               if (collective == "all_gather") return c.all_gather(x, py::none(), {}, options);
-              if (collective == "reduce") return c.reduce(x, root, op, py::none(), scale, options);
-              return c.broadcast(x, root, py::none(), options);
+              if (collective == "reduce") return c.reduce(x, from, op, py::none(), scale, options);
+              return c.broadcast(x, from, py::none(), options);
             });
           },
           "collective"_a, "x"_a, "pack"_a, py::kw_only(), "outs"_a = py::none(), "op"_a = "sum", "root"_a = 0,
@@ -175,14 +177,14 @@ void bind_communicator(py::module_& m) {
           "max_rel_err"_a = py::none(), kAllReduce)
       .def(
           "reduce",
-          [](PyCommunicator& c, Object x, int root, Text op, Object out, Maybe scale, Text algorithm,
+          [](PyCommunicator& c, Object x, Whole root, Text op, Object out, Maybe scale, Text algorithm,
              Segments segments, Maybe timeout, bool async_op, Handle stream) {
             if (several(x))
               return coalesced(c, "reduce", x, "op"_a = op, "root"_a = root, "out"_a = out, "scale"_a = scale,
                                "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
                                "async_op"_a = async_op, "stream"_a = stream);
             return c.located([&] {
-              return c.reduce(x, root, op, out, scale,
+              return c.reduce(x, number_of("root", root), op, out, scale,
                               with_stream(stream, {algorithm, segments, timeout, async_op}));
             });
           },
@@ -191,14 +193,15 @@ void bind_communicator(py::module_& m) {
           "stream"_a = py::none(), kReduce)
       .def(
           "broadcast",
-          [](PyCommunicator& c, Object x, int root, Object out, Text algorithm, Segments segments,
+          [](PyCommunicator& c, Object x, Whole root, Object out, Text algorithm, Segments segments,
              Maybe timeout, bool async_op, Handle stream) {
             if (several(x.is_none() ? out : x))
               return coalesced(c, "broadcast", x, "root"_a = root, "out"_a = out, "algorithm"_a = algorithm,
                                "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op,
                                "stream"_a = stream);
             return c.located([&] {
-              return c.broadcast(x, root, out, with_stream(stream, {algorithm, segments, timeout, async_op}));
+              return c.broadcast(x, number_of("root", root), out,
+                                 with_stream(stream, {algorithm, segments, timeout, async_op}));
             });
           },
           "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",

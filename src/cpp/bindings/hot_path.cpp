@@ -166,11 +166,11 @@ PyObject* run(const Method& method, PyObject* self, PyObject* const* args, Py_ss
 }
 
 // A number or a word itself, which may be one that no signature has room for; of all else the type.
-std::string shown(PyObject* value) {
+std::string told(PyObject* value) {
   constexpr size_t kEnough = 40;
   const bool plain =
       PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value) || value == Py_None;
-  return plain ? first_line(py::repr(value), kEnough) : type_name(value);
+  return plain ? gpucomm::shown(value, kEnough) : type_name(value);
 }
 
 // "ndarray, root='a'"
@@ -178,7 +178,7 @@ std::string arguments_of(PyObject* const* args, Py_ssize_t count, PyObject* name
   std::string text;
   for (Py_ssize_t i = 0; i < count + (names ? PyTuple_GET_SIZE(names) : 0); ++i) {
     const std::string name = i < count ? "" : std::string(py::str(PyTuple_GET_ITEM(names, i - count))) + "=";
-    text += concat(i ? ", " : "", name, shown(args[i]));
+    text += concat(i ? ", " : "", name, told(args[i]));
   }
   return text;
 }

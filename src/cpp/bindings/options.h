@@ -19,9 +19,10 @@ using Factor = std::optional<double>;  // of premul_sum
 using Maybe = std::optional<double>;
 using Object = pybind11::object;
 
-// None and "auto": the cheapest.
-struct Segments : std::optional<int> {
-  using optional::optional;
+// None and "auto": the cheapest. Looked at as a timeout is.
+struct Segments {
+  Object given = pybind11::none();
+  operator std::optional<int>() const;
 };
 
 // Seconds, or what somebody has taken for them: looked at in the call, whose other end is told then.
@@ -89,14 +90,11 @@ template <>
 struct pybind11::detail::type_caster<gpucomm::Segments> {
   PYBIND11_TYPE_CASTER(gpucomm::Segments, const_name("int | typing.Literal['auto'] | None"));
 
-  bool load(handle object, bool convert) {
-    make_caster<int> number;
-    if (object.is_none() || (isinstance<str>(object) && object.cast<std::string>() == "auto")) return true;
-    if (!number.load(object, convert)) return false;
-    value = cast_op<int>(number);
+  bool load(handle object, bool) {
+    value.given = reinterpret_borrow<pybind11::object>(object);
     return true;
   }
   static handle cast(const gpucomm::Segments& segments, return_value_policy, handle) {
-    return (segments ? object(int_(*segments)) : object(none())).release();
+    return segments.given.inc_ref();
   }
 };

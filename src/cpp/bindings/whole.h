@@ -1,0 +1,41 @@
+// Whole numbers among arguments: looked at in the call, whose other ranks are told then.
+#pragma once
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bindings/parts.h"
+
+namespace gpucomm {
+
+// Of what has an __index__ and is no bool; nothing of all else and of what 64 bits do not hold. An __int__ is
+// not enough: it cuts 1.9 to 1.
+std::optional<int64_t> whole(pybind11::handle given);
+
+// Somebody has taken it for a whole number.
+struct Whole {
+  pybind11::object given = pybind11::none();
+};
+using Wholes = std::optional<std::vector<Whole>>;
+
+// These throw invalid_argument.
+int number_of(const char* name, const Whole& given);
+Counts counts_of(const char* name, const Wholes& given);
+
+}  // namespace gpucomm
+
+template <>
+struct pybind11::detail::type_caster<gpucomm::Whole> {
+  PYBIND11_TYPE_CASTER(gpucomm::Whole, const_name("typing.SupportsIndex"));
+
+  bool load(handle object, bool) {
+    value.given = reinterpret_borrow<pybind11::object>(object);
+    return true;
+  }
+  static handle cast(const gpucomm::Whole& whole, return_value_policy, handle) {
+    return whole.given.inc_ref();
+  }
+};
