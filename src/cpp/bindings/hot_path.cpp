@@ -5,6 +5,7 @@
 #include "bindings/bind.h"
 #include "bindings/coalesced.h"
 #include "bindings/interpreter.h"
+#include "bindings/misfit.h"
 #include "bindings/plain_values.h"
 #include "bindings/texts.h"
 
@@ -49,6 +50,8 @@ struct Method {
   PyObject* usual = nullptr;  // pybind11's own
   std::string doc{};
   PyMethodDef definition{};
+
+  std::string signature() const { return doc.substr(0, doc.find('\n')); }
 };
 
 std::array<Method, 9> methods{{
@@ -125,13 +128,21 @@ bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObje
   return !(call.x.is_none() && several(call.out));
 }
 
+// So begins what pybind11 says of arguments that fit no signature.
+std::string misfit(const Method& method) { return concat(method.name, "(): incompatible"); }
+
 // Calls of this thread that go the usual way, which may make others.
 thread_local int calls_under_way = 0;
 
 PyObject* go_the_usual_way(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count,
                            PyObject* names) {
+  const Given given{args, count, names};
+  if (given.misnamed()) {  // one that is no UTF-8 pybind11 could not tell of
+    PyErr_SetString(PyExc_TypeError, misfit(method).c_str());
+    return nullptr;
+  }
   std::vector<PyObject*> all{self};
-  all.insert(all.end(), args, args + count + (names ? PyTuple_GET_SIZE(names) : 0));
+  all.insert(all.end(), args, args + count + given.named());
   ++calls_under_way;
   PyObject* result = PyObject_Vectorcall(method.usual, all.data(), count + 1, names);
   --calls_under_way;
@@ -165,33 +176,13 @@ PyObject* run(const Method& method, PyObject* self, PyObject* const* args, Py_ss
   return nullptr;
 }
 
-// A number or a word itself, which may be one that no signature has room for; of all else the type.
-std::string told(PyObject* value) {
-  constexpr size_t kEnough = 40;
-  const bool plain =
-      PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value) || value == Py_None;
-  return plain ? gpucomm::shown(value, kEnough) : type_name(value);
-}
-
-// "ndarray, root='a'"
-std::string arguments_of(PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  std::string text;
-  for (Py_ssize_t i = 0; i < count + (names ? PyTuple_GET_SIZE(names) : 0); ++i) {
-    const std::string name = i < count ? "" : std::string(py::str(PyTuple_GET_ITEM(names, i - count))) + "=";
-    text += concat(i ? ", " : "", name, told(args[i]));
-  }
-  return text;
-}
-
 // What pybind11 says of arguments that fit no signature has all of the arrays in it.
-void say_types(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names,
-               py::error_already_set& error) {
-  const auto begin = concat(method.name, "(): incompatible");
+void say_types(const Method& method, PyObject* self, const Given& given, py::error_already_set& error) {
+  const std::string begin = misfit(method);
   if (!error.matches(PyExc_TypeError) || first_line(error.value(), begin.size()) != begin) return;
   const auto& c = communicator_of(self);
-  raise(Error(ErrorKind::unsupported_type,
-              concat(method.name, " does not take (", arguments_of(args, count, names), "); it is ",
-                     method.doc.substr(0, method.doc.find('\n')), c.where())));
+  raise(Error(ErrorKind::unsupported_type, concat(method.name, " does not take (", given.text(), "); it is ",
+                                                  method.signature(), c.where())));
   error = py::error_already_set();
 }
 
@@ -209,7 +200,7 @@ PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   if (!result && !calls_under_way) {
     py::error_already_set error;  // takes it
     try {
-      say_types(methods[kIndex], self, args, count, names, error);
+      say_types(methods[kIndex], self, {args, count, names}, error);
       refuse(methods[kIndex], self, error);
     } catch (const std::exception&) {  // the call's own error says more
     }
