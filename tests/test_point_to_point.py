@@ -202,6 +202,12 @@ def test_bad_arguments_are_sentences_and_send_nothing():
             (lambda: comm.send(x, 2), InvalidArgumentError, r"to must be a rank in \[0, 2\), got 2 \(rank"),
             (lambda: comm.recv(x, -1), InvalidArgumentError, r"source must be .*, got -1 \(rank"),
             (lambda: comm.send(x, 1.5), InvalidArgumentError, r"to must be .*, got 1.5 \(rank"),
+            (
+                lambda: comm.send(x, np.array(1.5)),
+                InvalidArgumentError,
+                r"to must .*, got array\(1.5\) \(rank",
+            ),
+            (lambda: comm.send(x, [1]), InvalidArgumentError, r"^to must be .*, got \[1\] \(rank \d of 2\)$"),
             (lambda: comm.recv(x, "a"), InvalidArgumentError, r"source must be .*, got 'a' \(rank"),
             (lambda: comm.recv(x, None), InvalidArgumentError, r"source must be .*, got None \(rank"),
             (lambda: comm.send(x, 1 << 70), InvalidArgumentError, r"to must be .*, got 118\d+ \(rank"),

@@ -131,6 +131,24 @@ ENDS = [
     (lambda c: c.send(X[::2], 0), lambda c: c.recv(np.ones(3, "f4"), 1), "contiguous", "send #1 to rank 0"),
     (lambda c: c.send(X, 0, timeout=0), lambda c: c.recv(X.copy(), 1), "positive", "send #1 to rank 0"),
     (lambda c: c.send(X, 0, timeout="a"), lambda c: c.recv(X.copy(), 1), "got 'a'", "send #1 to rank 0"),
+    (
+        lambda c: c.send(X, 0, tmeout=3),
+        lambda c: c.recv(X.copy(), 1),
+        r"^send does not take .numpy.ndarray, 0, tmeout=3.; it is send.*rank 1 of 3.$",
+        "send #1 to rank 0",
+    ),
+    (
+        lambda c: c.recv(X.copy(), source=0, stream="a"),
+        lambda c: c.send(BIG, 1),
+        "does not take",
+        "recv #1 from rank 0",
+    ),
+    (
+        lambda c: c.sendrecv(X, 0, X.copy(), 2, **{"\ud800": 1}),
+        lambda c: c.recv(X.copy(), 1),
+        r"does not take .*\\ud800=1",
+        "send #1 to rank 0",
+    ),
     (lambda c: c.recv(b"12345678", 0), lambda c: c.send(BIG, 1), "got bytes", "recv #1 from rank 0"),
     (lambda c: c.sendrecv(X, 0, X, 2), lambda c: c.recv(X.copy(), 1), "overlap|apart", "send #1 to rank 0"),
 ]

@@ -4,6 +4,8 @@
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
 #include "bindings/interpreter.h"
+#include "bindings/texts.h"
+#include "bindings/whole.h"
 #include "engine/progress.h"
 
 namespace py = pybind11;
@@ -83,14 +85,11 @@ std::shared_ptr<Pending> enqueued(const std::shared_ptr<Device>& device, Stream 
 
 // A whole number; one beyond an int is as wrong as any that no rank has.
 int PyCommunicator::peer_of(const char* what, py::handle rank) const {
-  constexpr Py_ssize_t kNone = -1;
-  const bool whole = PyIndex_Check(rank.ptr()) && !PyBool_Check(rank.ptr());
-  const Py_ssize_t number = whole ? PyNumber_AsSsize_t(rank.ptr(), nullptr) : kNone;
-  if (PyErr_Occurred()) throw py::error_already_set();
-  if (!whole || number < 0 || number >= core_->world())
-    fail(ErrorKind::invalid_argument, what, " must be a rank in [0, ", core_->world(), "), got ",
-         std::string(py::repr(rank)), where());
-  return static_cast<int>(number);
+  const auto number = whole(rank);
+  if (!number || *number < 0 || *number >= core_->world())
+    fail(ErrorKind::invalid_argument, what, " must be a rank in [0, ", core_->world(), "), got ", shown(rank),
+         where());
+  return static_cast<int>(*number);
 }
 
 void PyCommunicator::check_peer(const char* what, int peer) const {

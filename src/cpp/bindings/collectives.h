@@ -121,6 +121,9 @@ class PyCommunicator {
     });
   }
 
+  // Tells the other end of a message, if there is one.
+  void refuse_message(bool sending, int peer, const Error& error, int source = -1);
+
   std::string where() const;  // "(rank 0 of 2)", for error texts
   int peer_of(const char* what, pybind11::handle rank) const;
 
@@ -130,7 +133,6 @@ class PyCommunicator {
 
  private:
   [[noreturn]] void give_up(const std::exception& exception) const;
-  void refuse_message(bool sending, int peer, const Error& error, int source);
   void check_peer(const char* what, int peer) const;
   std::shared_ptr<Pending> start(bool sending, const Array& array, int peer, const Options& options);
   pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, const Lent& lent,

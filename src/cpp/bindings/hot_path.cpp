@@ -1,5 +1,5 @@
 // The collectives, parsed here: pybind11's dispatcher takes as long as a short message.
-// What is unusual goes the way of all other calls.
+// What is unusual goes the way of all other calls, as messages do, which are here for what is refused.
 #include <array>
 
 #include "bindings/bind.h"
@@ -8,6 +8,7 @@
 #include "bindings/misfit.h"
 #include "bindings/plain_values.h"
 #include "bindings/texts.h"
+#include "bindings/whole.h"
 
 namespace py = pybind11;
 
@@ -46,15 +47,17 @@ struct Method {
   const char* name;
   // Which of these it takes; root, else op, may come behind x by its place.
   bool x = true, op = false, root = false, out = true, codec = false, counts = false;
-  py::object (*run)(PyCommunicator&, const Call&) = nullptr;
-  PyObject* usual = nullptr;  // pybind11's own
+  // Of a message: where the rank that it goes to stands behind self, and the one that it comes from.
+  Py_ssize_t to = 0, source = 0;
+  py::object (*run)(PyCommunicator&, const Call&) = nullptr;  // null: of a message
+  PyObject* usual = nullptr;                                  // pybind11's own
   std::string doc{};
   PyMethodDef definition{};
 
   std::string signature() const { return doc.substr(0, doc.find('\n')); }
 };
 
-std::array<Method, 9> methods{{
+std::array<Method, 12> methods{{
     {.name = "barrier", .x = false, .out = false, .run = [](auto& c, auto&) { return c.barrier({}, false); }},
     {.name = "all_reduce",
      .op = true,
@@ -93,6 +96,9 @@ std::array<Method, 9> methods{{
      .run = [](auto& c, auto& call) { return c.scatter(call.x, *call.root, call.out, call.options); }},
     {.name = "all_to_all",
      .run = [](auto& c, auto& call) { return c.all_to_all(call.x, call.out, {}, {}, call.options); }},
+    {.name = "send", .to = 1},
+    {.name = "recv", .source = 1},
+    {.name = "sendrecv", .to = 1, .source = 3},
 }};
 
 bool take_named(const Method& method, PyObject* name, PyObject* value, Call& call) {
@@ -161,6 +167,7 @@ PyCommunicator& communicator_of(PyObject* self) {
 // The result, or null with Python's exception set.
 PyObject* run(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count,
               PyObject* names) {
+  if (!method.run) return go_the_usual_way(method, self, args, count, names);
   Call call;
   if (!parse(method, args, count, names, call)) return go_the_usual_way(method, self, args, count, names);
   try {
@@ -176,22 +183,43 @@ PyObject* run(const Method& method, PyObject* self, PyObject* const* args, Py_ss
   return nullptr;
 }
 
-// What pybind11 says of arguments that fit no signature has all of the arrays in it.
-void say_types(const Method& method, PyObject* self, const Given& given, py::error_already_set& error) {
+// What pybind11 says of arguments that fit no signature has all of the arrays in it. Whether it was that.
+bool say_types(const Method& method, PyObject* self, const Given& given, py::error_already_set& error) {
   const std::string begin = misfit(method);
-  if (!error.matches(PyExc_TypeError) || first_line(error.value(), begin.size()) != begin) return;
+  if (!error.matches(PyExc_TypeError) || first_line(error.value(), begin.size()) != begin) return false;
   const auto& c = communicator_of(self);
   raise(Error(ErrorKind::unsupported_type, concat(method.name, " does not take (", given.text(), "); it is ",
                                                   method.signature(), c.where())));
   error = py::error_already_set();
+  return true;
+}
+
+// The rank that an argument of a message names; -1: none does.
+int peer(const PyCommunicator& c, PyObject* rank) {
+  const auto number = rank ? whole(rank) : std::nullopt;
+  return number && *number >= 0 && *number < c.core().world() ? static_cast<int>(*number) : -1;
+}
+
+void refuse_message(const Method& method, PyCommunicator& c, const Given& given, const std::string& said) {
+  const Error error(ErrorKind::unsupported_type, said);
+  const int source = method.source ? peer(c, given.find("source", method.source)) : -1;
+  if (method.to)
+    c.refuse_message(true, peer(c, given.find("to", method.to)), error, source);
+  else
+    c.refuse_message(false, source, error);
 }
 
 // Tells the other ranks, which may wait in the call, what is wrong with it here, whatever a library's array
 // has raised. After a fault there is nobody to be told.
-void refuse(const Method& method, PyObject* self, const py::error_already_set& error) {
+void refuse(const Method& method, PyObject* self, const Given& given, const py::error_already_set& error,
+            bool misfit) {
   constexpr size_t kEnough = 300;  // with the call's name it fits what is told
   if (forked() || !error.matches(PyExc_Exception)) return;
-  communicator_of(self).core().refuse(method.name, said_by(error, kEnough));
+  auto& c = communicator_of(self);
+  if (method.run)
+    c.core().refuse(method.name, said_by(error, kEnough));
+  else if (misfit)  // all else the message itself has told
+    refuse_message(method, c, given, said_by(error, kEnough));
 }
 
 template <size_t kIndex>
@@ -200,8 +228,9 @@ PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   if (!result && !calls_under_way) {
     py::error_already_set error;  // takes it
     try {
-      say_types(methods[kIndex], self, {args, count, names}, error);
-      refuse(methods[kIndex], self, error);
+      const Given given{args, count, names};
+      const bool misfit = say_types(methods[kIndex], self, given, error);
+      refuse(methods[kIndex], self, given, error, misfit);
     } catch (const std::exception&) {  // the call's own error says more
     }
     error.restore();

@@ -19,6 +19,13 @@ std::string told(PyObject* value) {
 
 }  // namespace
 
+PyObject* Given::find(const char* name, Py_ssize_t place) const {
+  if (place < count) return args[place];
+  for (Py_ssize_t i = 0; i < named(); ++i)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), name)) return args[count + i];
+  return nullptr;
+}
+
 std::string Given::text() const {
   std::string text;
   for (Py_ssize_t i = 0; i < count + named(); ++i) {

@@ -13,6 +13,8 @@ struct Given {
   PyObject* names;   // a tuple, or null
 
   Py_ssize_t named() const { return names ? PyTuple_GET_SIZE(names) : 0; }
+  // The argument at this place behind self, or of this name; null where there is none.
+  PyObject* find(const char* name, Py_ssize_t place) const;
   // "ndarray, root='a'"
   std::string text() const;
   // Whether a name is none of any signature for sure, without a look at one: not ASCII.
