@@ -95,6 +95,7 @@ BAD = [
     ),
     (lambda c: c.all_reduce(X.copy(), op="median"), ValueError, "unknown op 'median'; known: sum, mean"),
     (lambda c: c.all_reduce(X.copy(), segments=0), ValueError, r"segments must be in \[1, 4096\], got 0"),
+    (lambda c: c.all_reduce(X.copy(), op="su\0m"), ValueError, r"unknown op 'su\\0m'; known: sum, mean"),
     (
         lambda c: c.all_reduce(X.copy(), timeout=-1),
         ValueError,

@@ -3,6 +3,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace gpucomm {
 
@@ -16,8 +17,14 @@ enum class ErrorKind {
   unavailable
 };
 
+// A NUL would end a text wherever it is a C string: in what(), and on its way to other ranks.
+inline std::string without_nul(std::string text) {
+  for (size_t at; (at = text.find('\0')) != std::string::npos;) text.replace(at, 1, "\\0");
+  return text;
+}
+
 struct Error : std::runtime_error {
-  Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind(kind) {}
+  Error(ErrorKind kind, std::string text) : std::runtime_error(without_nul(std::move(text))), kind(kind) {}
   bool bad_argument() const {
     return kind == ErrorKind::invalid_argument || kind == ErrorKind::unsupported_type;
   }

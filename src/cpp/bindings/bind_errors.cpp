@@ -33,7 +33,12 @@ ErrorKind kind_of(const std::string& name) {
 }
 
 void raise(const Error& error) {
-  py::set_error(py::module_::import("gpucomm.errors").attr(class_of(error.kind)), error.what());
+  const std::string_view text = error.what();
+  // Texts of others, a path or a peer's, may be no UTF-8, or cut within a character.
+  const auto said =
+      py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(text.data(), text.size(), "backslashreplace"));
+  const auto type = py::module_::import("gpucomm.errors").attr(class_of(error.kind));
+  PyErr_SetObject(type.ptr(), said.ptr());
 }
 
 void bind_errors(py::module_&) {
