@@ -103,6 +103,17 @@ BAD = [
     ),
     (lambda c: c.all_reduce(X.copy(), timeout=float("nan")), ValueError, "timeout must be a positive"),
     (lambda c: c.barrier(timeout=0), ValueError, "a positive, finite number of seconds, got 0"),
+    (lambda c: c.all_reduce(X.copy(), timeout=True), ValueError, "timeout must be .* got True"),
+    (lambda c: c.all_reduce([X.copy()], timeout=np.True_), ValueError, "timeout must be .* got (np.)?True"),
+    (lambda c: c.gather(X, timeout="5"), ValueError, "timeout must be .* got '5'"),
+    *(
+        (lambda c, bad=bad: c.sendrecv(X, 0, X.copy(), 0, timeout=bad), ValueError, "timeout must be a posi")
+        for bad in (float("nan"), float("inf"), 0, -1, True)
+    ),
+    *(
+        (lambda c, bad=bad: c.all_reduce(X.copy(), async_op=True).wait(bad), ValueError, "timeout must be a")
+        for bad in (float("nan"), float("inf"), 0, -1, True, "5")
+    ),
     (lambda c: c.all_reduce([1, 2]), TypeError, r"x\[0\] must be an array that speaks DLPack .*, got int"),
     (lambda c: c.all_reduce(None), TypeError, "got NoneType"),
     (lambda c: c.all_reduce(np.ones((4, 4))[:, 1]), TypeError, "x must be C-contiguous"),

@@ -103,11 +103,12 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
   type.def(
           "all_gather",
           [](PyCommunicator& c, Object x, Object out, const Wholes& counts, Text algorithm, Segments segments,
-             Maybe timeout, bool async_op, Handle stream, std::optional<std::string> codec) {
+             const Timeout& timeout, bool async_op, Handle stream, std::optional<std::string> codec) {
             if (several(x))
               return coalesced(c, "all_gather", x, "out"_a = out, "counts"_a = counts,
-                               "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op, "stream"_a = stream, "codec"_a = codec);
+                               "algorithm"_a = algorithm, "segments"_a = pieces(c, segments),
+                               "timeout"_a = seconds(c, timeout), "async_op"_a = async_op,
+                               "stream"_a = stream, "codec"_a = codec);
             return c.located([&] {
               return c.all_gather(x, out, counts_of("counts", counts),
                                   with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec}));
@@ -119,7 +120,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
       .def(
           "reduce_scatter",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, const Wholes& counts,
-             Text algorithm, Segments segments, Maybe timeout, bool async_op, Handle stream,
+             Text algorithm, Segments segments, const Timeout& timeout, bool async_op, Handle stream,
              std::optional<std::string> codec, Object error) {
             return c.located([&] {
               return c.reduce_scatter(
@@ -134,7 +135,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
       .def(
           "gather",
           [](PyCommunicator& c, Object x, Whole root, Object out, const Wholes& counts, Text algorithm,
-             Segments segments, Maybe timeout, bool async_op, Handle stream) {
+             Segments segments, const Timeout& timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.gather(x, number_of("root", root), out, counts_of("counts", counts),
                               with_stream(stream, {algorithm, segments, timeout, async_op}));
@@ -146,7 +147,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
       .def(
           "scatter",
           [](PyCommunicator& c, Object x, Whole root, Object out, Text algorithm, Segments segments,
-             Maybe timeout, bool async_op, Handle stream) {
+             const Timeout& timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.scatter(x, number_of("root", root), out,
                                with_stream(stream, {algorithm, segments, timeout, async_op}));
@@ -158,7 +159,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
       .def(
           "all_to_all",
           [](PyCommunicator& c, Object x, Object out, const Wholes& counts, const Wholes& out_counts,
-             Text algorithm, Segments segments, Maybe timeout, bool async_op, Handle stream) {
+             Text algorithm, Segments segments, const Timeout& timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.all_to_all(x, out, counts_of("counts", counts), counts_of("out_counts", out_counts),
                                   with_stream(stream, {algorithm, segments, timeout, async_op}));

@@ -7,6 +7,7 @@
 #include "bindings/coalesced.h"
 #include "bindings/docstrings.h"
 #include "bindings/names.h"
+#include "bindings/texts.h"
 #include "bindings/whole.h"
 #include "transports/regions.h"
 #include "transports/wire.h"
@@ -65,7 +66,7 @@ void bind_communicator(py::module_& m) {
       .def(
           "_packed",
           [](PyCommunicator& c, Text collective, Object x, uint64_t pack, std::optional<py::list> outs,
-             Text op, Whole root, Maybe scale, Text algorithm, Segments segments, Maybe timeout,
+             Text op, Whole root, Maybe scale, Text algorithm, Segments segments, const Timeout& timeout,
              bool async_op, Handle stream, std::optional<std::string> codec) {
             return c.located([&] {
               const Options options =
@@ -86,7 +87,7 @@ void bind_communicator(py::module_& m) {
           "A call on a pack with this digest, or on a list of arrays on a device that are one.");
   type.def(
           "_predict",
-          [](PyCommunicator& c, Object x, const std::optional<std::string>& codec, Maybe timeout) {
+          [](PyCommunicator& c, Object x, const std::optional<std::string>& codec, const Timeout& timeout) {
             return c.located([&] {
               py::list rows;
               for (const Choice& choice : c.predict(x, codec, timeout))
@@ -113,7 +114,8 @@ void bind_communicator(py::module_& m) {
           "else None. The caller then makes that call, which this has counted.")
       .def(
           "_norms",
-          [](PyCommunicator& c, Object x, const std::vector<size_t>& blocks, Maybe timeout, Handle stream) {
+          [](PyCommunicator& c, Object x, const std::vector<size_t>& blocks, const Timeout& timeout,
+             Handle stream) {
             return c.located([&] { return c.norms(x, blocks, with_stream(stream, {"auto", {}, timeout})); });
           },
           "x"_a, "blocks"_a, "timeout"_a = py::none(), "stream"_a = py::none(),
@@ -153,18 +155,18 @@ void bind_communicator(py::module_& m) {
       .def(
           "all_reduce",
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm, Segments segments,
-             Maybe timeout, bool async_op, Handle stream, std::optional<std::string> codec, Object error,
-             Maybe max_rel_err) {
+             const Timeout& timeout, bool async_op, Handle stream, std::optional<std::string> codec,
+             Object error, Maybe max_rel_err) {
             if (max_rel_err)
               return bounded(c, x, *max_rel_err, "op"_a = op, "out"_a = out, "scale"_a = scale,
-                             "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                             "async_op"_a = async_op, "stream"_a = stream, "codec"_a = codec,
-                             "error"_a = error);
+                             "algorithm"_a = algorithm, "segments"_a = pieces(c, segments),
+                             "timeout"_a = seconds(c, timeout), "async_op"_a = async_op, "stream"_a = stream,
+                             "codec"_a = codec, "error"_a = error);
             if (several(x))
               return coalesced(c, "all_reduce", x, "op"_a = op, "out"_a = out, "scale"_a = scale,
-                               "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
-                               "async_op"_a = async_op, "stream"_a = stream, "codec"_a = codec,
-                               "error"_a = error);
+                               "algorithm"_a = algorithm, "segments"_a = pieces(c, segments),
+                               "timeout"_a = seconds(c, timeout), "async_op"_a = async_op,
+                               "stream"_a = stream, "codec"_a = codec, "error"_a = error);
             return c.located([&] {
               return c.all_reduce(
                   x, op, out, scale,
@@ -178,10 +180,11 @@ void bind_communicator(py::module_& m) {
       .def(
           "reduce",
           [](PyCommunicator& c, Object x, Whole root, Text op, Object out, Maybe scale, Text algorithm,
-             Segments segments, Maybe timeout, bool async_op, Handle stream) {
+             Segments segments, const Timeout& timeout, bool async_op, Handle stream) {
             if (several(x))
-              return coalesced(c, "reduce", x, "op"_a = op, "root"_a = root, "out"_a = out, "scale"_a = scale,
-                               "algorithm"_a = algorithm, "segments"_a = segments, "timeout"_a = timeout,
+              return coalesced(c, "reduce", x, "op"_a = op, "root"_a = rank_of(c, root), "out"_a = out,
+                               "scale"_a = scale, "algorithm"_a = algorithm,
+                               "segments"_a = pieces(c, segments), "timeout"_a = seconds(c, timeout),
                                "async_op"_a = async_op, "stream"_a = stream);
             return c.located([&] {
               return c.reduce(x, number_of("root", root), op, out, scale,
@@ -194,10 +197,11 @@ void bind_communicator(py::module_& m) {
       .def(
           "broadcast",
           [](PyCommunicator& c, Object x, Whole root, Object out, Text algorithm, Segments segments,
-             Maybe timeout, bool async_op, Handle stream) {
+             const Timeout& timeout, bool async_op, Handle stream) {
             if (several(x.is_none() ? out : x))
-              return coalesced(c, "broadcast", x, "root"_a = root, "out"_a = out, "algorithm"_a = algorithm,
-                               "segments"_a = segments, "timeout"_a = timeout, "async_op"_a = async_op,
+              return coalesced(c, "broadcast", x, "root"_a = rank_of(c, root), "out"_a = out,
+                               "algorithm"_a = algorithm, "segments"_a = pieces(c, segments),
+                               "timeout"_a = seconds(c, timeout), "async_op"_a = async_op,
                                "stream"_a = stream);
             return c.located([&] {
               return c.broadcast(x, number_of("root", root), out,
@@ -209,7 +213,7 @@ void bind_communicator(py::module_& m) {
           kBroadcast)
       .def(
           "barrier",
-          [](PyCommunicator& c, Maybe timeout, bool async_op) {
+          [](PyCommunicator& c, const Timeout& timeout, bool async_op) {
             return c.located([&] { return c.barrier(timeout, async_op); });
           },
           "timeout"_a = py::none(), py::kw_only(), "async_op"_a = false,

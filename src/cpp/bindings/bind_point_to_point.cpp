@@ -178,6 +178,7 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
     if (!in.same_memory(target))
       fail(ErrorKind::invalid_argument, "x and out must be on one device where to and source are this rank");
     core_->fate().check_open();
+    timeout(options.timeout_s);  // a bad one is refused, wherever x goes
     copy(in, target, options);
     std::vector<std::shared_ptr<Pending>> copying;
     if (!in.on_host() && options.async_op)

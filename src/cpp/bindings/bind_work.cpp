@@ -13,13 +13,19 @@ namespace gpucomm {
 static void bind_handle(py::module_& m) {
   py::class_<PyWork>(m, "Work", "The handle of an asynchronous call.")
       .def(
-          "wait", [](PyWork& work, const Timeout& timeout) { return work.wait(timeout); },
+          "wait",
+          [](PyWork& work, const Timeout& timeout) {
+            return work.located([&] { return work.wait(timeout); });
+          },
           "timeout"_a = py::none(),
           "Waits for the end and returns the result; raises the call's error. After `timeout` seconds the "
           "call, and\n"
           "with it the communicator, fails on every rank.")
       .def(
-          "synchronize", [](PyWork& work, const Timeout& timeout) { return work.synchronize(timeout); },
+          "synchronize",
+          [](PyWork& work, const Timeout& timeout) {
+            return work.located([&] { return work.synchronize(timeout); });
+          },
           "timeout"_a = py::none(),
           "As wait, but the host waits for arrays on a device too, whose stream only would.")
       .def("done", &PyWork::done, "Whether the call has ended, well or not.")

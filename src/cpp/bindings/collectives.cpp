@@ -19,8 +19,8 @@ Seconds checked_timeout(double seconds) {
   return Seconds(std::min(seconds, 1e9));  // clocks count nanoseconds in 63 bits
 }
 
-std::string PyCommunicator::where() const {
-  return concat(" (rank ", core_->rank(), " of ", core_->world(), ")");
+std::string where(const Communicator& communicator) {
+  return concat(" (rank ", communicator.rank(), " of ", communicator.world(), ")");
 }
 
 Seconds PyCommunicator::timeout(std::optional<double> timeout_s) const {

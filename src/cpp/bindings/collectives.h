@@ -91,16 +91,11 @@ class PyCommunicator {
   void end();
   pybind11::dict stats() const;
 
-  // Runs `call` and adds the rank to what it says of a bad argument. Where there is no memory for it all
-  // ranks are told.
+  // As located_at. Where there is no memory for the call all ranks are told.
   template <class Call>
   auto located(Call call) const {
     try {
-      return call();
-    } catch (const Error& error) {
-      const std::string text = error.what(), rank = where();
-      const bool told = !error.bad_argument() || text.find(rank) != std::string::npos;
-      throw Error(error.kind, told ? text : text + rank);
+      return located_at(*core_, call);
     } catch (const std::bad_alloc& error) {
       give_up(error);
     } catch (const std::length_error& error) {
@@ -124,7 +119,7 @@ class PyCommunicator {
   // Tells the other end of a message, if there is one.
   void refuse_message(bool sending, int peer, const Error& error, int source = -1);
 
-  std::string where() const;  // "(rank 0 of 2)", for error texts
+  std::string where() const { return gpucomm::where(*core_); }
   int peer_of(const char* what, pybind11::handle rank) const;
 
   Communicator& core() { return *core_; }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/names.h"
+#include "bindings/texts.h"
 #include "plans/links.h"
 
 namespace gpucomm {
@@ -25,13 +26,19 @@ struct Segments {
   operator std::optional<int>() const;
 };
 
+// Python's or NumPy's.
+inline bool is_bool(pybind11::handle value) {
+  return PyBool_Check(value.ptr()) || type_name(value) == "numpy.bool" || type_name(value) == "numpy.bool_";
+}
+
 // Seconds, or what somebody has taken for them: looked at in the call, whose other end is told then.
 struct Timeout {
   Object given = pybind11::none();
   operator Maybe() const {
     if (given.is_none()) return {};
-    const double seconds = PyFloat_AsDouble(given.ptr());
-    if (!PyErr_Occurred()) return seconds;
+    const bool number = !is_bool(given);
+    const double seconds = number ? PyFloat_AsDouble(given.ptr()) : 0;
+    if (number && !PyErr_Occurred()) return seconds;
     PyErr_Clear();
     fail(ErrorKind::invalid_argument, "timeout must be a positive, finite number of seconds, got ",
          std::string(pybind11::repr(given)));

@@ -21,6 +21,20 @@ bool ended(const Pending& call);
 // it.
 void stream_waits(const Pending& call);
 
+std::string where(const Communicator& communicator);  // "(rank 0 of 2)", for error texts
+
+// Runs `call` and adds the rank to what it says of a bad argument.
+template <class Call>
+auto located_at(const Communicator& communicator, Call call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    const std::string text = error.what(), rank = where(communicator);
+    const bool told = !error.bad_argument() || text.find(rank) != std::string::npos;
+    throw Error(error.kind, told ? text : text + rank);
+  }
+}
+
 // The handle of an asynchronous call.
 class PyWork {
  public:
@@ -41,6 +55,10 @@ class PyWork {
   pybind11::object synchronize(std::optional<double> timeout_s);
   bool done() const;
   pybind11::object result() const;
+  template <class Call>
+  auto located(Call call) const {
+    return located_at(*communicator_, call);
+  }
 
  private:
   bool settled() const;  // as for the host; on a device all is enqueued
