@@ -47,6 +47,7 @@ BAD = [
         ValueError,
         "segments must be .* 32 bits, got 1099511627776",
     ),
+    (lambda c: c.all_reduce(X, segments="é\ud800"), ValueError, r"segments must be .* got 'é\\ud800'"),
     (lambda c: c.all_reduce(X, mean=True), TypeError, r"all_reduce does not take .numpy.ndarray, mean=True."),
     (lambda c: c.gather(X, 1), ValueError, r"root must be in \[0, 1\), got 1"),
     (lambda c: c.scatter(X, 1), ValueError, r"root must be in \[0, 1\), got 1"),
@@ -94,15 +95,14 @@ BAD = [
         "'ring' does not offer broadcast; those that do",
     ),
     (lambda c: c.all_reduce(X.copy(), op="median"), ValueError, "unknown op 'median'; known: sum, mean"),
-    (lambda c: c.all_reduce(X.copy(), segments=0), ValueError, r"segments must be in \[1, 4096\], got 0"),
     (lambda c: c.all_reduce(X.copy(), op="su\0m"), ValueError, r"unknown op 'su\\0m'; known: sum, mean"),
+    (lambda c: c.all_reduce(X.copy(), segments=0), ValueError, r"segments must be in \[1, 4096\], got 0"),
     (
         lambda c: c.all_reduce(X.copy(), timeout=-1),
         ValueError,
         "timeout must be a positive, finite number of seconds, got -1",
     ),
     (lambda c: c.all_reduce(X.copy(), timeout=float("nan")), ValueError, "timeout must be a positive"),
-    (lambda c: c.barrier(timeout=0), ValueError, "a positive, finite number of seconds, got 0"),
     (lambda c: c.all_reduce(X.copy(), timeout=True), ValueError, "timeout must be .* got True"),
     (lambda c: c.all_reduce([X.copy()], timeout=np.True_), ValueError, "timeout must be .* got (np.)?True"),
     (lambda c: c.gather(X, timeout="5"), ValueError, "timeout must be .* got '5'"),
@@ -114,6 +114,7 @@ BAD = [
         (lambda c, bad=bad: c.all_reduce(X.copy(), async_op=True).wait(bad), ValueError, "timeout must be a")
         for bad in (float("nan"), float("inf"), 0, -1, True, "5")
     ),
+    (lambda c: c.barrier(timeout=0), ValueError, "a positive, finite number of seconds, got 0"),
     (lambda c: c.all_reduce([1, 2]), TypeError, r"x\[0\] must be an array that speaks DLPack .*, got int"),
     (lambda c: c.all_reduce(None), TypeError, "got NoneType"),
     (lambda c: c.all_reduce(np.ones((4, 4))[:, 1]), TypeError, "x must be C-contiguous"),

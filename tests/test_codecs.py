@@ -249,6 +249,8 @@ def test_additive_and_agreed_are_refused_elsewhere(spec: str) -> None:
 def test_unknown_codecs_and_arguments() -> None:
     with pytest.raises(errors.InvalidArgumentError, match=r"unknown codec 'zip'; known: .*bf16, .*identity"):
         _core.Codec("zip:3")
+    with pytest.raises(errors.InvalidArgumentError, match=r"unknown codec 'é\\ud800'; known: "):
+        gpucomm.codecs.encode(np.ones(3), "é\ud800")
     for name, about in _core.codecs().items():
         with pytest.raises(
             errors.InvalidArgumentError, match=f"codec '{name}:nonsense' has a wrong argument"

@@ -197,6 +197,7 @@ def test_links_of_no_ranks_are_a_sentence():
     ("text", "sentence"),
     [
         ("", "unknown link model ''"),
+        ("é\ud800", r"unknown link model 'é\\ud800'"),
         ("ring:1Gbit", "unknown link model 'ring'"),
         ("switch", "must name a bandwidth to be emulated"),
         ("switch:", "the bandwidth '' must be a number above 0"),

@@ -14,6 +14,17 @@ from gpucomm.errors import ClosedError, InvalidArgumentError, MismatchError, Uns
 
 X = np.ones(6, np.float32)
 
+
+class Mute:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+class Odd:
+    def __repr__(self) -> str:
+        return "x\ud800\ny"
+
+
 # (what rank 1 calls, what the others call, what the error of rank 1 says)
 ALONE = [
     (lambda c: c.all_reduce(X, algorithm="rign"), lambda c: c.all_reduce(X.copy()), "all_reduce", "rign"),
@@ -35,6 +46,15 @@ ALONE = [
     (lambda c: c.all_to_all(X[:5]), lambda c: c.all_to_all(X), "all_to_all", "multiple of the world"),
     (lambda c: c.reduce_scatter(X, codec="int9"), lambda c: c.reduce_scatter(X), "reduce_scatter", "int9"),
     (lambda c: c.barrier(timeout=-1), lambda c: c.barrier(), "barrier", "timeout must be"),
+    (lambda c: c.gather(X, Mute()), lambda c: c.gather(X), "gather", "got a Mute without a repr"),
+    (lambda c: c.barrier(timeout=Odd()), lambda c: c.barrier(), "barrier", "ud800"),
+    (
+        lambda c: c.broadcast_object(1, root=Mute()),
+        lambda c: c.broadcast_object(1),
+        "broadcast_object",
+        "a Mute without",
+    ),
+    (lambda c: c.split(Odd()), lambda c: c.split(0), "split", "ud800"),
     (lambda c: c.split(-2), lambda c: c.split(0), "split", "color must be"),
     (lambda c: c.subset([0, 0]), lambda c: c.subset([0]), "subset", "distinct"),
     (
@@ -149,6 +169,7 @@ ENDS = [
         r"does not take .*\\ud800=1",
         "send #1 to rank 0",
     ),
+    (lambda c: c.send(X, 0, timeout=Mute()), lambda c: c.recv(X.copy(), 1), "a Mute w", "send #1 to rank 0"),
     (lambda c: c.recv(b"12345678", 0), lambda c: c.send(BIG, 1), "got bytes", "recv #1 from rank 0"),
     (lambda c: c.sendrecv(X, 0, X, 2), lambda c: c.recv(X.copy(), 1), "overlap|apart", "send #1 to rank 0"),
 ]

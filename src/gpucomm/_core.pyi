@@ -69,6 +69,7 @@ __all__: list[str] = [
     "schedule",
     "set_simd_level",
     "shm_create",
+    "shown",
     "simd_level",
     "simd_levels",
     "small_page_speed",
@@ -1850,6 +1851,11 @@ def shm_create(
     """
     A memfd for the communicator of `world` processes, each with a heap of so many bytes (None: its share of the
     machine's memory); the caller closes it.
+    """
+
+def shown(value: typing.Any) -> str:
+    """
+    The first line of its repr(), for error texts, or its type where it has none; never fails.
     """
 
 def simd_level() -> str:

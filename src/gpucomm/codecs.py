@@ -90,5 +90,5 @@ def decode(coded: NDArray[np.uint8], like: Any, codec: str) -> Any:
 
 def _made(codec: str) -> _core.Codec:
     if not isinstance(codec, str):
-        raise InvalidArgumentError(f'codec must be a spec such as "int8", got {codec!r}')
-    return _core.Codec(codec)
+        raise InvalidArgumentError(f'codec must be a spec such as "int8", got {_core.shown(codec)}')
+    return _core.Codec(codec.encode(errors="backslashreplace").decode())  # any str may be asked for

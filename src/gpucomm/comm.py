@@ -44,7 +44,7 @@ def checked_timeout(timeout: Any, where: str = "") -> float:
     number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
     if not number or not 0 < timeout < math.inf:
         raise InvalidArgumentError(
-            f"timeout must be a positive, finite number of seconds, got {timeout!r}{where}"
+            f"timeout must be a positive, finite number of seconds, got {_core.shown(timeout)}{where}"
         )
     return float(min(timeout, 1e9))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpucomm import _core
 from gpucomm.comm import is_whole
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.object_work import side_of
@@ -45,7 +46,7 @@ def gather_objects(
 
 def _require_whole(comm: Communicator, call: str, root: Any) -> None:
     if not is_whole(root):
-        rule = f"root must be a whole number in [0, {comm.world}), got {root!r}"
+        rule = f"root must be a whole number in [0, {comm.world}), got {_core.shown(root)}"
         raise comm._refused(call, InvalidArgumentError(rule))
 
 

@@ -21,7 +21,7 @@ namespace {
 static void set_links(PyCommunicator& c, const py::object& given) try {
   if (!py::isinstance<Links>(given))
     fail(ErrorKind::invalid_argument, "links must be a model, as gpucomm.links.parse_model makes one, got ",
-         std::string(py::repr(given)));
+         shown(given));
   const auto& links = given.cast<const Links&>();
   places(links, c.core().world());  // they are of so many ranks
   c.core().set_links(links);
@@ -243,8 +243,8 @@ void bind_communicator(py::module_& m) {
            "What \"auto\" needs to know of a codec; every rank must call it at the same point of its calls.")
       .def(
           "_refuse",
-          [](PyCommunicator& c, const std::string& call, const std::string& why) {
-            c.core().refuse(call, why);
+          [](PyCommunicator& c, const std::string& call, const py::str& why) {
+            c.core().refuse(call, first_line(why, std::string::npos));
           },
           "call"_a, "why"_a,
           "Tells the other ranks that this one does not make the next call, \"split\" say.")

@@ -176,7 +176,7 @@ static Links make_links(const std::string& kind, double alpha, double beta, doub
           std::move(nodes), inner_alpha, inner_lambda, inner_beta, std::move(betas)};
 }
 
-static std::string shown(const Links& l) {
+static std::string text_of(const Links& l) {
   std::ostringstream out;
   out << "Links(kind='" << kLinkKinds[static_cast<int>(l.kind)] << "', alpha=" << l.alpha
       << ", beta=" << l.beta << ", lambda_=" << l.lambda << ", gamma=" << l.gamma;
@@ -207,7 +207,7 @@ static void bind_cost(py::module_& m) {
       .def_readonly("beta", &Links::beta)
       .def_readonly("lambda_", &Links::lambda)
       .def_readonly("gamma", &Links::gamma)
-      .def("__repr__", &shown);
+      .def("__repr__", &text_of);
   py::class_<Timed>(m, "Event", "One step of a schedule; peer is -1 for a local step.")
       .def_readonly("rank", &Timed::rank)
       .def_readonly("step", &Timed::step)

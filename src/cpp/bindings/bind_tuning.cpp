@@ -3,6 +3,7 @@
 
 #include "bindings/bind_communicator.h"
 #include "bindings/names.h"
+#include "bindings/texts.h"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -54,12 +55,10 @@ std::pair<Kind, Programs::Learnt> learnt_of(const py::handle& row) {
 
 std::map<Kind, Programs::Learnt> all_learnt_of(const py::object& rows) {
   if (!py::isinstance<py::iterable>(rows))
-    fail(ErrorKind::invalid_argument, "rows must be what comm.tuning() returned, got ",
-         std::string(py::repr(rows)));
+    fail(ErrorKind::invalid_argument, "rows must be what comm.tuning() returned, got ", shown(rows));
   std::map<Kind, Programs::Learnt> learnt;
   const auto damaged = [](const py::handle& row, const char* why) {
-    fail(ErrorKind::invalid_argument, "this is no row of comm.tuning(): ", std::string(py::repr(row)), " (",
-         why, ")");
+    fail(ErrorKind::invalid_argument, "this is no row of comm.tuning(): ", shown(row), " (", why, ")");
   };
   for (const py::handle row : rows) {
     try {

@@ -41,7 +41,7 @@ struct Timeout {
     if (number && !PyErr_Occurred()) return seconds;
     PyErr_Clear();
     fail(ErrorKind::invalid_argument, "timeout must be a positive, finite number of seconds, got ",
-         std::string(pybind11::repr(given)));
+         shown(given));
   }
 };
 

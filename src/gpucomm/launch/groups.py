@@ -34,10 +34,10 @@ _lock = threading.Lock()
 def split(comm: Communicator, color: int | None, key: int, timeout: float | None) -> Communicator | NonMember:
     """See `Communicator.split`."""
     if color is not None and not (is_whole(color) and color >= 0):
-        rule = f"color must be a whole number from 0 to 2^63 - 1, or None, got {color!r}"
+        rule = f"color must be a whole number from 0 to 2^63 - 1, or None, got {_core.shown(color)}"
         raise comm._refused("split", InvalidArgumentError(rule))
     if not is_whole(key):
-        rule = f"key must be a whole number of 64 bits, got {key!r}"
+        rule = f"key must be a whole number of 64 bits, got {_core.shown(key)}"
         raise comm._refused("split", InvalidArgumentError(rule))
     return _divide(comm, color, key, None, timeout)
 
@@ -48,7 +48,7 @@ def subset(comm: Communicator, ranks: Sequence[int], timeout: float | None) -> C
     known = all(is_whole(rank) and 0 <= rank < comm.world for rank in members)
     if not members or not known or len(set(members)) != len(members):
         rule = f"ranks must be distinct whole numbers in [0, {comm.world}), no bools, at least one"
-        raise comm._refused("subset", InvalidArgumentError(f"{rule}, got {ranks!r}"))
+        raise comm._refused("subset", InvalidArgumentError(f"{rule}, got {_core.shown(ranks)}"))
     inside = comm.rank in members
     color, key = (0, members.index(comm.rank)) if inside else (None, 0)
     return _divide(comm, color, key, members, timeout)

@@ -30,7 +30,8 @@ def parse_spec(text: str) -> LinkSpec:
         InvalidArgumentError: the kind or a setting is unknown or given twice, or a value is wrong.
     """
     if not isinstance(text, str):
-        raise InvalidArgumentError(f"links must be a text such as 'switch:1Gbit', got {text!r}")
+        raise InvalidArgumentError(f"links must be a text such as 'switch:1Gbit', got {_core.shown(text)}")
+    text = text.encode(errors="backslashreplace").decode()  # any str may be asked for
     head, *settings = [part.strip() for part in text.split(",")]
     kind, colon, rate = (part.strip() for part in head.partition(":"))
     if kind not in PLACES:
