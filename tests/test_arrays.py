@@ -367,7 +367,7 @@ def two(call):
     return lambda comm, make: call(comm, [make(np.ones(4)), make(np.ones(4))])
 
 
-NEW = "no new array can be made like a OnlyDlpack .*no attribute 'dtype'.*: pass out="
+NEW = "no new array can be made like a OnlyDlpack .*no attribute 'dtype'.*: pass out= .* \\(rank 0 of 2\\)$"
 LISTED = r"x\[0\], a OnlyDlpack, has no dtype, which .* a list needs: pass it by itself, .* \(rank 0 of 2\)"
 # What cannot be made like an array that is no more than DLPack asks for.
 UNLIKE = {
@@ -377,12 +377,20 @@ UNLIKE = {
     "reduce_scatter": (OnlyDlpack, one(lambda c, x: c.reduce_scatter(x)), NEW),
     "scatter": (OnlyDlpack, one(lambda c, x: c.scatter(x, 0)), NEW),
     "all_to_all": (OnlyDlpack, one(lambda c, x: c.all_to_all(x)), NEW),
-    "another dtype": (Shaped, one(lambda c, x: c.all_gather(x)), "like a Shaped .*float99.*: pass out="),
+    "another dtype": (
+        Shaped,
+        one(lambda c, x: c.all_gather(x)),
+        r"like a Shaped .*float99.*: pass out= .*2\)$",
+    ),
     "all_reduce of a list": (OnlyDlpack, two(lambda c, x: c.all_reduce(x)), LISTED),
     "broadcast of a list": (OnlyDlpack, two(lambda c, x: c.broadcast(x, 0)), LISTED),
     "all_gather of a list": (OnlyDlpack, two(lambda c, x: c.all_gather(x)), LISTED),
     "all_gather of one in a list": (OnlyDlpack, one(lambda c, x: c.all_gather([x])), LISTED),
-    "another dtype in a list": (Shaped, two(lambda c, x: c.all_reduce(x)), "like a Shaped .*float99.*: pass"),
+    "another dtype in a list": (
+        Shaped,
+        two(lambda c, x: c.all_gather(x)),
+        r"like a Shaped .*float99.* of 2\)$",
+    ),
 }
 
 
@@ -408,6 +416,16 @@ def test_an_array_of_which_no_other_can_be_made_is_a_sentence_and_told(name):
     began = time.monotonic()
     run_ranks(2, body)
     assert time.monotonic() - began < PROMPT_S
+
+
+def test_a_list_of_which_no_other_can_be_made_is_packed_in_numpys_memory():
+    def body(comm):
+        xs, outs = [np.ones(4), np.full(4, 2.0)], [np.zeros(4), np.zeros(4)]
+        comm.all_reduce([Shaped(x) for x in xs], out=outs)
+        comm.all_reduce([Shaped(x) for x in xs])
+        return [x.tolist() for x in xs + outs]
+
+    assert run_ranks(2, body) == [[[2.0] * 4, [4.0] * 4] * 2] * 2
 
 
 def test_what_has_no_dtype_is_taken_where_no_other_array_is_made():

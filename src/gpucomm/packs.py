@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpucomm import _core
 from gpucomm.arrays import empty_like
+from gpucomm.errors import UnsupportedTypeError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -129,7 +132,7 @@ class Pack(Message):
         self._key = (type(like), str(like.dtype))
         self._buffer, self._room = _buffers(self.comm).pop(self._key, (None, 0))
         if self._room < self._count or self._buffer is None:
-            self._buffer, self._room = empty_like(like, (self._count,)), self._count
+            self._buffer, self._room = _buffer_like(like, self._count), self._count
         self._pack = self._buffer[: self._count]
 
     def _give_back(self) -> None:
@@ -146,13 +149,25 @@ class Gathering(Pack):
         if self._outs is None:
             world = self.comm.world
             shapes = [(world * (x.shape or (1,))[0], *x.shape[1:]) for x in self._arrays]
-            self._outs = [empty_like(x, s) for x, s in zip(self._arrays, shapes, strict=True)]
+            try:
+                self._outs = [empty_like(x, s) for x, s in zip(self._arrays, shapes, strict=True)]
+            except UnsupportedTypeError as error:
+                where = f"(rank {self.comm.rank} of {world})"
+                raise UnsupportedTypeError(f"{error} {where}") from None
             _core.check_writable(self._outs)
         super().start(collective, digest, reads, writes, how)
 
     def _unpack(self, result: Any) -> None:
         _core.copy_gathered(self._targets, result, self.comm.world)
         self._put(self._targets)
+
+
+def _buffer_like(like: Any, count: int) -> Any:
+    """No caller sees it: NumPy's will do where none can be made like the arrays."""
+    try:
+        return empty_like(like, (count,))
+    except UnsupportedTypeError:
+        return np.empty(count, np.from_dlpack(like).dtype)
 
 
 def _buffers(comm: Communicator) -> dict[Any, tuple[Any, int]]:

@@ -5,6 +5,7 @@
 
 #include "bindings/collectives.h"
 #include "bindings/names.h"
+#include "bindings/texts.h"
 
 namespace py = pybind11;
 
@@ -21,6 +22,17 @@ static py::object new_empty(py::handle x, const std::vector<int64_t>& extents) {
   return py::reinterpret_steal<py::object>(made);
 }
 
+// By Python; what an array's library refuses is an argument refused.
+static py::object empty_like(py::handle x, const std::vector<int64_t>& extents,
+                             std::optional<uintptr_t> stream) {
+  try {
+    return py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)), stream);
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(py::module_::import("gpucomm.errors").attr("UnsupportedTypeError"))) throw;
+    fail(ErrorKind::unsupported_type, said_by(error, std::string::npos));
+  }
+}
+
 // A new array like x, but with `rows` in the first dimension; torch's, on a GPU, for use on a stream that was
 // given.
 py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t rows,
@@ -33,8 +45,7 @@ py::object PyCommunicator::allocate(py::object x, const Array& like, int64_t row
     return py::array(x.attr("dtype").cast<py::dtype>(), extents);
   if (like.tensor() && like.on_host()) return new_empty(x, extents);
   if (like.place().type != dlpack::kCuda) stream.reset();
-  py::object made =
-      py::module_::import("gpucomm.arrays").attr("empty_like")(x, py::tuple(py::cast(extents)), stream);
+  py::object made = empty_like(x, extents, stream);
   const char* const advice = ": pass out= for the result";
   check_writable(Array(made, "the result", true), "a new array like x", advice);
   return made;
