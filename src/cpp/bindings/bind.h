@@ -23,6 +23,4 @@ void bind_hot_path(pybind11::module_& m);
 void bind_devices(pybind11::module_& m);
 void bind_packs(pybind11::module_& m);
 void bind_limit(pybind11::module_& m);
-// Behind all of these.
-void guard_functions(pybind11::module_& m);
 }  // namespace gpucomm

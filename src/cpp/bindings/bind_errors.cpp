@@ -1,10 +1,8 @@
 // C++ errors become the classes of gpucomm.errors, looked up when first needed.
 #include "base/error.h"
 #include "bindings/bind.h"
-#include "bindings/texts.h"
 
 namespace py = pybind11;
-using namespace py::literals;
 
 namespace gpucomm {
 
@@ -43,10 +41,7 @@ void raise(const Error& error) {
   PyErr_SetObject(type.ptr(), said.ptr());
 }
 
-void bind_errors(py::module_& m) {
-  m.def(
-      "shown", [](py::handle value) { return shown(value); }, "value"_a,
-      "The first line of its repr(), for error texts, or its type where it has none; never fails.");
+void bind_errors(py::module_&) {
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);

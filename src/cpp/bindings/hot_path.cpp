@@ -255,6 +255,9 @@ void hasten(const py::type& communicator) {
 
 void bind_hot_path(py::module_& m) {
   m.def(
+      "shown", [](py::handle value) { return shown(value); }, py::arg("value"),
+      "The first line of its repr(), for error texts, or its type where it has none; never fails.");
+  m.def(
       "hasten",
       []<size_t... kIndices>(std::index_sequence<kIndices...>) {
         return [](const py::type& communicator) { (hasten<kIndices>(communicator), ...); };

@@ -16,5 +16,4 @@ PYBIND11_MODULE(_core, m) {
   gpucomm::bind_hot_path(m);
   gpucomm::bind_packs(m);
   gpucomm::bind_limit(m);
-  gpucomm::guard_functions(m);
 }
