@@ -222,7 +222,7 @@ def process_environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def emulated_kit(tmp_path_factory: pytest.TempPathFactory) -> type[EmulatedKit]:
-    """The extension is built once, by tools/sanitize.sh before, and loaded by each process of pytest."""
+    """The extension is built once, or by tools/sanitize.sh before, and loaded by each process of pytest."""
     headers = cuda_headers()
     if BUILT:
         library = next(BUILT.glob("_cuda*.so"), None) or build(BUILT, headers)

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/given.h"
 #include "bindings/names.h"
 #include "bindings/texts.h"
 #include "plans/links.h"
@@ -81,27 +82,11 @@ struct Emulation {
 }  // namespace gpucomm
 
 template <>
-struct pybind11::detail::type_caster<gpucomm::Timeout> {
-  PYBIND11_TYPE_CASTER(gpucomm::Timeout, const_name("typing.SupportsFloat | typing.SupportsIndex | None"));
-
-  bool load(handle object, bool) {
-    value.given = reinterpret_borrow<pybind11::object>(object);
-    return true;
-  }
-  static handle cast(const gpucomm::Timeout& timeout, return_value_policy, handle) {
-    return timeout.given.inc_ref();
-  }
+struct pybind11::detail::type_caster<gpucomm::Timeout> : gpucomm::GivenCaster<gpucomm::Timeout> {
+  static constexpr auto name = const_name("typing.SupportsFloat | typing.SupportsIndex | None");
 };
 
 template <>
-struct pybind11::detail::type_caster<gpucomm::Segments> {
-  PYBIND11_TYPE_CASTER(gpucomm::Segments, const_name("int | typing.Literal['auto'] | None"));
-
-  bool load(handle object, bool) {
-    value.given = reinterpret_borrow<pybind11::object>(object);
-    return true;
-  }
-  static handle cast(const gpucomm::Segments& segments, return_value_policy, handle) {
-    return segments.given.inc_ref();
-  }
+struct pybind11::detail::type_caster<gpucomm::Segments> : gpucomm::GivenCaster<gpucomm::Segments> {
+  static constexpr auto name = const_name("int | typing.Literal['auto'] | None");
 };

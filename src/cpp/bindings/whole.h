@@ -1,4 +1,4 @@
-// Whole numbers among arguments: looked at in the call, whose other ranks are told then.
+// Whole numbers among arguments.
 #pragma once
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "bindings/given.h"
 #include "bindings/parts.h"
 
 namespace gpucomm {
@@ -28,14 +29,6 @@ Counts counts_of(const char* name, const Wholes& given);
 }  // namespace gpucomm
 
 template <>
-struct pybind11::detail::type_caster<gpucomm::Whole> {
-  PYBIND11_TYPE_CASTER(gpucomm::Whole, const_name("typing.SupportsIndex"));
-
-  bool load(handle object, bool) {
-    value.given = reinterpret_borrow<pybind11::object>(object);
-    return true;
-  }
-  static handle cast(const gpucomm::Whole& whole, return_value_policy, handle) {
-    return whole.given.inc_ref();
-  }
+struct pybind11::detail::type_caster<gpucomm::Whole> : gpucomm::GivenCaster<gpucomm::Whole> {
+  static constexpr auto name = const_name("typing.SupportsIndex");
 };

@@ -96,7 +96,7 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
     return comm
 
 
-def common_context(comm: Communicator, timeout: float | None = None) -> int:
+def common_context(comm: Communicator, timeout: float | None) -> int:
     """A context that no communicator of these ranks has, which all of them take; every rank must call this.
 
     Other threads may be about to agree on one over other communicators, and on each rank come first or last.

@@ -132,31 +132,21 @@ def join(
     Raises:
         Error: as `init`.
     """
-    made = _join(comm, members, name, timeout, context, look)
+    rank, world = list(members).index(comm.rank), len(members)
+    nodes = [comm.nodes[member] for member in members]
+    how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **restricted(comm.emulation, members)}
+    if comm._fabric:
+        wire_ranks = [comm._wire_ranks[member] for member in members]
+        made = fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout, comm.timeout, look)
+    elif comm.transport.removeprefix("emulated(").startswith("local"):
+        with _lock:
+            region = _regions.setdefault(name, _core.Region(world))
+        made = Communicator("local", rank, world, region=region, **how)
+    else:
+        made = share_memory(Ranks(rank, world, name, "split"), timeout, look=look, **how)
     if comm.frozen:
         made.freeze()
     return made
-
-
-def _join(
-    comm: Communicator,
-    members: Sequence[int],
-    name: str,
-    timeout: float,
-    context: int,
-    look: Callable[[], None],
-) -> Communicator:
-    rank, world = list(members).index(comm.rank), len(members)
-    nodes = [comm.nodes[member] for member in members]
-    if comm._fabric:
-        wire_ranks = [comm._wire_ranks[member] for member in members]
-        return fabric.join(comm._fabric, rank, wire_ranks, nodes, context, name, timeout, comm.timeout, look)
-    how: dict[str, Any] = {"timeout": comm.timeout, "nodes": nodes, **restricted(comm.emulation, members)}
-    if comm.transport.removeprefix("emulated(").startswith("local"):
-        with _lock:
-            region = _regions.setdefault(name, _core.Region(world))
-        return Communicator("local", rank, world, region=region, **how)
-    return share_memory(Ranks(rank, world, name, "split"), timeout, look=look, **how)
 
 
 def forget(name: str) -> None:
