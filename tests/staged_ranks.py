@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from device_ranks import met, own
-from on_device import HostKit, stream_of
+from on_device import HostKit, sleep, stream_of
 
 from gpucomm import _core
 
@@ -131,3 +131,26 @@ def aborted(comm: Any) -> None:
         time.sleep(0.3)
         comm.abort()
     comm.all_reduce(own(50).array(np.ones(3)), timeout=20)
+
+
+def before_a_fault(comm: Any, message: bool) -> list[bool]:
+    """Whether what rank 0 sends before its next call times out comes to rank 1, whose device takes longer."""
+    kit, found = HostKit(0), []
+    with comm.subset([0, 1]) as group, stream_of(kit) as stream:
+        if comm.rank > 1:
+            return found
+        x = kit.array(np.full((2 << 18) + 5, group.rank, np.float32))  # the last few find the slots in use
+        group.barrier()
+        if group.rank == 1:
+            sleep(kit.device, stream, 1)
+        how = {"stream": stream, "async_op": True}
+        if message:
+            work = group.recv(x, 0, **how) if group.rank else group.send(x, 1, **how)
+        else:
+            work = group.broadcast(x, 0, algorithm="linear_pipeline", segments=1, **how)
+        if group.rank == 0:
+            work.synchronize()
+            found.append(met(lambda: group.barrier(timeout=0.2))[0] == "CollectiveTimeoutError")
+        work.synchronize()
+        found.append(bool((x.values == 0).all()))
+    return found

@@ -276,6 +276,14 @@ def test_empty_and_0d_arrays(x):
             lambda c: c.all_reduce(np.ones(4), algorithm="direct"),
             ("algorithm ring", "algorithm direct"),
         ),
+        (  # alike but for their last characters
+            lambda c: c.all_gather(np.ones(4, np.float32), codec="fixed:1.2345678901234567e-05:32:1234567"),
+            lambda c: c.all_gather(np.ones(4, np.float32), codec="fixed:1.2345678901234567e-05:32:1234568"),
+            (
+                "codec fixed:1.2345678901234568e-05:32:1234567",
+                "codec fixed:1.2345678901234568e-05:32:1234568",
+            ),
+        ),
     ],
 )
 @pytest.mark.parametrize("odd", [0, 2])

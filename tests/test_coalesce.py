@@ -30,6 +30,13 @@ def in_a_group(comm, x):
         return group.all_reduce(x[:5].copy(), algorithm="ring", segments=1)
 
 
+def bounded(comm, x):
+    """Coded or not goes by how long codecs took on a busy machine; ones are folded to 3 either way."""
+    result = comm.all_reduce(x.copy(), max_rel_err=0.1).result
+    assert np.abs(result - 3).max() <= 0.3
+    return np.round(result)
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -37,7 +44,7 @@ def in_a_group(comm, x):
         lambda comm, xs: comm.all_reduce(xs, algorithm="ring", segments=1, async_op=True).wait(),
         lambda comm, xs: [3.0 * x[0] for x in xs if comm.gather_objects(1) == [1] * 3],
         lambda comm, xs: [3.0 * x[0] for x in xs if comm.gather_objects(2, async_op=True).wait() == [2] * 3],
-        lambda comm, xs: [comm.all_reduce(xs[0].copy(), max_rel_err=0.1).result * n for n in (1, 100)],
+        lambda comm, xs: [bounded(comm, xs[0]) * n for n in (1, 100)],
         lambda comm, xs: [in_a_group(comm, xs[0]) * n for n in (1, 100)],
     ],
     ids=["list", "list later", "objects", "objects later", "bounded", "split"],

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import pairs
+from ranks import PROMPT_S
 from test_heap_faults import run
 
 import gpucomm
@@ -280,22 +281,58 @@ def test_private_sums_take_few_messages():
     assert int(run(script, GPUCOMM_CMA="0").split(" ", 1)[0]) > 100
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter knows this machine's numbers of calls")
+# A filter of system calls (seccomp); numbers are those of x86-64.
+FORBID = """
+import ctypes, struct
+READV, WRITEV = 310, 311  # process_vm_...
+def forbid(number):
+    BPF = 2
+    lines = (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)
+    code = b"".join(struct.pack("HBBI", *line) for line in lines)
+    held = ctypes.create_string_buffer(code)
+    program = struct.pack("HxxxxxxQ", len(lines), ctypes.addressof(held))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, BPF, ctypes.create_string_buffer(program), 0, 0) == 0, ctypes.get_errno()
+"""
+knows_the_numbers = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the filter knows this machine's numbers of calls"
+)
+
+
+@knows_the_numbers
+@pytest.mark.parametrize("call", ['broadcast(x, 0, algorithm="direct")', 'all_reduce(x, algorithm="direct")'])
+def test_a_rank_that_may_no_longer_read_another_says_so_at_once(call):
+    script = f"""
+import gpucomm, numpy as np, time
+comm = gpucomm.init(timeout=30)
+x = np.ones(1 << 20, np.float32)
+comm.{call}
+reads = comm.readers == {{1 - comm.rank: ""}}
+if comm.rank:
+    forbid(READV)
+comm.barrier()
+begin, said = time.monotonic(), ""
+try:
+    comm.{call}
+except gpucomm.errors.UnavailableError as error:
+    said = str(error)
+if not comm.rank:
+    print(reads, time.monotonic() - begin < {PROMPT_S}, said)
+"""
+    said = run(FORBID + script, GPUCOMM_CMA="2")
+    if said.startswith("False"):
+        pytest.skip("processes may not read each other here")
+    assert said.startswith(
+        "True True rank 1 reports: rank 1 of 2 can no longer read the memory of rank 0 (Op"
+    )
+
+
+@knows_the_numbers
 def test_where_the_kernel_refuses_writes_only_results_are_sent():
-    """A filter of system calls (seccomp) that lets ranks read each other, but not write."""
-    script = """
-        import ctypes, struct
-        BPF, WRITEV = 2, 311
-        lines = (0x20, 0, 0, 0), (0x15, 0, 1, WRITEV), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)
-        code = b"".join(struct.pack("HBBI", *line) for line in lines)
-        held = ctypes.create_string_buffer(code)
-        program = struct.pack("HxxxxxxQ", len(lines), ctypes.addressof(held))
-        libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-        assert libc.prctl(22, BPF, ctypes.create_string_buffer(program), 0, 0) == 0, ctypes.get_errno()
-    """
+    """Ranks may read each other, but not write."""
     body = FOLDED.format(algorithm="direct", longest=3 << 20)
-    sent, readers = run(textwrap.dedent(script) + textwrap.dedent(body), GPUCOMM_CMA="2").split(" ", 1)
+    sent, readers = run(FORBID + "forbid(WRITEV)\n" + textwrap.dedent(body), GPUCOMM_CMA="2").split(" ", 1)
     if readers != "{1: ''}\n":
         pytest.skip(f"processes may not read each other here: {readers}")
     assert int(sent) > 2

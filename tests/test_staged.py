@@ -142,6 +142,11 @@ def test_faults(world, fault, kind, text):
     ranks_do.check_fault(world, fault, kind, text)
 
 
+@pytest.mark.parametrize("message", [False, True])
+def test_a_fault_of_a_later_call_leaves_what_was_sent_before_to_a_device_that_is_late(world, message):
+    assert all(all(found) for found in world.run(staged_ranks.before_a_fault, message))
+
+
 def test_an_element_that_the_codec_cannot_carry_is_told_by_the_work(world):
     ranks_do.check_unfit(world)
 

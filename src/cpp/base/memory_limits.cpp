@@ -100,9 +100,11 @@ uint64_t MemoryLimits::zfs_cache() const {
   std::ifstream file(root_ + "/proc/spl/kstat/zfs/arcstats");
   uint64_t size = 0, least = 0, number = 0;
   std::string name, type;
-  for (std::string line; std::getline(file, line);)
-    if (std::istringstream(line) >> name >> type >> number)
-      (name == "size" ? size : name == "c_min" ? least : number) = number;
+  for (std::string line; std::getline(file, line);) {
+    if (!(std::istringstream(line) >> name >> type >> number)) continue;
+    if (name == "size") size = number;
+    if (name == "c_min") least = number;
+  }
   return minus(size, least);
 }
 

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "base/float_mode.h"
 #include "bindings/array.h"
 #include "bindings/bind.h"
 #include "bindings/interpreter.h"
@@ -37,6 +38,7 @@ Dtype dtype_of(const Array& array, const std::optional<std::string>& name) {
 std::pair<size_t, CodecError> encode_into(const Codec& codec, const Array& x, Dtype dtype, std::byte* out,
                                           bool measured) {
   const Released release;
+  const StandardFloats floats;
   CodecError error;
   const size_t written = codec.encode(x.data(), x.count(), dtype, out, measured ? &error : nullptr);
   return {written, error};
@@ -79,6 +81,7 @@ void decode_to(const PyCodec& self, py::handle coded, py::handle target,
   const Dtype dtype = dtype_of(out, name);
   check_writable(out, "out");
   const Released release;
+  const StandardFloats floats;
   ((*self.codec).*call)(in.data(), in.bytes(), out.count(), dtype, out.data());
 }
 

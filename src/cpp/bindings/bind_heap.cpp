@@ -1,4 +1,6 @@
 // Blocks of shared memory as Python sees them, and the facts about the heap.
+#include <cstring>
+
 #include "base/cpus.h"
 #include "base/memory_limits.h"
 #include "bindings/bind_communicator.h"
@@ -47,8 +49,9 @@ void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
       "read_process",
       [](int64_t pid, uint64_t address, size_t nbytes) {
         std::string data(nbytes, 0);
-        const std::string why = read_process(pid, address, data.data(), nbytes);
-        return why.empty() ? py::object(py::bytes(data)) : py::object(py::str(why));
+        const int why = read_process(pid, address, data.data(), nbytes);
+        return why ? py::object(py::str(concat("process_vm_readv: ", std::strerror(why))))
+                   : py::object(py::bytes(data));
       },
       "pid"_a, "address"_a, "nbytes"_a,
       "Bytes of another process's memory, or a text why they can not be read.");

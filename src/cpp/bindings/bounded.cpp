@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 
+#include "base/float_mode.h"
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
@@ -29,6 +30,7 @@ void check(const Array& x, const std::vector<size_t>& blocks) {
 
 NormSums on_host(const Squared& of) {
   const Released released;
+  const StandardFloats floats;
   NormSums sums;
   add_squares(of, sums);
   return sums;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/float_mode.h"
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
@@ -95,6 +96,7 @@ std::shared_ptr<const Codec> PyCommunicator::agreed_codec(Shape call, const std:
   double most;
   {
     const Released released;
+    const StandardFloats floats;
     most = max_abs(call.dtype, arrays.input, count);
     if (arrays.factor) most = largest_product(call.dtype, most, *arrays.factor);
   }

@@ -1,5 +1,6 @@
 // Contributions times a factor, for premul_sum: in the array that the call reduces, or in memory of their
 // own.
+#include "base/float_mode.h"
 #include "bindings/collectives.h"
 #include "bindings/devices.h"
 #include "bindings/interpreter.h"
@@ -18,6 +19,7 @@ void PyCommunicator::multiply(const Array& x, const Array& target, Factor factor
     return device_of(x, "x")->scale(x.dtype(), target.data(), x.data(), x.count(), *factor,
                                     stream_of(options, x));
   const Released released;
+  const StandardFloats floats;
   scale(x.dtype(), target.data(), x.data(), x.count(), *factor);
 }
 

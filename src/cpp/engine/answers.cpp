@@ -14,7 +14,7 @@ struct Touch {  // of the output array
 
 class Pairing {
  public:
-  explicit Pairing(Program& program) : program_(program), steps_(program.instructions) {
+  explicit Pairing(Program& program) : steps_(program.instructions) {
     for (int i = 0; i < static_cast<int>(steps_.size()); ++i) add(i);
     std::sort(touches_.begin(), touches_.end(), [](const Touch& a, const Touch& b) {
       return std::tie(a.begin, a.step) < std::tie(b.begin, b.step);
@@ -105,7 +105,6 @@ class Pairing {
     }
   }
 
-  Program& program_;
   std::vector<Instruction>& steps_;
   std::vector<Touch> touches_;
   std::vector<size_t> reach_;  // how far the touches up to each one go

@@ -10,10 +10,18 @@ namespace gpucomm {
 // Of all_to_all with uneven counts the ranks agree on that and no more.
 static uint64_t digest_of_counts(const Shape& shape) {
   if (shape.pack) return shape.pack;
-  if (shape.counts.empty() || !shape.out_counts.empty()) return !shape.counts.empty();
+  if (shape.counts.empty()) return 0;
+  if (!shape.out_counts.empty()) return 1;
   uint64_t hash = 0;
   for (size_t n : shape.counts) hash = mix(hash, n);
   return hash;
+}
+
+// Whole: names that differ behind what was cut off would be taken for alike.
+template <size_t kSize>
+static void write(std::array<char, kSize>& field, const std::string& name) {
+  GPUCOMM_CHECK(name.size() < kSize);
+  std::memcpy(field.data(), name.c_str(), name.size());
 }
 
 CallRecord make_record(const Shape& shape) {
@@ -30,9 +38,9 @@ CallRecord make_record(const Shape& shape) {
   record.op = static_cast<uint8_t>(shape.op), record.dtype = static_cast<uint8_t>(shape.dtype);
   record.in_use = 1, record.purpose = static_cast<uint16_t>(shape.purpose);
   record.on_device = place_of(shape);
-  std::strncpy(record.algorithm.data(), shape.algorithm.c_str(), record.algorithm.size() - 1);
+  write(record.algorithm, shape.algorithm);
   if (const Codec* codec = shape.codec ? shape.codec.get() : shape.asked.get())
-    std::strncpy(record.codec.data(), codec->spec().c_str(), record.codec.size() - 1);
+    write(record.codec, codec->spec());
   return record;
 }
 

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/float_mode.h"
 #include "engine/progress.h"
 #include "engine/staging.h"
 #include "reduce/scale.h"
@@ -135,6 +136,7 @@ bool Communicator::drive_once() {
 bool Communicator::advance_front() {
   if (queue_.empty()) return false;
   Work& work = *queue_.front();
+  const StandardFloats floats;
   try {
     if (!work.started) begin(work);
     bool moved = false;
@@ -156,7 +158,7 @@ bool Communicator::advance_front() {
 // Moves it on.
 bool Communicator::under_way(Work& work, bool& moved) {
   if (work.arrays.device) return under_way_on_device(work, moved);
-  if (work.meets && !met(work)) return true;
+  if (work.meets && !met(work, moved)) return true;
   moved = work.execution.advance();
   return !work.execution.done() || !transport_->flush(kEverybody);
 }
@@ -193,8 +195,9 @@ void Communicator::meet(Work& work) {
   work.meets = true;
 }
 
-bool Communicator::met(Work& work) {
-  if (!meeting_->advance()) return false;
+bool Communicator::met(Work& work, bool& moved) {
+  moved = meeting_->advance();
+  if (!meeting_->ended()) return false;
   work.meets = false;
   multiply(work);
   return true;

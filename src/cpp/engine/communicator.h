@@ -188,7 +188,7 @@ class Communicator : public Drivable {
   bool under_way(Work& work, bool& moved);
   bool under_way_on_device(Work& work, bool& moved);
   void meet(Work& work);
-  bool met(Work& work);
+  bool met(Work& work, bool& moved);
   static void multiply(const Work& work);
   void check_calls(bool done, std::optional<Seconds> expired);
   void learn(Work& work);

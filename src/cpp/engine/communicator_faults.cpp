@@ -44,7 +44,7 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
     while (poisoned && advance_front()) {
     }
     if (queue_.empty()) return;
-    if (poisoned) fate_.check_poison();
+    if (poisoned && !silent()) fate_.check_poison();  // what this rank's own device still does counts too
     Work& work = *queue_.front();
     if (work.started) check_peers(work);
     if (expired && !waited->done.load(std::memory_order_acquire)) time_out(work, *expired);

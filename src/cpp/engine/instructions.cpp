@@ -90,7 +90,7 @@ class Filling {
     }
     in.receiver = receivers_[program_.instructions.size()];
     in.unread = unread(step);
-    in.coded = (step.kind == StepKind::recv ? step.target : step.source).space == Space::coded;
+    in.coded = coded(step.kind == StepKind::recv ? step.target : step.source);
     program_.lanes = std::max(program_.lanes, step.lane + 1);
     program_.instructions.push_back(std::move(in));
   }

@@ -36,6 +36,12 @@ void NcclCalls::begin(const StreamCall& call) {
   meeting_.start(*transport_, {}, call.record);
 }
 
+// Moves a call on that the ranks settle something by; true: it has ended.
+static bool settled(SideCall& call) {
+  call.advance();
+  return call.ended();
+}
+
 bool NcclCalls::advance() {
   bool moved = false;
   while (phase_ != Phase::done && step()) moved = true;
@@ -46,13 +52,13 @@ bool NcclCalls::advance() {
 bool NcclCalls::step() {
   switch (phase_) {
     case Phase::meeting:
-      if (!meeting_.advance()) return false;
+      if (!settled(meeting_)) return false;
       return start_fitting(), true;
     case Phase::fitting:
-      if (!fitting_->advance()) return false;
+      if (!settled(*fitting_)) return false;
       return check_fitting(), open(), true;
     case Phase::naming:
-      if (!naming_->advance()) return false;
+      if (!settled(*naming_)) return false;
       communicator_ = std::make_unique<NcclCommunicator>(source_.library, call_.arrays.device, id_, rank_,
                                                          static_cast<int>(nodes_.size()), Deadline::none());
       return start_running(), true;

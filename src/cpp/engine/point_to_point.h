@@ -32,7 +32,7 @@ class PointToPoint : public Drivable {
   void refuse(bool sending, int peer, const std::string& why, int source = -1);
   // Leaves what is under way to the progress thread.
   void hand_over();
-  // Ends all that is under way with this error; returns whether there was anything.
+  // Ends all that is under way with this error.
   void end(const Error& error);
   // The communicator is closed: what was sent still leaves. What was not done, and will not be.
   std::optional<Error> leave();
@@ -44,7 +44,6 @@ class PointToPoint : public Drivable {
 
  private:
   using Queue = std::deque<std::shared_ptr<Message>>;
-  Queue& queue(bool sending, int peer) { return queues_[2 * peer + sending]; }
   bool advance();
   bool advance_all();
   bool move(Message& message);

@@ -43,7 +43,7 @@ void PointToPoint::check(const Pending* waited, std::optional<Seconds> expired) 
     while (poisoned && advance_all()) {
     }
     if (active_.empty()) return;
-    if (poisoned) fate_.check_poison();
+    if (poisoned && !silent()) fate_.check_poison();  // so does what this rank's own device still does
     for (int index : std::vector(active_))
       if (!queues_[index].empty()) look(std::shared_ptr(queues_[index].front()));
     if (expired && !waited->done.load(std::memory_order_acquire))

@@ -28,11 +28,9 @@ class SideCall {
   void start(Transport& transport, const Arrays& arrays, uint64_t sequence) {
     start(transport, arrays, tagged(program_, sequence));
   }
-  // Does what can be done now; true: it has ended.
-  bool advance() {
-    if (!execution_.done()) execution_.advance();
-    return execution_.done() && transport_->flush(kEverybody);
-  }
+  // Does what can be done now; false if nothing could.
+  bool advance() { return !execution_.done() && execution_.advance(); }
+  bool ended() { return execution_.done() && transport_->flush(kEverybody); }
 
  private:
   Program program_;

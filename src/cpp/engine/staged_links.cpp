@@ -25,8 +25,8 @@ StagedLinks::StagedLinks(std::shared_ptr<Device> device, std::shared_ptr<Transpo
       transport_(std::move(transport)),
       rank_(rank),
       world_(world),
-      slot_bytes_(
-          std::min(kMostSlot, kMemory / (2 * kSlots) / std::max(1, world - 1) / kSlotGrain * kSlotGrain)),
+      slot_bytes_(std::clamp(kMemory / (2 * kSlots) / std::max(1, world - 1) / kSlotGrain * kSlotGrain,
+                             kSlotGrain, kMostSlot)),
       peers_(world) {}
 
 StagedLinks::Parcel StagedLinks::parcel(size_t message_bytes, size_t moved, bool coded) const {

@@ -1,5 +1,6 @@
 // Arrays that are read and written where they lie, in other processes.
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "base/error.h"
@@ -12,9 +13,8 @@ namespace gpucomm {
 // `from`: an address there.
 void Limit::fetch(int rank, const float* from, float* to, size_t count) const {
   const auto address = reinterpret_cast<uint64_t>(from);
-  const std::string refusal = read_process(peer(rank).pid, address, to, count * sizeof(float));
-  if (!refusal.empty())
-    fail(ErrorKind::unavailable, "rank ", rank_, " cannot read rank ", rank, ": ", refusal);
+  if (const int why = read_process(peer(rank).pid, address, to, count * sizeof(float)))
+    fail(ErrorKind::unavailable, "rank ", rank_, " cannot read rank ", rank, ": ", std::strerror(why));
 }
 
 // `to`: an address there.

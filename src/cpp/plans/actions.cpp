@@ -32,8 +32,7 @@ void Actions::add(const Plan& plan, const std::vector<size_t>& offset_bytes, dou
     const Step& step = plan.steps[i];
     Action& action = actions_[places[i]];
     action.bytes = offset_bytes[step.piece + step.pieces] - offset_bytes[step.piece];
-    const bool travels = step.kind == StepKind::send || step.kind == StepKind::recv;
-    if (travels && (step.source.space == Space::coded || step.target.space == Space::coded))
+    if (travels(step.kind) && (gpucomm::coded(step.source) || gpucomm::coded(step.target)))
       action.bytes = static_cast<size_t>(coded * static_cast<double>(action.bytes) + 0.5);
     action.step = i, action.lane = first_lane + step.lane, action.kind = step.kind;
     action.first_after = static_cast<int>(after_.size());

@@ -77,7 +77,7 @@ class CodedSteps {
 
   // into += from; of a coded `from` into a dense place what it decodes to.
   At fold(const At& from, const At& into, int piece, bool final) {
-    const bool decodes = from.place.space == Space::coded && into.place.space != Space::coded;
+    const bool decodes = coded(from.place) && !coded(into.place);
     Step step{.kind = decodes ? StepKind::decode_reduce : StepKind::reduce, .piece = piece};
     step.source = from.place, step.target = into.place, step.lane = kCode, step.final = final;
     return {into.place, add(std::move(step), {from.by, into.by})};

@@ -9,18 +9,16 @@ namespace gpucomm {
 
 class Nodes {
  public:
-  Nodes(const PlanRequest& request) : node_of_(request.nodes), place_of_(request.world) {
+  Nodes(const PlanRequest& request) : node_of_(request.nodes) {
     if (node_of_.empty()) node_of_.assign(request.world, 0);
     for (int rank = 0; rank < request.world; ++rank) {
       members_.resize(std::max<size_t>(members_.size(), node_of_[rank] + 1));
-      place_of_[rank] = static_cast<int>(members_[node_of_[rank]].size());
       members_[node_of_[rank]].push_back(rank);
     }
   }
 
   int count() const { return static_cast<int>(members_.size()); }
   int of(int rank) const { return node_of_[rank]; }
-  int place(int rank) const { return place_of_[rank]; }  // of a rank among those of its node
   const std::vector<int>& members(int node) const { return members_[node]; }
   int largest() const {
     size_t most = 0;
@@ -34,7 +32,7 @@ class Nodes {
   }
 
  private:
-  std::vector<int> node_of_, place_of_;
+  std::vector<int> node_of_;
   std::vector<std::vector<int>> members_;
 };
 

@@ -62,9 +62,8 @@ class Composite : public Transport {
   bool poisoned() const override { return node_->poisoned() || wire_->poisoned(); }
   Poison poison() const override { return node_->poisoned() ? node_->poison() : wire_->poison(); }
   Counters counters() const override {
-    const Counters a = node_->counters(), b = wire_->counters();
-    return {a.bytes_sent + b.bytes_sent, a.bytes_received + b.bytes_received,
-            a.messages_sent + b.messages_sent};
+    Counters all = node_->counters();
+    return all += wire_->counters();
   }
 
  private:

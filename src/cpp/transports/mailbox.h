@@ -146,6 +146,7 @@ class Mailbox : public Transport {
   int32_t lending(int peer, const std::byte* data, size_t bytes, const SendProgress& progress);
   bool lend(int peer, uint64_t tag, const std::byte* data, size_t bytes, SendProgress& progress);
   void lend_part(Entry& e, const std::byte* data, size_t bytes, const SendProgress& progress);
+  bool read_private(int peer, uint64_t from, std::byte* to, size_t bytes) const;
   bool fetchable(int peer, const std::byte* data, size_t bytes, const SendProgress& progress);
   bool quicker_fetched(const std::byte* data, size_t bytes, const SendProgress& progress);
   void probe_peers();

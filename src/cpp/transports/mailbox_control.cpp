@@ -54,7 +54,7 @@ void Mailbox::refuse(const Refusal& refusal) {
   std::atomic_thread_fence(std::memory_order_release);  // before the text, whatever comes first otherwise
   for (size_t i = 0; i < std::size(words); ++i)
     mine.refused_text[i].store(words[i], std::memory_order_relaxed);
-  mine.refused_times.store(refusal.times, std::memory_order_relaxed);
+  mine.refused_times.store(refusal.times, std::memory_order_release);
   mine.refused_since_ns.store(refusal.since.time_since_epoch() / 1ns, std::memory_order_relaxed);
   mine.refused.store(refusal.sequence, std::memory_order_release);
 }
@@ -63,15 +63,17 @@ Refusal Mailbox::refusal(int rank) const {
   const RankArea& theirs = area(rank);
   Refusal refusal{.sequence = theirs.refused.load(std::memory_order_acquire)};
   if (!refusal.sequence) return {};
+  refusal.times = theirs.refused_times.load(std::memory_order_acquire);
   uint64_t words[Refusal::kMost / 8];
   for (size_t i = 0; i < std::size(words); ++i)
     words[i] = theirs.refused_text[i].load(std::memory_order_relaxed);
   const auto* text = reinterpret_cast<const char*>(words);
   refusal.text.assign(text, strnlen(text, Refusal::kMost));
-  refusal.times = theirs.refused_times.load(std::memory_order_relaxed);
   refusal.since += theirs.refused_since_ns.load(std::memory_order_relaxed) * 1ns;
   std::atomic_thread_fence(std::memory_order_acquire);
-  const bool whole = theirs.refused.load(std::memory_order_relaxed) == refusal.sequence;
+  // The same call may have been refused once more meanwhile.
+  const bool whole = theirs.refused.load(std::memory_order_relaxed) == refusal.sequence &&
+                     theirs.refused_times.load(std::memory_order_relaxed) == refusal.times;
   return whole ? refusal : Refusal{};
 }
 

@@ -23,8 +23,7 @@ bool Mailbox::copy_piece(int peer, const Entry& e) {
          "'s messages");
   const Loan loan = loan_of(e);
   const uint64_t from = loan.offset + box.in_place;
-  if (!box.copied)
-    box.copied = read_process(who(peer).first, from, box.piece.get(), piece_at(loan, box.in_place)).empty();
+  if (!box.copied) box.copied = read_private(peer, from, box.piece.get(), piece_at(loan, box.in_place));
   return box.copied;
 }
 

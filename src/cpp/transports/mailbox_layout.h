@@ -38,7 +38,7 @@ struct RankArea {
   std::atomic<uint64_t> reads, tried;            // of which ranks it can read the private memory; has tried
   std::atomic<uint64_t> cpus[std::tuple_size_v<Cpus>];
   std::atomic<uint32_t> told_cpus;
-  alignas(64) std::atomic<uint64_t> records[kRecords][16];
+  alignas(64) std::atomic<uint64_t> records[kRecords][CallRecord::kWords];
   // As Refusal; the sequence is written last.
   std::atomic<uint64_t> refused, refused_times, refused_since_ns, refused_text[Refusal::kMost / 8];
 };

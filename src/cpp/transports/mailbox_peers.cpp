@@ -1,4 +1,7 @@
 // What a rank tells its peers and knows of them: CPUs, heaps, and whose memory it may read.
+#include <cerrno>
+#include <cstring>
+
 #include "base/cpus.h"
 #include "base/env.h"
 #include "transports/mailbox.h"
@@ -45,7 +48,7 @@ void Mailbox::probe_peers() {
     --unprobed_;
     uint64_t seen = 0;
     const uint64_t address = area(peer).cookie_address.load(std::memory_order_relaxed);
-    const bool same = address && read_process(pid, address, &seen, sizeof seen).empty() &&
+    const bool same = address && read_process(pid, address, &seen, sizeof seen) == 0 &&
                       seen == area(peer).cookie.load(std::memory_order_relaxed);
     if (same) own.reads.fetch_or(bit, std::memory_order_relaxed);
     own.tried.fetch_or(bit, std::memory_order_release);
@@ -59,6 +62,16 @@ std::string Mailbox::reader(int rank) const {
   if (!(area(rank).tried.load(std::memory_order_acquire) & bit))
     return "it has not tried yet, or is told not to";
   return area(rank).reads.load(std::memory_order_relaxed) & bit ? "" : "the kernel refused it";
+}
+
+// False: the peer has ended, or a fault has come. Whatever else stands in the way has come since it was
+// probed, and does not go away.
+bool Mailbox::read_private(int peer, uint64_t from, std::byte* to, size_t bytes) const {
+  const int why = read_process(who(peer).first, from, to, bytes);
+  if (why && why != ESRCH && !poisoned() && gone(peer).empty())
+    fail(ErrorKind::unavailable, "rank ", rank_, " of ", world_, " can no longer read the memory of rank ",
+         peer, " (", std::strerror(why), "), as it could before; GPUCOMM_CMA=0 does without");
+  return why == 0;
 }
 
 bool Mailbox::fetchable(int peer, const std::byte* data, size_t bytes, const SendProgress& progress) {

@@ -22,15 +22,15 @@ void let_siblings_read() {
     prctl(PR_SET_PTRACER, launcher, 0, 0, 0);
 }
 
-std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes) {
+int read_process(int64_t pid, uint64_t address, void* to, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     const iovec local{static_cast<std::byte*>(to) + done, bytes - done};
     const iovec remote{reinterpret_cast<void*>(address + done), bytes - done};
     const ssize_t n = process_vm_readv(static_cast<pid_t>(pid), &local, 1, &remote, 1, 0);
-    if (n <= 0) return concat("process_vm_readv: ", n ? std::strerror(errno) : "nothing came");
+    if (n <= 0) return n ? errno : ENODATA;
     done += static_cast<size_t>(n);
   }
-  return "";
+  return 0;
 }
 
 bool write_process(int64_t pid, uint64_t address, size_t bytes, const iovec& target) {
@@ -58,7 +58,7 @@ static ReadSpeed measure() {
     return kBytes / seconds;
   };
   const auto address = reinterpret_cast<uint64_t>(from.get());
-  return {fastest([&] { return read_process(getpid(), address, to.get(), kBytes).empty(); }),
+  return {fastest([&] { return read_process(getpid(), address, to.get(), kBytes) == 0; }),
           fastest([&] { return std::memcpy(to.get(), from.get(), kBytes) != nullptr; })};
 }
 
@@ -71,7 +71,7 @@ bool Copyable::is(const void* data, size_t bytes) {
   const auto* const last = static_cast<const std::byte*>(data) + bytes - 1;
   const auto readable = [](const void* at) {
     std::byte copy;
-    return read_process(getpid(), reinterpret_cast<uint64_t>(at), &copy, 1).empty();
+    return read_process(getpid(), reinterpret_cast<uint64_t>(at), &copy, 1) == 0;
   };
   if (seen_.contains(last)) return true;
   if (!readable(data) || !readable(last)) return false;

@@ -2,12 +2,12 @@
 #pragma once
 #include <sys/uio.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <unordered_set>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace gpucomm {
 
@@ -15,8 +15,8 @@ namespace gpucomm {
 // parent too, which are the ranks that one launcher started.
 void let_siblings_read();
 
-// Copies from process `pid`; "" or why it could not.
-std::string read_process(int64_t pid, uint64_t address, void* to, size_t bytes);
+// Copies from process `pid`; 0, or the errno of why it could not.
+int read_process(int64_t pid, uint64_t address, void* to, size_t bytes);
 
 // Copies all of it to where `target` says at the kernel's first look, which others see behind what the caller
 // has stored before; false: it was not, or not all.
@@ -52,12 +52,11 @@ class HugePages {
     uintptr_t begin, end;
     bool huge;
   };
-  using Clock = std::chrono::steady_clock;
   const Mapping* find(uintptr_t address) const;
   void read();
 
   std::vector<Mapping> mappings_;
-  int lookups_ = 0;
+  unsigned lookups_ = 0;
   Clock::time_point next_read_{};
 };
 

@@ -25,7 +25,7 @@ inline constexpr const char* kHasClosed = "has closed its communicator";
 
 // What a rank calls, as the others can read it. Words, so that a record can be shared without locks.
 struct CallRecord {
-  static constexpr int kWords = 15;
+  static constexpr int kWords = 16;
   uint64_t sequence = 0;  // 1 for the first call
   uint64_t tag = 0;       // fingerprint of all below and the sequence; rides in every message of the call
   uint64_t count = 0;     // elements of the whole message
@@ -33,14 +33,14 @@ struct CallRecord {
   uint8_t collective = 0, op = 0, dtype = 0, in_use = 0;
   uint16_t purpose = 0;    // as Purpose of engine/call.h
   uint16_t on_device = 0;  // 1: of arrays on a device, 2: that travel over NCCL, 3: through the hosts' memory
-  std::array<char, 32> algorithm{};
-  std::array<char, 24> codec{};
+  std::array<char, 24> algorithm{};
+  std::array<char, 40> codec{};
   uint64_t counts = 0;  // digest of uneven counts, or of what is packed; 0: even ones, one array
   // n: the n-th send to rank `root`; -n: the n-th receive from it; 0: a collective.
   int64_t message = 0;
   uint64_t label = 0;  // what it is for, as Label of engine/label.h
 };
-static_assert(sizeof(CallRecord) <= CallRecord::kWords * 8);
+static_assert(sizeof(CallRecord) == CallRecord::kWords * 8);
 
 struct Poison {
   int rank = -1;  // who found the fault; -1: none
