@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -586,3 +587,38 @@ def test_a_setting_that_cannot_be_read_is_an_error(name, rule):
     )
     assert ended.returncode and "InvalidArgumentError" in ended.stderr and name in ended.stderr
     assert not rule or f"{name}='no' must be {rule}" in ended.stderr
+
+
+def test_a_cycle_through_a_communicator_is_collected():
+    class Trainer:
+        pass
+
+    comm, trainer = Communicator("local", 0, 1, region=_core.Region(1)), Trainer()
+    comm.trainer, trainer.comm = trainer, comm
+    kept = weakref.ref(trainer)
+    del comm, trainer
+    gc.collect()
+    assert kept() is None
+
+
+LAST_CALL = """
+import gpucomm
+from gpucomm import Communicator, _core
+
+class Logger:
+    def __del__(self):
+        try:
+            self.comm.barrier()
+        except Exception:
+            pass
+
+log = Logger()
+log.comm = Communicator("local", 0, 1, region=_core.Region(1, None), timeout=5.0)
+log.comm.close()
+print("done")
+"""
+
+
+def test_a_call_that_is_refused_while_the_interpreter_ends_does_not_abort_it():
+    done = subprocess.run([sys.executable, "-c", LAST_CALL], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

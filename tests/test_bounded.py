@@ -154,6 +154,17 @@ def test_what_a_factor_is_rounded_by_counts() -> None:
     assert all(run_ranks(1, body)[0])
 
 
+def test_products_that_are_rounded_up_fit_the_codec() -> None:
+    """63.49 is 63.5 in float16, 64 of fixed's steps, and 63 are all that a byte holds of two ranks."""
+
+    def body(comm: Communicator) -> Any:
+        comm.set_links(links_of(SLOW))
+        x = np.full(200_000, comm.rank, np.float16)
+        return comm.all_reduce(x, "premul_sum", scale=63.49, codec="fixed:0.5", max_rel_err=0.5).result[-1]
+
+    assert run_ranks(2, body) == [63.5] * 2
+
+
 def test_calls_alike_have_few_specs() -> None:
     def body(comm: Communicator) -> int:
         comm.set_links(links_of(SLOW))

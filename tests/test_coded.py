@@ -10,7 +10,7 @@ from codec_samples import CODECS
 from conftest import pairs
 from ranks import outcomes_of, run_ranks
 
-from gpucomm import Communicator, _core
+from gpucomm import Communicator, _core, codecs
 from gpucomm.errors import (
     CollectiveTimeoutError,
     Error,
@@ -256,6 +256,22 @@ def test_a_refused_call_leaves_x_as_it_is() -> None:
         assert (x == 1).all()
 
     run_ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [*pairs("all_reduce", "reduce_scatter", coded=True), ("all_reduce", "auto")]
+)
+def test_what_was_agreed_for_fewer_ranks_is_refused(collective: str, algorithm: str) -> None:
+    """Its integers would wrap: 4 times 60 to -16."""
+    spec = codecs.agreed("fixed:0.5", 60.0, 2)
+
+    def body(comm: Communicator) -> Any:
+        x = np.full(1000 * comm.world, 60, np.float32)
+        with pytest.raises(InvalidArgumentError, match="holds sums of 2 ranks, not of 4"):
+            getattr(comm, collective)(x, algorithm=algorithm, codec=spec)
+        return comm.all_gather(x, codec=spec)[-1] == 60 and (x == 60).all()  # which adds nothing up
+
+    assert all(run_ranks(4, body))
 
 
 @pytest.mark.parametrize("spec", CODECS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import nccl_library
@@ -51,6 +53,33 @@ def test_processes_end_by_themselves(environment: dict[str, str]) -> None:
     assert [(rank.returncode, out) for rank, (out, _) in zip(ranks, said, strict=True)] == [
         (0, "ended\n")
     ] * 2, said
+
+
+def test_a_message_of_the_host_is_not_begun_that_would_not_be_kept() -> None:
+    """Else it would be written, when it came, to where something else lies by then."""
+    kit, sent = HostKit(), threading.Event()
+
+    def body(comm: gpucomm.Communicator) -> str:
+        x = kit.array(np.ones(1000))
+        comm.all_reduce(x) if comm.rank else comm.all_reduce(x, async_op=True).wait()  # whose array is kept
+        made.wait(10)
+        if comm.rank:
+            broken.wait(10)
+            comm.send(np.full(100, 9.0), 0)
+            sent.set()
+            return ""
+        kit.device.break_down()
+        x = np.zeros(100)
+        with pytest.raises(errors.UnavailableError, match="it has broken down"):
+            comm.recv(x, 1, async_op=True)
+        broken.set()
+        assert sent.wait(10)
+        time.sleep(0.2)
+        return "untouched" if (x == 0).all() else str(x[0])
+
+    broken, made = threading.Event(), threading.Barrier(2)
+    with gpucomm.local(2, threads=True) as world:
+        assert world.run(body)[0] == "untouched"
 
 
 def test_threads_end_by_themselves() -> None:

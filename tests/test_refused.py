@@ -254,6 +254,39 @@ def test_a_message_to_another_rank_may_be_refused_for_as_long_as_it_likes():
     assert run_ranks(3, body) == [1] * 3
 
 
+class Calling:
+    """An array whose library makes a call of another communicator, which refuses it."""
+
+    dtype, shape = np.dtype(np.float32), (6,)
+
+    def __init__(self, other):
+        self.other = other
+
+    def __dlpack_device__(self):
+        return X.__dlpack_device__()
+
+    def __dlpack__(self, **how):
+        with pytest.raises(InvalidArgumentError):
+            self.other.all_reduce(X, "nonsense")
+        return X.copy().__dlpack__(**how)
+
+
+def test_a_call_that_is_refused_within_a_call_of_another_communicator_is_told():
+    def body(comm):
+        with comm.subset([0, 1]) as other:
+            if comm.rank == 0:
+                comm.all_gather([Calling(other), X])
+                return ""
+            began = time.monotonic()
+            with pytest.raises(MismatchError) as caught:
+                other.all_reduce(X.copy())
+            assert time.monotonic() - began < PROMPT_S
+            comm.all_gather([X, X])
+            return str(caught.value)
+
+    assert "was refused" in run_ranks(2, body, timeout=10)[1]
+
+
 def test_a_call_that_all_have_made_ends_though_one_fails_in_the_next() -> None:
     def body(comm):
         comm.barrier()

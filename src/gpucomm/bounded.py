@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.error_bounds import Sizes, bound_of, folding
+from gpucomm.error_bounds import ROUNDING, Sizes, bound_of, folding
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError
 from gpucomm.turns import turn
 
@@ -178,6 +178,8 @@ def _agree(
     # A sum of n positive terms is off by at most n 2^-53 of it, in whatever order; its root by half of that.
     rounding = (count + 2 * comm.world + 16) * 2.0**-52
     factor = 2.0**-24 if scale is not None else 0.0
+    if scale is not None:
+        largest *= (1 + factor) * (1 + ROUNDING[dtype])  # what is sent is a product, rounded
     folds = comm.world if comm.world > 1 else int(by != 1)
     norms = dict(zip(blocks, of_blocks, strict=True))
     return Sizes(count, dtype, norm, largest, norms, rounding, factor, folds)

@@ -56,6 +56,10 @@ class Communicator(_core.Communicator):
     disagreeing rank) it is closed for good, on every rank.
     """
 
+    # The base has the attributes' dict. Of one more Python 3.11 would take it for two, which no cycle through
+    # this survives: it would never be collected.
+    __slots__ = ()
+
     _fabric: Fabric | None = None  # what connects its nodes; None: they share memory
     _wire_ranks: tuple[int, ...] = ()  # the fabric's number of each rank
     _side: Side | None = None  # what makes its asynchronous collectives of objects

@@ -11,7 +11,8 @@ from gpucomm import _core
 __all__ = ["ROUNDING", "Sizes", "bound_of", "folding"]
 
 # A codec's bound is a multiple of the magnitude, the same in every octave and largest at one of these.
-_MANTISSAS = (1.0, 1.0 + 2**-23, 1.25, 1.5, 1.75, 2.0 - 2**-23)
+_ABOVE = 1.0 + 2**-23
+_MANTISSAS = (1.0, _ABOVE, 1.25, 1.5, 1.75, 1.75 * _ABOVE, 1.984375 * _ABOVE, 2.0 - 2**-23)
 # What storing a partial sum rounds, relative to it, and half of the least number above 0, which a product or
 # quotient may be off by.
 ROUNDING = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -9,8 +9,8 @@ struct Env {
   int spin_us;  // GPUCOMM_SPIN_US: how long a wait stays awake before it sleeps; -1: the default of its place
   int heap_mib;   // GPUCOMM_HEAP_MIB: each rank's shared heap; 0: none; -1: its share of the machine's memory
   int arena_mib;  // GPUCOMM_ARENA_MIB: each rank's memory on its device that other processes read
-  std::string
-      device_transport;  // GPUCOMM_DEVICE_TRANSPORT: how arrays on devices travel; auto, arena, nccl, staged
+  // GPUCOMM_DEVICE_TRANSPORT: how arrays on devices travel; auto, arena, nccl, staged.
+  std::string device_transport;
   // GPUCOMM_CMA: 0: never read another process's private memory; 2: also where it lies on small pages,
   // whether that was measured to be quick (1) or not.
   int cma;

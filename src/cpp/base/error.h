@@ -1,5 +1,6 @@
 // Every error of the core: a kind, which the bindings map to a Python class, and a sentence.
 #pragma once
+#include <locale>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -34,6 +35,7 @@ struct Error : std::runtime_error {
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::ostringstream out;
+  out.imbue(std::locale::classic());  // whatever the process has set: numbers are read again
   (out << ... << parts);
   return out.str();
 }

@@ -1,6 +1,9 @@
 #include "bindings/array.h"
 
+#include <pybind11/gil_safe_call_once.h>
+
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "bindings/array_facts.h"
@@ -44,10 +47,14 @@ void refuse_lazy(py::handle object, Dtype dtype, size_t count, const char* what)
 // torch's integers of fewer bits than a byte has, which DLPack gives as bytes: their sums would be others.
 void refuse_parts_of_bytes(py::handle tensor, Dtype dtype, const char* what) {
   if (dtype != Dtype::uint8 && dtype != Dtype::int8) return;
-  const auto known = [](const char* name) {
-    return py::object(py::module_::import("torch").attr(name)).release();
-  };
-  static const py::handle unsigned_bytes = known("uint8"), bytes = known("int8");
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<std::pair<py::object, py::object>> types;
+  const auto& [unsigned_bytes, bytes] =
+      types
+          .call_once_and_store_result([] {
+            const auto torch = py::module_::import("torch");
+            return std::pair<py::object, py::object>(torch.attr("uint8"), torch.attr("int8"));
+          })
+          .get_stored();
   static PyObject* const name = PyUnicode_InternFromString("dtype");
   const auto given = py::reinterpret_steal<py::object>(PyObject_GetAttr(tensor.ptr(), name));
   if (!given) throw py::error_already_set();
@@ -87,15 +94,21 @@ Hold held(Managed* managed) {
   });
 }
 
+struct DlpackArguments {
+  PyObject* keywords = py::make_tuple("max_version", "stream").release().ptr();
+  PyObject* version_only = py::make_tuple("max_version").release().ptr();
+  PyObject* stream_only = py::make_tuple("stream").release().ptr();
+  PyObject* version = py::make_tuple(1, 1).release().ptr();
+  PyObject* no_order = PyLong_FromLong(-1);
+};
+
 // ordered: which stream it is used on is known, so its library, which else has CUDA's default stream wait for
 // it, and all that waits for that, is asked for no order. Null, with Python's exception set, where it
 // refuses.
 PyObject* dlpack_capsule(py::handle object, PyObject* name, bool ordered) {
-  static PyObject* const keywords = py::make_tuple("max_version", "stream").release().ptr();
-  static PyObject* const version_only = py::make_tuple("max_version").release().ptr();
-  static PyObject* const stream_only = py::make_tuple("stream").release().ptr();
-  static PyObject* const version = py::make_tuple(1, 1).release().ptr();
-  static PyObject* const no_order = PyLong_FromLong(-1);
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<DlpackArguments> made;
+  const auto& [keywords, version_only, stream_only, version, no_order] =
+      made.call_once_and_store_result([] { return DlpackArguments(); }).get_stored();
   PyObject* arguments[] = {object.ptr(), version, no_order};
   PyObject* capsule = PyObject_VectorcallMethod(name, arguments, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET,
                                                 ordered ? keywords : version_only);

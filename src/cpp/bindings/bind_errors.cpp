@@ -32,13 +32,16 @@ ErrorKind kind_of(const std::string& name) {
   return ErrorKind{kind};
 }
 
-void raise(const Error& error) {
+// Where the interpreter ends, nothing can be imported any more: Python's own error says so.
+void raise(const Error& error) try {
   const std::string_view text = error.what();
   // Texts of others, a path or a peer's, may be no UTF-8, or cut within a character.
   const auto said =
       py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(text.data(), text.size(), "backslashreplace"));
   const auto type = py::module_::import("gpucomm.errors").attr(class_of(error.kind));
   PyErr_SetObject(type.ptr(), said.ptr());
+} catch (py::error_already_set& failed) {
+  failed.restore();
 }
 
 void bind_errors(py::module_&) {

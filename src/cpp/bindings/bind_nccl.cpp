@@ -125,6 +125,7 @@ void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py:
   shape.count = message_count(shape.collective, in ? &*in : nullptr, to ? &*to : nullptr, c.world());
   shape.root = rooted(shape.collective) ? root : 0, shape.segments = segments, shape.algorithm = algorithm;
   if (codec) shape.codec = parse_codec(*codec);
+  if (codec && reduces(shape.collective)) check_sums(*shape.codec, c.world());
   if (codec && shape.codec->traits().needs_maximum) shape.codec = shape.codec->agreed(max_abs, c.world());
   shape.in_place = in && to && in->data() == to->data();
   const Arrays arrays{in ? in->data() : nullptr, to ? to->data() : nullptr};

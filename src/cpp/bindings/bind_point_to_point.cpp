@@ -123,7 +123,6 @@ std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array,
 
 py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, const Lent& lent,
                                   const Options& options) {
-  kept_->release_done();
   PointToPoint& messages = core_->messages();
   if (!options.async_op) {
     const auto wait_by_stream = [&] {
@@ -152,6 +151,7 @@ py::object PyCommunicator::send(py::object x, int to, const Options& options) {
   const Array in(x, "x", true);
   check_peer("to", to);
   check_apart(&in, nullptr);
+  kept_->release_done();
   const Lent lent{x, py::none(), &in};
   return finish({start(true, in, to, options)}, lent, options);
 }
@@ -161,6 +161,7 @@ py::object PyCommunicator::recv(py::object x, int source, const Options& options
   check_peer("source", source);
   check_writable(to, "x", ": recv writes it");
   check_apart(nullptr, &to);
+  kept_->release_done();
   const Lent lent{x, x, nullptr, &to};
   return finish({start(false, to, source, options)}, lent, options);
 }
@@ -171,6 +172,7 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
   check_writable(target, "out");
   check_apart(&in, &target);
   if (in.overlaps(target)) fail(ErrorKind::invalid_argument, "x and out must be apart, they overlap");
+  kept_->release_done();
   if (to == source && to == core_->rank() && !forked()) {
     if (in.dtype() != target.dtype() || in.count() != target.count())
       fail(ErrorKind::invalid_argument, "out must hold ", in.count(), " elements of ", name_of(in.dtype()),
@@ -192,8 +194,8 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
   std::shared_ptr<Pending> sending;
   try {
     sending = start(true, in, to, options);
-  } catch (const Error& error) {  // closed meanwhile: nobody may write to out any more
-    core_->messages().end(error);
+  } catch (const std::exception& error) {  // closed meanwhile, say: nobody may write to out any more
+    core_->messages().end(core_->fate().error_of(error));
     if (receiving->error) throw *receiving->error;  // what has closed it
     throw;
   }

@@ -58,7 +58,7 @@ PyCommunicator::Known& PyCommunicator::known_codec(const std::string& spec) {
   return known;
 }
 
-void PyCommunicator::check_codec(const Shape& call) {
+void PyCommunicator::check_codec(const Shape& call) const {
   if (!call.codec->takes(call.dtype))
     fail(ErrorKind::unsupported_type, "codec ", call.codec->spec(), " does not take ", name_of(call.dtype),
          " arrays");
@@ -66,6 +66,7 @@ void PyCommunicator::check_codec(const Shape& call) {
   if (reduces(call.collective) && !sums)
     fail(ErrorKind::invalid_argument, "codec ", call.codec->spec(), " can not carry op '", name_of(call.op),
          "': what is coded can only be summed (sum, mean, premul_sum)");
+  if (reduces(call.collective)) check_sums(*call.codec, core_->world());
 }
 
 // Of products that are not made yet, from the largest factor: rounding keeps their order.

@@ -106,14 +106,13 @@ py::object PyCommunicator::issue(Shape& shape, Arrays arrays, Lent&& lent, const
   arrays.lost_sq = options.lost_sq;
   shape.tells_error = arrays.error || arrays.lost_sq;
   const bool chooses = options.algorithm == "auto" && core_->world() > 1;
-  const Known* const known = options.codec ? &known_codec(*options.codec) : nullptr;
-  if (chooses && known) shape.asked = known->codec;
-  if (known) {
-    shape.codec = known->codec;
+  if (options.codec) {
+    shape.codec = known_codec(*options.codec).codec;
+    if (chooses) shape.asked = shape.codec;
     check_codec(shape);
   }
   if (chooses && !core_->links_known()) measure_links(shape, limit);
-  if (known && known->codec->traits().needs_maximum)
+  if (shape.codec && shape.codec->traits().needs_maximum)
     shape.codec = agreed_codec(shape, *options.codec, arrays, lent.read->count(), limit);
   if (chooses && shape.codec) measure_coding(shape, limit);
   if (preparation_) shape = own(std::move(shape));
@@ -166,7 +165,8 @@ void PyCommunicator::measure_links(const Shape& call, Seconds limit) {
 }
 
 Shape PyCommunicator::own(Shape call) const {
-  if (preparation_) call.before = preparation_.before(), call.purpose = Purpose::preparation;
+  if (preparation_ && call.purpose != Purpose::way)
+    call.before = preparation_.before(), call.purpose = Purpose::preparation;
   return call;
 }
 

@@ -171,7 +171,7 @@ class PyCommunicator {
   void check_out(const Array& x, const Array& out, size_t count, const std::byte* shared,
                  size_t shared_bytes) const;
   void check_call(Shape call, Lent& lent, const Options& options);
-  static void check_codec(const Shape& call);
+  void check_codec(const Shape& call) const;
   void check_error(const Array& x, const Array& out, const Array& error, const Options& options) const;
   static void check_has_codec(const Options& options) {
     if (!options.codec && !options.error.is_none())

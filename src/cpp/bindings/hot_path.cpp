@@ -137,8 +137,24 @@ bool parse(const Method& method, PyObject* const* args, Py_ssize_t count, PyObje
 // So begins what pybind11 says of arguments that fit no signature.
 std::string misfit(const Method& method) { return concat(method.name, "(): incompatible"); }
 
-// Calls of this thread that go the usual way, which may make others.
-thread_local int calls_under_way = 0;
+// Calls of this thread that go the usual way, which may make others: of this communicator the outermost tells
+// what is wrong.
+struct UnderWay {
+  explicit UnderWay(PyObject* self) : self_(self) { innermost_ = this; }
+  UnderWay(const UnderWay&) = delete;
+  ~UnderWay() { innermost_ = outer_; }
+  static bool has(PyObject* self) {
+    const UnderWay* call = innermost_;
+    while (call && call->self_ != self) call = call->outer_;
+    return call;
+  }
+
+ private:
+  static thread_local UnderWay* innermost_;
+  PyObject* const self_;
+  UnderWay* const outer_ = innermost_;
+};
+thread_local UnderWay* UnderWay::innermost_ = nullptr;
 
 PyObject* go_the_usual_way(const Method& method, PyObject* self, PyObject* const* args, Py_ssize_t count,
                            PyObject* names) {
@@ -149,10 +165,8 @@ PyObject* go_the_usual_way(const Method& method, PyObject* self, PyObject* const
   }
   std::vector<PyObject*> all{self};
   all.insert(all.end(), args, args + count + given.named());
-  ++calls_under_way;
-  PyObject* result = PyObject_Vectorcall(method.usual, all.data(), count + 1, names);
-  --calls_under_way;
-  return result;
+  const UnderWay this_one(self);
+  return PyObject_Vectorcall(method.usual, all.data(), count + 1, names);
 }
 
 // pybind11's cast looks its type up, which takes as long as all else here. A descriptor has found that self
@@ -225,7 +239,7 @@ void refuse(const Method& method, PyObject* self, const Given& given, const py::
 template <size_t kIndex>
 PyObject* called(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   PyObject* result = run(methods[kIndex], self, args, count, names);
-  if (!result && !calls_under_way) {
+  if (!result && !UnderWay::has(self)) {
     py::error_already_set error;  // takes it
     try {
       const Given given{args, count, names};

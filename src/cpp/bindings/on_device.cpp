@@ -145,14 +145,15 @@ bool PyCommunicator::can_go(DeviceWay way, Device& device, Seconds limit) {
 
 // The first call settles it for all: where the choice is ours, in a small call of its own that is waited for.
 void PyCommunicator::find_way(Shape& shape, Device& device, Seconds limit) {
-  std::optional<DeviceWay> way = core_->device_way();
-  if (!way) {
-    way = message_way();
-    if (core_->device_wish().else_staged && core_->world() > 1 && !can_go(*way, device, limit))
-      way = DeviceWay::staged;
-    core_->settle_device_way(*way);
-  }
-  shape.way = *way;
+  preparation_.wait_for_others();
+  if (!core_->device_way())
+    preparation_.run(shape, [&] {
+      DeviceWay way = message_way();
+      if (core_->device_wish().else_staged && core_->world() > 1 && !can_go(way, device, limit))
+        way = DeviceWay::staged;
+      core_->settle_device_way(way);
+    });
+  shape.way = *core_->device_way();
 }
 
 // The host waits for the largest magnitude of this rank, and then for that of all.

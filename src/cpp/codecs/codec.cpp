@@ -24,6 +24,13 @@ std::shared_ptr<const Codec> Codec::agreed(double, int) const {
   fail(ErrorKind::invalid_argument, "codec ", spec(), " needs no agreed maximum: it can encode as it is");
 }
 
+void check_sums(const Codec& codec, int world) {
+  if (codec.most_summed() && codec.most_summed() < world)
+    fail(ErrorKind::invalid_argument, "codec ", codec.spec(), " holds sums of ", codec.most_summed(),
+         codec.most_summed() == 1 ? " rank" : " ranks", ", not of ", world,
+         ": name it without what was agreed for those");
+}
+
 std::shared_ptr<const Codec> parse_codec(std::string_view spec) {
   const size_t colon = spec.find(':');
   const CodecEntry& entry = Registry<CodecEntry>::find(spec.substr(0, colon));

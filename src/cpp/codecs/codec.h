@@ -103,6 +103,9 @@ class Codec {
   virtual bool decode_add_encode(const std::byte* in, size_t bytes, const std::byte* own, size_t count,
                                  Dtype dtype, std::byte* out, Losses losses = {}) const;
 
+  // Of how many ranks' messages sums fit; 0: of as many as there are.
+  virtual int most_summed() const { return 0; }
+
   // Only of additive codecs: into += in, both coded, of the same count.
   virtual void add(const std::byte* in, size_t bytes, std::byte* into) const;
 
@@ -133,6 +136,8 @@ std::shared_ptr<const Codec> without_argument(std::string_view argument) {
 // "name" or "name:argument". Throws invalid_argument: unknown names with the known ones, bad arguments with
 // the usage.
 std::shared_ptr<const Codec> parse_codec(std::string_view spec);
+// Throws invalid_argument where sums of so many ranks' messages do not fit.
+void check_sums(const Codec& codec, int world);
 
 // The codec or, where it must know the largest magnitude, that for zeros: what is known of its costs before.
 inline std::shared_ptr<const Codec> smallest(std::shared_ptr<const Codec> codec, int world) {

@@ -77,6 +77,8 @@ class Fixed final : public FloatCodec {
     return setting_.width ? concat("fixed, ", setting_.width, " bits") : "fixed";
   }
 
+  int most_summed() const override { return setting_.world; }
+
   void add(const std::byte* in, size_t bytes, std::byte* into) const override {
     with_integer([&]<class T>(T) { add_as<std::make_unsigned_t<T>>(in, bytes, into); });
   }

@@ -202,6 +202,7 @@ class Communicator : public Drivable {
   void end(const Error& error);
   void interrupt() override;
   CallRecord record_of(const Work& work) const;
+  uint64_t live_in(const Census& census, int round) const;
   void check_alike(const CallRecord& mine, int peer) const;
   void check_all_alike(const CallRecord& mine) const;
   void check_peers(const Work& work) const;

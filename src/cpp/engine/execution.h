@@ -73,8 +73,8 @@ class Execution {
   std::vector<std::byte*> homes_;  // of these, where the result goes too
   std::vector<int> answers_;  // of the chunk at hand, by source: the send whose message goes over it, or -1
   std::vector<Answered> answered_;  // by send
-  std::vector<size_t>
-      taken_;  // of the chunk at hand from each peer, by a fold whose sources are cut otherwise
+  // Of the chunk at hand from each peer, by a fold whose sources are cut otherwise.
+  std::vector<size_t> taken_;
   size_t remaining_ = 0;
   uint64_t encodes_ = 0, decodes_ = 0;  // of this call, codings of anything
 };

@@ -17,8 +17,8 @@ struct Launch {
   };
   struct Step {
     int rank, index;  // the instruction
-    std::vector<Source>
-        sources;  // of what receives; of another step where its coded piece lies, if elsewhere
+    // Of what receives; of another step where its coded piece lies, if elsewhere.
+    std::vector<Source> sources;
   };
   int track;                    // where it runs, in order
   std::vector<Step> steps;      // none of which comes after another

@@ -51,8 +51,8 @@ struct Program {
   int ranks_here = 1;  // of this rank's node
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> lane_steps;
-  std::vector<std::pair<size_t, size_t>>
-      exact;                                 // bytes of the message that this rank does not encode lossily
+  // Bytes of the message that this rank does not encode lossily.
+  std::vector<std::pair<size_t, size_t>> exact;
   size_t input_shift = 0, output_shift = 0;  // bytes from the message's start to the array given
   size_t scratch_slot_bytes = 0, coded_slot_bytes = 0;
   // Coded slots follow those of scratch, and the sum of a row follows these.

@@ -16,7 +16,7 @@ Stream StagedMessages::stream_for(const Message& m) {
 bool StagedMessages::send(Message& m, Stream stream) {
   StagedLinks& links = *streams_->links;
   do {
-    for (; m.enqueued < m.bytes() && links.has_room(m.peer);) {
+    while (m.enqueued < m.bytes() && links.has_room(m.peer)) {
       const StagedLinks::Parcel parcel = links.parcel(m.bytes(), m.enqueued, false);
       links.fill(m.peer, kPart, parcel, m.data, stream);
       m.enqueued += parcel.bytes;

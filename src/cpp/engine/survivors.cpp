@@ -17,6 +17,17 @@ static Census& census_of(Transport& transport, int round) {
   return *census;
 }
 
+// Those that are there, and have not been left behind in the round before.
+uint64_t Communicator::live_in(const Census& census, int round) const {
+  uint64_t live = 0;
+  for (int rank = 0; rank < world_; ++rank)
+    if (transport_->gone(rank).empty()) live |= uint64_t{1} << rank;
+  if (round) live &= census.members[round - 1].load(std::memory_order_acquire);
+  if (!(live >> rank_ & 1))
+    fail(ErrorKind::closed, "the others have gone on without this rank", fate_.where());
+  return live;
+}
+
 std::vector<int> Communicator::survivors(int round, Seconds patience) {
   Census& census = census_of(*transport_, round);
   const auto fault = fate_.fault();
@@ -33,12 +44,7 @@ std::vector<int> Communicator::survivors(int round, Seconds patience) {
   auto nap = std::chrono::milliseconds(1);
   uint64_t members;
   while (!(members = census.members[round].load(std::memory_order_acquire))) {
-    uint64_t live = 0;
-    for (int rank = 0; rank < world_; ++rank)
-      if (transport_->gone(rank).empty()) live |= uint64_t{1} << rank;
-    if (round) live &= census.members[round - 1].load(std::memory_order_acquire);
-    if (!(live >> rank_ & 1))
-      fail(ErrorKind::closed, "the others have gone on without this rank", fate_.where());
+    const uint64_t live = live_in(census, round);
     const uint64_t came = census.came[round].load(std::memory_order_acquire) & live;
     uint64_t none = 0;
     if (came == live || Clock::now() >= deadline) {

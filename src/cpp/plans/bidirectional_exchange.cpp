@@ -56,17 +56,15 @@ class Exchange {
     int depth = 0;
     while ((1 << depth) < world_) ++depth;
     const int reach = place_ ? place_ & -place_ : 1 << depth;
-    auto level = [&](int distance) { return round_ + depth - 1 - __builtin_ctz(distance); };
     auto run = [&](int first, int distance) { return std::min(first + distance, world_) - first; };
-    const int start = round_;
-    if (place_) round_ = level(reach), receive(place_ - reach, place_, run(place_, reach)), round_ = start;
-    for (int distance = reach / 2; distance; distance /= 2)
-      if (place_ + distance < world_) {
-        round_ = level(distance),
-        send(place_ + distance, place_ + distance, run(place_ + distance, distance));
-        round_ = start;
-      }
-    round_ += depth;
+    const int behind = round_ + depth;
+    auto level = [&](int distance) { return behind - 1 - __builtin_ctz(distance); };
+    if (place_) round_ = level(reach), receive(place_ - reach, place_, run(place_, reach));
+    for (int distance = reach / 2; distance; distance /= 2) {
+      const int other = place_ + distance;
+      if (other < world_) round_ = level(distance), send(other, other, run(other, distance));
+    }
+    round_ = behind;
     for (int step = 0; step < world_ - 1; ++step, ++round_) {
       send((place_ + 1) % world_, (place_ - step + world_) % world_, 1);
       receive((place_ - 1 + world_) % world_, (place_ - step - 1 + world_) % world_, 1);

@@ -14,8 +14,8 @@ enum Lane { kReceive, kSend };  // kSend + distance
 
 void build(const PlanRequest& request, Plan& plan) {
   const Place own{request.in_place ? Space::output : Space::input};
-  const Place sum{request.in_place ? Space::scratch
-                                   : Space::output};  // in place, others may still need our array
+  // In place, others may still need our array.
+  const Place sum{request.in_place ? Space::scratch : Space::output};
   plan.scratch_slots = request.in_place ? 1 : 0;
   std::vector<int> peers;
   for (int peer = 0; peer < request.world; ++peer)

@@ -70,13 +70,13 @@ struct Step {
   int pieces = 1;  // of a run of consecutive pieces
   Place source;    // send, encode, decode, copy: what is read. Reducing steps: the own operand
   Place target;    // what is written (not by send). Its space tells the form: coded, or dense elements
-  std::vector<int>
-      peers;      // send, recv: one; recv_reduce: k, ascending, the own operand folded in at its rank
-  int lane = 0;   // steps of one lane run in order, lanes at once
-  int round = 0;  // of a message: equal at both ends
+  // send, recv: one; recv_reduce: k, ascending, the own operand folded in at its rank.
+  std::vector<int> peers;
+  int lane = 0;            // steps of one lane run in order, lanes at once
+  int round = 0;           // of a message: equal at both ends
   std::vector<int> after;  // indices of steps that must be done before
-  bool final = false;  // of a reducing step: the fold is complete here (a mean divides now); of an encode:
-                       // so is what it reads
+  // Of a reducing step: the fold is complete here (a mean divides now); of an encode: so is what it reads.
+  bool final = false;
 };
 
 struct Plan {

@@ -13,8 +13,8 @@
 namespace gpucomm {
 
 struct Entry {  // of kEntryBytes; the payload of a short message follows the header in the same line
-  std::atomic<uint64_t>
-      full;  // 0: the sender's to fill; else the receiver's: 1 + where in the slot it begins
+  // 0: the sender's to fill; else the receiver's: 1 + where in the slot it begins.
+  std::atomic<uint64_t> full;
   uint64_t tag;
   uint32_t bytes;
   int32_t slot;    // or kInline, kInPlace

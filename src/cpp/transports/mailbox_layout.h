@@ -16,8 +16,8 @@ inline constexpr int kRecords = kRememberedCalls;
 struct RegionHeader {
   uint64_t magic, world, heap_bytes;
   std::atomic<uint32_t> full_fences;  // 1: some rank lacks the asymmetric fence
-  std::atomic<uint32_t>
-      poison_state;  // 0: none; twice (1 + the rank that found it), and 1 more once readable
+  // 0: none; twice (1 + the rank that found it), and 1 more once readable.
+  std::atomic<uint32_t> poison_state;
   uint32_t poison_kind;
   char poison_text[1500];
   std::atomic<uint64_t> agreed;
