@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,13 +21,30 @@ __all__ = ["next_number", "require_communicator", "require_same_layout", "tellin
 _DIGEST_BYTES = 32
 
 
-def _record(members: Sequence[Member], buckets: Sequence[Sequence[Member]], settings: str) -> bytes:
+def _record(
+    members: Sequence[Member],
+    buckets: Sequence[Sequence[Member]],
+    settings: str,
+    buffers: Sequence[Member],
+    groups: Sequence[Mapping[str, Any]],
+) -> bytes:
+    trainer = {id(param): number for number, group in enumerate(groups) for param in group["params"]}
     rows = [
-        (name, str(param.dtype), tuple(param.shape), param.stride(), param.requires_grad, param.device.type)
+        (
+            name,
+            str(param.dtype),
+            tuple(param.shape),
+            param.stride(),
+            param.requires_grad,
+            param.device.type,
+            trainer.get(id(param)),
+        )
         for name, param in members
     ]
+    kept = [(name, str(buffer.dtype), tuple(buffer.shape)) for name, buffer in buffers]
     layout = [[member.name for member in bucket] for bucket in buckets]
-    digest = hashlib.blake2b(repr((settings, rows, layout)).encode(), digest_size=_DIGEST_BYTES).digest()
+    told = repr((settings, rows, kept, layout)).encode()
+    digest = hashlib.blake2b(told, digest_size=_DIGEST_BYTES).digest()
     elements = sum(member.param.numel() for member in members)
     return digest + np.array([len(buckets), len(members), elements], np.int64).tobytes()
 
@@ -77,7 +94,12 @@ def telling(comm: Communicator, call: str) -> Iterator[None]:
 
 
 def require_same_layout(
-    comm: Communicator, members: Sequence[Member], buckets: Sequence[Sequence[Member]], settings: str
+    comm: Communicator,
+    members: Sequence[Member],
+    buckets: Sequence[Sequence[Member]],
+    settings: str,
+    buffers: Sequence[Member] = (),
+    groups: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Checks that all ranks wrap the same model in the same way, by one small all-gather.
 
@@ -86,11 +108,13 @@ def require_same_layout(
         members: this rank's parameters, frozen ones too.
         buckets: the trainable ones, bucket by bucket.
         settings: everything else that must be the same, as text.
+        buffers: the model's, where they are sent too.
+        groups: an optimizer's, which must train the same parameters each.
 
     Raises:
         MismatchError: on every rank, naming those that differ from most.
     """
-    mine = _record(members, buckets, settings)
+    mine = _record(members, buckets, settings, buffers, groups)
     gathered = comm.all_gather(np.frombuffer(mine, np.uint8).copy()).tobytes()
     records = [gathered[begin : begin + len(mine)] for begin in range(0, len(gathered), len(mine))]
     common, _ = Counter(records).most_common(1)[0]
@@ -100,7 +124,8 @@ def require_same_layout(
         pair = [_in_words(odd[0], records[odd[0]]), _in_words(records.index(common), common)]
         raise MismatchError(
             "[optim] all ranks must wrap the same parameters (names, shapes, dtypes, strides, frozen or not, "
-            "kind of device) with the same merge, exchange, algorithm and segments, but "
+            "kind of device, group) and buffers (names, shapes, dtypes) with the same merge, exchange, "
+            "algorithm and segments, but "
             f"rank {', '.join(map(str, odd))} differs: {' and '.join(pair)}, "
             f"wrapping with {settings} here (rank {comm.rank} of {comm.world})"
         )

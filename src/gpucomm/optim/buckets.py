@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Bucket"]
 
 
-def _zeros(count: int, like: Any, comm: Communicator | None) -> tuple[Any, bool]:
+def _zeros(count: int, like: Any, comm: Communicator) -> tuple[Any, bool]:
     """Returns a buffer, and whether all ranks of the node can read it where it lies."""
-    if comm is not None and comm.heap["size_bytes"] and like.device.type == "cpu":
+    if comm.heap["size_bytes"] and like.device.type == "cpu":
         try:
             return empty(count, like.dtype, comm=comm, like="torch").zero_(), True
         except UnavailableError:
@@ -37,13 +37,13 @@ class Bucket:
 
     Args:
         members: the parameters, all of one dtype and device.
-        comm: the ranks; where these share a heap, the buffer lies in it. None: it lies in private memory.
+        comm: the ranks; where these share a heap, the buffer lies in it, else in private memory.
 
     Attributes:
         shared: whether the buffer lies in the shared heap.
     """
 
-    def __init__(self, members: Sequence[Member], comm: Communicator | None = None) -> None:
+    def __init__(self, members: Sequence[Member], comm: Communicator) -> None:
         self.members = list(members)
         counts = [param.numel() for _, param in members]
         ends = list(accumulate(counts))
@@ -132,21 +132,23 @@ class Bucket:
 
     def fill(self) -> None:
         """Deals with the parameters that this backward has not reached: what they hold, or zeros."""
-        self._keep_apart()
         for slot, used in enumerate(self._used):
             if used is None:
                 self.take(slot)
 
-    def _keep_apart(self) -> None:
-        """A gradient may lie where that of another parameter will be written, as where they were swapped."""
-        whole = self.buffer.untyped_storage().data_ptr()
-        left = [slot for slot, used in enumerate(self._used) if used is None]
-        for slot in left:
-            grad = self.members[slot].param.grad
-            if grad is None or grad is self._views[slot] or grad.layout is not torch.strided:
+    def keep_apart(self, buffers: Collection[int]) -> None:
+        """Copies gradients that lie where those of others will be written, as where they were swapped.
+
+        Args:
+            buffers: where the storages of all buckets' buffers begin.
+        """
+        for slot, (_, param) in enumerate(self.members):
+            grad = param.grad
+            if grad is None or grad.layout is not torch.strided:
                 continue
-            if grad.untyped_storage().data_ptr() == whole:
-                self.members[slot].param.grad = grad.clone()
+            at_home = grad is self._views[slot] and grad.data_ptr() == self._places[slot]
+            if not at_home and grad.untyped_storage().data_ptr() in buffers:
+                param.grad = grad.clone()
 
     def mark(self) -> None:
         """Writes the marks, just before the bucket is sent."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from gpucomm.optim.agreement import next_number, require_communicator, telling
 from gpucomm.optim.hooks import ModuleHook
 from gpucomm.optim.stepping import Stepping
 from gpucomm.optim.streams import Beside
+from gpucomm.optim.waiter import Waiter
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -114,11 +114,8 @@ class BucketHook(ModuleHook):
         named = [(exchanges.plain_name(name), param) for name, param in module.named_parameters()]
         self._names = {id(param): name for name, param in named}
         self._sizes = {name: param.numel() for name, param in named}
-        # Futures run what hangs on them where they are completed, so never in the thread that moves messages.
-        # One thread is enough: calls end in their order.
-        self._waiter = ThreadPoolExecutor(1, thread_name_prefix="gpucomm-ddp")
+        self._waiter = Waiter(comm)
         self._beside = Beside()  # one stream for all buckets: what the exchange keeps of a round is theirs
-        weakref.finalize(self, self._waiter.shutdown, wait=False)
         self._number = next_number(comm)
         self._begun = 0  # rounds
         self._bytes_before = 0
@@ -149,7 +146,8 @@ class BucketHook(ModuleHook):
         faults: list[Exception] = []
         # An exception set on a future would end the process in DDP; one raised by what hangs on it does not.
         checked = mean.then(lambda future: _value_or_error(future, faults))
-        self._waiter.submit(self._finish, work, mean, faults, bucket.index() == 0, bucket.is_last(), buffer)
+        ends = bucket.index() == 0, bucket.is_last()
+        self._waiter.submit(partial(self._finish, work, mean, faults, *ends, buffer))
         self._hooks_s += perf_counter() - begin
         return checked
 
@@ -181,8 +179,9 @@ class BucketHook(ModuleHook):
         """Returns what the exchange has cost so far.
 
         Returns:
-            ``rounds`` (exchanges of all gradients), ``bytes_per_step`` (sent by this rank per round, from the
-            transport's counters), ``hooks_s`` (seconds spent starting messages).
+            ``rounds`` (exchanges of all gradients), ``bytes_per_step`` (sent by this rank on the communicator
+            from a round's first bucket to its end, from the transport's counters, and so what others send on
+            it meanwhile too), ``hooks_s`` (seconds spent starting messages).
         """
         return {
             "rounds": self._rounds,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,8 @@ from gpucomm import merge as merging
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.closure import with_global_loss
-from gpucomm.optim.members import Member, find_members, plan_buckets
+from gpucomm.optim.frozen import Frozen
+from gpucomm.optim.members import Member, find_buffers, find_members, plan_buckets
 from gpucomm.optim.owners import claim, claimable, require_kept, trained
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors, require_plain
@@ -77,7 +78,7 @@ class DistributedOptimizer(WrappedOptimizer):
             self._members: list[Member] = []
             self._known: set[int] = set()  # their ids
             self._taken = False
-            planned = self._plan()
+            planned = self._plan(find_buffers(model))
             self._exchange = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
             self._reducer = Reducer(comm, self._exchange)
             if comm.world > 1:
@@ -87,11 +88,11 @@ class DistributedOptimizer(WrappedOptimizer):
                 broadcast_tensors(comm, model.buffers())
                 self._watch_for_ddp(model, self._rank)
 
-    def _plan(self) -> tuple[list[Member], list[list[Member]]]:
+    def _plan(self, sent: Sequence[Member] = ()) -> tuple[list[Member], list[list[Member]]]:
         members = claimable(self, find_members(self._model, self.param_groups))
         buckets = plan_buckets(members, self._merge)
         if self.comm.world > 1:
-            require_same_layout(self.comm, members, buckets, self._settings)
+            require_same_layout(self.comm, members, buckets, self._settings, sent, self.param_groups)
         return members, buckets
 
     def _adopt(self, members: list[Member], buckets: list[list[Member]]) -> None:
@@ -108,7 +109,7 @@ class DistributedOptimizer(WrappedOptimizer):
         self._members = members
         self._known = {id(member.param) for member in members}
         self._trainable = [member.param.requires_grad for member in members]
-        self._frozen = [member for member in members if not member.param.requires_grad]
+        self._frozen = Frozen(members)
         self.buckets = [[member.name for member in bucket] for bucket in buckets]
         self._reducer.attach(buckets)
 
@@ -161,6 +162,7 @@ class DistributedOptimizer(WrappedOptimizer):
         self._reducer.reset()
         self._reducer.discard(self.param_groups)
         self.inner.zero_grad(set_to_none)
+        self._frozen.note()
         if [member.param.requires_grad for member in self._members] != self._trainable:
             with telling(self.comm, "zero_grad"):
                 self._adopt(*self._plan())
@@ -203,8 +205,9 @@ class DistributedOptimizer(WrappedOptimizer):
 
         Returns:
             ``steps`` (calls of step()), ``rounds`` (exchanges of all gradients), ``bytes_per_step`` (sent by
-            this rank per round, from the transport's counters), ``exposed_s`` (seconds that backward() waited
-            at its end), ``hooks_s`` (seconds spent copying gradients and starting messages),
+            this rank on the communicator from a round's first gradient to its end, from the transport's
+            counters, and so what others send on it meanwhile too), ``exposed_s`` (seconds that backward()
+            waited at its end), ``hooks_s`` (seconds spent copying gradients and starting messages),
             ``shared_buckets`` (how many buckets lie in the ranks' shared heap and are read there; others are
             in private memory, as the heap is missing or full, or the parameters are on another device).
         """
@@ -263,12 +266,10 @@ class DistributedOptimizer(WrappedOptimizer):
         self._reducer.require_global(self._rank)
         require_kept(self._taken, self._rank)
         self._require_exchanged()
-        for name, param in self._frozen:
-            if param.grad is not None and param.requires_grad and self.comm.world > 1:
-                raise InvalidArgumentError(
-                    f"[optim] parameter {name!r} was unfrozen after zero_grad(), so its gradient is of this "
-                    f"rank alone; call zero_grad() between unfreezing and backward() ({self._rank})"
-                )
+        if self.comm.world > 1:
+            self._frozen.require_old_gradients(
+                f"call zero_grad() between unfreezing and backward() ({self._rank})"
+            )
 
     def _require_exchanged(self) -> None:
         for number, group in enumerate(self.param_groups):

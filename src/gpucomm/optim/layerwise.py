@@ -15,7 +15,8 @@ from gpucomm.errors import InvalidArgumentError
 from gpucomm.exchange import Exchange, Handle, Part
 from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import require_same_layout, telling
-from gpucomm.optim.members import Member, find_members, plan_buckets
+from gpucomm.optim.frozen import Frozen
+from gpucomm.optim.members import Member, find_buffers, find_members, plan_buckets
 from gpucomm.optim.owners import claim, claimable, require_kept, trained
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors, require_plain
@@ -85,10 +86,12 @@ class LayerwiseBSP(WrappedOptimizer):
             )
             members = claimable(self, find_members(model, self.param_groups))
             self._frozen = [member for member in members if not member.param.requires_grad]
+            self._gradients = Frozen(members)
             self._sent = [member for member in members if member.param.requires_grad]
             buckets = self._plan()
             if comm.world > 1:
-                require_same_layout(comm, members, buckets, f"{root=}, {algorithm=}, {segments=}")
+                settings = f"{root=}, {algorithm=}, {segments=}"
+                require_same_layout(comm, members, buckets, settings, find_buffers(model))
             tensors = [*(param for _, param in members), *model.buffers()] if comm.world > 1 else []
             require_plain(tensors)
             # After all that may be refused, before their weights change.
@@ -116,6 +119,7 @@ class LayerwiseBSP(WrappedOptimizer):
         self._taken = self._taken or not gone.isdisjoint(trained(self))
         self._sent = [member for member in self._sent if id(member.param) not in gone]
         self._frozen = [member for member in self._frozen if id(member.param) not in gone]
+        self._gradients = Frozen(self._frozen)
         self._attach(self._plan())
         return self._reducer.has_local or self._reducer.rounds != self._rounds
 
@@ -158,12 +162,15 @@ class LayerwiseBSP(WrappedOptimizer):
                 raise InvalidArgumentError(
                     f"[optim] parameter {name!r} was unfrozen after wrapping; wrap it anew ({rank})"
                 )
+        if self.comm.world > 1:
+            self._gradients.require_old_gradients(f"call zero_grad(), or wrap it anew ({rank})")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, and the leavings of a backward() that an exception cut short."""
         self._reducer.reset()
         self._rounds = self._reducer.rounds
         self.inner.zero_grad(set_to_none)
+        self._gradients.note()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of parameters that the model had at wrapping: the root's optimizer trains them too.

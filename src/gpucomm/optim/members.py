@@ -14,7 +14,7 @@ from gpucomm import merge
 from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
 from gpucomm.exchange import plain_name
 
-__all__ = ["Member", "find_members", "plan_buckets"]
+__all__ = ["Member", "find_buffers", "find_members", "plan_buckets"]
 
 _FSDP1 = (
     "of which a rank has a part only: shard by fully_shard and call gpucomm.optim.fsdp.use, or let "
@@ -24,7 +24,7 @@ _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class Member(NamedTuple):
-    """A parameter and its name, the same on every rank."""
+    """A parameter, or a buffer, and its name, the same on every rank."""
 
     name: str
     param: Any
@@ -55,6 +55,11 @@ def find_members(model: Any, groups: Sequence[dict[str, Any]]) -> list[Member]:
         _require_whole(member)
         once.setdefault(id(member.param), member)
     return list(once.values())
+
+
+def find_buffers(model: Any) -> list[Member]:
+    """Lists the buffers of the model, each once."""
+    return [Member(plain_name(name), buffer) for name, buffer in model.named_buffers()]
 
 
 def _require_plain_module(what: str, module: Any) -> None:

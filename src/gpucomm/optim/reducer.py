@@ -155,6 +155,7 @@ class Reducer:
     def synchronise(self) -> None:
         """Completes the round: sends what is left and returns when every gradient is global."""
         if self._comm.world > 1:
+            self.has_local = True  # until all is there
             try:
                 self._begin()
                 self._complete()
@@ -215,8 +216,12 @@ class Reducer:
         self.hooks_s += perf_counter() - begin
 
     def _begin(self) -> None:
-        if not self.running:
-            self._bytes_before = self._comm.stats()["bytes_sent"]
+        if self.running:
+            return
+        self._bytes_before = self._comm.stats()["bytes_sent"]
+        buffers = {bucket.buffer.untyped_storage().data_ptr() for bucket in self._buckets}
+        for bucket in self._buckets:
+            bucket.keep_apart(buffers)
 
     def _send(self, *, filling: bool) -> None:
         while self._sent < len(self._buckets):
@@ -269,6 +274,7 @@ class Reducer:
             return error  # messages may still be under way: reset() waits for them
         cause = self._first_fault() or error
         self._clear()
+        self.has_local = True  # what the parameters hold is no mean
         return cause
 
     def _first_fault(self) -> Error | None:
