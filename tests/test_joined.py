@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -42,6 +43,17 @@ def test_ranks_of_several_nodes_that_do_not_come_are_named(monkeypatch):
     said = r"rank 1 of 3 waited 0\.5 s in the store of the launcher for ranks \[0, 2\], which did not come"
     with pytest.raises(errors.CollectiveTimeoutError, match=said):
         c10d.open_c10d(Ranks(1, 3, "job", "torchrun"), 0.5)
+
+
+def test_whatever_ends_a_receive_is_told():
+    events, told = iter([SimpleNamespace(line="a line"), None]), []
+    wire = SimpleNamespace(next_event=lambda: next(events), fail=lambda *what: told.append(what))
+
+    def fail(event):
+        raise MemoryError
+
+    c10d._Server._serve(SimpleNamespace(wire=wire, _handle=fail))
+    assert told == [("a line", "MemoryError")]
 
 
 PROGRAM = textwrap.dedent("""

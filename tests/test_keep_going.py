@@ -49,6 +49,21 @@ def test_the_others_go_on_without_a_rank_that_fails(
     assert re.fullmatch(rf"gpucomm run: rank 1 \(pid \d+\) .*{words}\n", said), said
 
 
+def test_a_rank_fails_with_all_that_it_has_started(tmp_path: Path) -> None:
+    code = """
+import os, signal
+if os.environ["GPUCOMM_RANK"] == "1":
+    signal.signal(signal.SIGALRM, lambda *_: os.write(1, b"left\\n"))
+    if os.fork():
+        os._exit(3)
+    signal.alarm(20)
+    signal.pause()
+"""
+    with start(tmp_path, code) as job:
+        out, said = job.communicate(timeout=60)
+    assert (job.returncode, out) == (3, ""), said
+
+
 def test_all_that_fail_are_told(tmp_path: Path) -> None:
     with start(tmp_path, LOST) as job:
         said = job.communicate(timeout=60)[1]

@@ -505,17 +505,21 @@ def test_run_terminates_first_and_kills_later(tmp_path: Path) -> None:
         while True:
             signal.pause()
     """
-    fifo = tmp_path / "fifo"
+    done = run_impatiently(tmp_path, code)
+    assert (done.returncode, done.stdout) == (4, "told\n"), done.stderr
+
+
+def run_impatiently(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Two ranks that share a FIFO, killed soon after they are told to end."""
+    fifo = folder / "fifo"
     os.mkfifo(fifo)
     short = (
         "import sys; from gpucomm import cli; from gpucomm.launch import job; job.GRACE = 0.3;"
         "sys.exit(cli.main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", short, "run", "-n", "2", script(tmp_path, code)]
-    done = subprocess.run(
-        command, env=environment(FIFO=str(fifo)), capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stdout) == (4, "told\n"), done.stderr
+    command = [sys.executable, "-c", short, "run", "-n", "2", script(folder, code)]
+    env = environment(FIFO=str(fifo))
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.processes
@@ -574,6 +578,50 @@ def test_run_passes_signals_on(tmp_path: Path, signum: signal.Signals) -> None:
         job.send_signal(signum)
         assert job.stdout.read() == "told\ntold\n"
         assert job.wait(60) == 128 + signum
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_run_passes_signals_on_to_what_ranks_have_started(tmp_path: Path, signum: signal.Signals) -> None:
+    """And waits for it where the rank ends at once, as a shell does."""
+    code = f"""
+        import os, signal, time
+        signal.signal({int(signum)}, signal.SIG_DFL)
+        if os.fork():
+            signal.pause()
+        signal.signal({int(signum)}, lambda *_: (time.sleep(0.3), os.write(1, b"told\\n"), os._exit(0)))
+        signal.alarm(20)
+        os.write(1, b"ready\\n")
+        while True:
+            signal.pause()
+    """
+    with launcher(2, script(tmp_path, code)) as job:
+        assert [job.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
+        job.send_signal(signum)
+        assert job.wait(60) == 128 + signum
+        assert job.stdout.read() == "told\ntold\n"
+
+
+@pytest.mark.processes
+def test_run_kills_what_ranks_have_started(tmp_path: Path) -> None:
+    """Of a rank that fails and of one that is terminated; neither heeds that."""
+    code = """
+        import os, signal
+        fifo = os.open(os.environ["FIFO"], os.O_RDWR)
+        if not os.fork():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGALRM, lambda *_: os.write(1, b"left\\n"))
+            signal.alarm(20)
+            os.write(fifo, b"x")
+            signal.pause()
+        elif os.environ["GPUCOMM_RANK"] == "0":
+            signal.pause()
+        else:
+            os.read(fifo, 1), os.read(fifo, 1)
+            os._exit(4)
+    """
+    done = run_impatiently(tmp_path, code)
+    assert (done.returncode, done.stdout) == (4, ""), done.stderr
 
 
 @pytest.mark.processes

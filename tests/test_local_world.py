@@ -376,6 +376,28 @@ def test_a_worker_is_seen_to_end_though_its_helper_lives_on(tmp_path: Path) -> N
 
 
 @pytest.mark.processes
+def test_what_a_busy_worker_has_started_ends_with_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    def fail(comm: gpucomm.Communicator) -> None:
+        if comm.rank == 0:
+            held = os.open(fifo, os.O_WRONLY)
+            helper = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 30"], stdout=held)
+        comm.barrier()
+        assert comm.rank == 0
+        helper.wait()
+
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with (
+        gpucomm.local(2) as world,
+        pytest.raises(errors.RankFailedError, match="rank 1 raised AssertionError"),
+    ):
+        world.run(fail)
+    assert select.select([reader], [], [], 10)[0] and os.read(reader, 9) == b""
+
+
+@pytest.mark.processes
 def test_two_worlds_at_once() -> None:
     with gpucomm.local(2) as first, gpucomm.local(3) as second:
         for world in (first, second, first):

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from ranks import PROMPT_S, outcomes_of, run_ranks
+from ranks import PROMPT_S, TIMEOUT_S, outcomes_of, run_ranks
 
 import gpucomm
 from gpucomm.errors import (
@@ -226,6 +226,32 @@ def test_every_rank_gets_the_objects(world):
         assert on_root == ([str(r) for r in range(world)] if comm.rank == 0 else None)
 
     run_ranks(world, body)
+
+
+@pytest.mark.parametrize("timeout", [3, None])
+@pytest.mark.parametrize(
+    ("call", "root"), [("broadcast_object", 0), ("gather_objects", None), ("gather_objects", 0)]
+)
+def test_the_timeout_is_for_the_lengths_and_the_bytes_together(call, root, timeout):
+    allowed = []
+
+    def body(comm):
+        def noted(send):
+            def slow(*args, **how):
+                allowed.append(how["timeout"])
+                time.sleep(0.1)
+                return send(*args, **how)
+
+            return slow
+
+        if comm.rank == 0:
+            for name in ("all_gather", "broadcast", "gather"):
+                setattr(comm, name, noted(getattr(comm, name)))
+        getattr(comm, call)(comm.rank, root, timeout=timeout)
+
+    run_ranks(2, body)
+    lengths, rest = allowed
+    assert lengths == timeout and 0 < rest <= (timeout or TIMEOUT_S) - 0.1
 
 
 def test_what_can_not_be_sent_is_refused_on_every_rank():

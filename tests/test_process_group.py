@@ -18,7 +18,13 @@ from once import once
 from torch import nn
 from training import on_ranks
 
-from gpucomm.errors import CollectiveTimeoutError, Error, InvalidArgumentError, UnavailableError
+from gpucomm.errors import (
+    CollectiveTimeoutError,
+    Error,
+    InvalidArgumentError,
+    UnavailableError,
+    UnsupportedTypeError,
+)
 from gpucomm.launch import store
 from gpucomm.optim.process_group import Options, futures, group
 from gpucomm.optim.process_group.work import Work
@@ -236,6 +242,25 @@ def test_a_coalescing_that_has_failed_keeps_no_later_tensors(alone):
         kept.append(weakref.ref(x))
     del x
     assert sum(ref() is not None for ref in kept) <= 1
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda group, x: dist.isend(x, 0), "send"),
+        (lambda group, x: dist.irecv(x, 0), "recv"),
+        (lambda group, x: dist.irecv(x), "recv from any rank"),
+        (lambda group, x: group.allreduce([x.to_sparse()]), "a sparse all_reduce"),
+        (lambda group, x: group.reduce([x.to_sparse()]), "a sparse reduce"),
+    ],
+)
+def test_what_the_end_of_a_coalescing_would_not_wait_for_is_refused(alone, call, what):
+    said = rf"^{what} goes by the Gloo group inside, .* outside a coalescing .* rank 0 of 1\)"
+    with (
+        pytest.raises(UnsupportedTypeError, match=said),
+        dist._coalescing_manager(device=torch.device("cpu")),
+    ):
+        call(alone, torch.ones(3))
 
 
 @pytest.mark.parametrize(

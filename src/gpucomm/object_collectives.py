@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.comm import is_whole
+from gpucomm.comm import checked_timeout, is_whole
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.object_work import side_of
 from gpucomm.objects import decode, encode
@@ -75,14 +76,14 @@ def _parts_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _broadcast(
     comm: Communicator, obj: Any, message: _Message, root: int, pickle: bool, timeout: float | None
 ) -> Any:
-    mine = comm.rank == root
+    begin, mine = time.monotonic(), comm.rank == root
     content, kind, error = message
     header = np.array([[len(content), kind, root]], np.int64)
     headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
     _check_roots(comm, headers[:, 2].tolist())
     size_bytes, kind, _ = headers[root].tolist()
     data = np.frombuffer(content, np.uint8) if mine else np.empty(size_bytes, np.uint8)
-    comm.broadcast(data, root, timeout=timeout, **_how(size_bytes))
+    comm.broadcast(data, root, timeout=_left(comm, timeout, begin), **_how(size_bytes))
     if error:
         raise error
     return obj if mine else _decoded(comm, data.tobytes(), kind, root, pickle)
@@ -92,12 +93,14 @@ def _broadcast(
 def _gather(
     comm: Communicator, message: _Message, root: int | None, pickle: bool, timeout: float | None
 ) -> list[Any] | None:
+    begin = time.monotonic()
     content, kind, error = message
     header = np.array([[len(content), kind]], np.int64)
     headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
     counts = headers[:, 0].tolist()
     data = np.frombuffer(content, np.uint8)
-    how: dict[str, Any] = {"counts": counts, "timeout": timeout, **_how(max(counts))}
+    left = _left(comm, timeout, begin)
+    how: dict[str, Any] = {"counts": counts, "timeout": left, **_how(max(counts))}
     gathered = comm.all_gather(data, **how) if root is None else comm.gather(data, root, **how)
     if error:
         raise error
@@ -110,6 +113,12 @@ def _gather(
     order = [int(refused[0])] if len(refused) else range(comm.world)
     parts = {r: gathered[ends[r] - counts[r] : ends[r]].tobytes() for r in order}
     return [_decoded(comm, data, int(headers[r, 1]), r, pickle) for r, data in parts.items()]
+
+
+def _left(comm: Communicator, timeout: float | None, begin: float) -> float:
+    """Seconds that are left to the bytes: the call's time is for the lengths and them together."""
+    whole = checked_timeout(comm.timeout if timeout is None else timeout)
+    return max(0.001, begin + whole - time.monotonic())
 
 
 def _how(size_bytes: int) -> dict[str, Any]:

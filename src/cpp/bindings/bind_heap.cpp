@@ -103,8 +103,7 @@ void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
           },
           "nbytes"_a,
           "Memory that the ranks of this node share, as a buffer; gpucomm.empty makes arrays of it. It lives "
-          "as "
-          "long\nas anything that refers to it, beyond close().")
+          "as long\nas anything that refers to it, beyond close().")
       .def_property_readonly("readers", &readers,
                              "Which ranks read long messages out of this one's private memory (cross-memory "
                              "attach): rank -> \"\",\nor why it does not. They find out at their first call.")

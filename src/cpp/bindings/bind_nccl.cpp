@@ -199,8 +199,7 @@ void bind_nccl(py::module_& m) {
            "op"_a = "sum", "root"_a = 0, "segments"_a = 1, "codec"_a = py::none(), "max_abs"_a = 1.0,
            "nodes"_a = std::vector<int>{}, "timeout"_a = 60.0,
            "A plan, round by round. `max_abs`: of all ranks' elements, for a codec that must know it. "
-           "`nodes`: "
-           "the node of each\nrank, numbered from 0; none: all on one.")
+           "`nodes`: the node of each\nrank, numbered from 0; none: all on one.")
       .def("split", &split, "color"_a, "key"_a = 0, "timeout"_a = 60.0, WithoutGil(),
            "A communicator of those who give the same color, by key; None for a negative one.")
       .def(

@@ -188,11 +188,11 @@ static std::string text_of(const Links& l) {
 }
 
 static void bind_cost(py::module_& m) {
-  py::class_<Links>(m, "Links",
-                    "A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a "
-                    "byte reduced (gamma); of kind "
-                    "nodes also\nthe node of each rank and the figures inside one. betas: instead of beta "
-                    "that of each rank's ports,\nof each link of a chain, of each node's ports.")
+  py::class_<Links>(
+      m, "Links",
+      "A model of the links: seconds a message (alpha), of latency (lambda_), a byte (beta), a byte reduced "
+      "(gamma); of kind nodes also\nthe node of each rank and the figures inside one. betas: instead of beta "
+      "that of each rank's ports,\nof each link of a chain, of each node's ports.")
       .def(py::init(&make_links), "kind"_a = "switch", "alpha"_a = 5e-6, "beta"_a = 1e-9, "lambda_"_a = 0.0,
            "gamma"_a = 0.0, "nodes"_a = std::vector<int>{}, "inner_alpha"_a = 0.0, "inner_beta"_a = 0.0,
            "inner_lambda"_a = 0.0, "betas"_a = std::vector<double>{})
@@ -241,9 +241,9 @@ static void bind_cost(py::module_& m) {
       },
       "collective"_a, "algorithm"_a, "world"_a, "nbytes"_a, "links"_a, "root"_a = 0, "segments"_a = 1,
       "coded"_a = 1.0, "encode"_a = 0.0, "decode"_a = 0.0, "additive"_a = false,
-      "The total time of a call, in place, on a link model; for thousands of ranks too. Of coded "
-      "plans: `coded` bytes\nfor a byte, seconds to `encode` and to `decode` a byte, and whether the codec "
-      "is `additive`.");
+      "The total time of a call, in place, on a link model; for thousands of ranks too. Of coded plans: "
+      "`coded` bytes\nfor a byte, seconds to `encode` and to `decode` a byte, and whether the codec is "
+      "`additive`.");
 }
 
 void bind_plans(py::module_& m) {
@@ -275,8 +275,8 @@ void bind_plans(py::module_& m) {
       },
       "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0, "segments"_a = 1, "in_place"_a = true,
       "nodes"_a = std::vector<int>{}, "additive"_a = false,
-      "One rank's plan; `nodes`: the node of each rank, numbered from 0; `additive`: of coded plans, "
-      "the codec adds coded pieces.");
+      "One rank's plan; `nodes`: the node of each rank, numbered from 0; `additive`: of coded plans, the "
+      "codec adds coded pieces.");
   m.def(
       "build_plans",
       [](const std::string& collective, const std::string& algorithm, int world, int root, int segments,

@@ -125,8 +125,8 @@ class _Server:
         while (event := self.wire.next_event()) is not None:
             try:
                 self._handle(event)
-            except RuntimeError as error:
-                self.wire.fail(event.line, str(error))
+            except Exception as error:  # nobody would wait for a thread that it ended
+                self.wire.fail(event.line, _said(error))
 
     def _handle(self, event: _core.WireEvent) -> None:
         import torch
@@ -174,5 +174,9 @@ class _Server:
                     del self._under_way[key]
                     return
                 self.wire.finish_send(frame.request)
-        except RuntimeError as error:
-            self.wire.fail(line, str(error))
+        except Exception as error:
+            self.wire.fail(line, _said(error))
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__  # a MemoryError says nothing

@@ -16,7 +16,16 @@ from typing import IO
 
 from gpucomm.launch import child
 from gpucomm.launch.lines import Output
-from gpucomm.launch.processes import base_environment, describe_end, end_all, exit_code, rank_environment
+from gpucomm.launch.processes import (
+    POLL,
+    base_environment,
+    describe_end,
+    end_all,
+    exit_code,
+    is_left,
+    rank_environment,
+    signal_all,
+)
 
 __all__ = ["Job"]
 
@@ -43,6 +52,7 @@ class Job:
         self._base = base_environment(os.environ)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._running: set[int] = set()
+        self._orphaned: set[int] = set()  # they ended, while the job does, before what they have started
         self._selector = selectors.DefaultSelector()
         self._failure = 0  # exit code of the job, once a rank has failed or we were told to end
         self._reported = False
@@ -56,7 +66,7 @@ class Job:
             try:
                 for rank in range(self._ranks):
                     self._start(rank, command)
-                while self._running:
+                while self._running or self._orphaned:
                     self._step(wake)
                 self._finish_output()
             finally:
@@ -87,7 +97,7 @@ class Job:
 
     def _step(self, wake: socket.socket) -> None:
         wait = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
-        events = self._selector.select(wait)
+        events = self._selector.select(POLL if self._orphaned else wait)
         for key, _ in events:
             if key.fileobj is wake:
                 for signum in wake.recv(64):
@@ -97,6 +107,7 @@ class Job:
         self._reap()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._send(signal.SIGKILL)
+            self._orphaned.clear()
             self._kill_at = None
 
     def _signalled(self, signum: int) -> None:
@@ -109,18 +120,22 @@ class Job:
         self._kill_at = time.monotonic() + GRACE
 
     def _reap(self) -> None:
-        # A rank may have been seen to end when a signal was sent to it.
         ended = {rank for rank in self._running if self._processes[rank].poll() is not None}
         self._running -= ended
+        self._orphaned |= ended
         failed = [rank for rank in ended if self._processes[rank].returncode]
         if self._keep_going:
             self._go_on(failed)
         elif failed and not self._reported:
             self._end(failed)
+        # What ranks leave behind that end well is theirs.
+        orphaned = set() if self._kill_at is None else self._orphaned
+        self._orphaned = {rank for rank in orphaned if is_left(self._processes[rank])}
 
     def _go_on(self, failed: Sequence[int]) -> None:
         for rank in failed:
             self._report(rank)
+            signal_all(self._processes[rank], signal.SIGKILL)  # a rank fails with all that it has started
             self._failure = self._failure or exit_code(self._processes[rank])
         codes = {process.returncode for process in self._processes}
         self._survived = 0 in codes and all(code is not None and code <= 0 for code in codes)
@@ -139,10 +154,9 @@ class Job:
         print(f"gpucomm run: {describe_end(rank, self._processes[rank])}", file=sys.stderr, flush=True)
 
     def _send(self, signum: int) -> None:
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signum)
-                process.send_signal(signal.SIGCONT)  # a stopped one acts only then
+        for rank in self._running | self._orphaned:
+            signal_all(self._processes[rank], signum)
+            signal_all(self._processes[rank], signal.SIGCONT)  # a stopped one acts only then
 
     def _finish_output(self) -> None:
         for key in list(self._selector.get_map().values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -11,7 +12,19 @@ from collections.abc import Mapping, Sequence
 
 from gpucomm.launch.cores import threads_per_rank
 
-__all__ = ["base_environment", "describe_end", "end_all", "exit_code", "rank_environment"]
+__all__ = [
+    "POLL",
+    "base_environment",
+    "describe_end",
+    "end_all",
+    "exit_code",
+    "is_left",
+    "rank_environment",
+    "signal_all",
+    "wait_all",
+]
+
+POLL = 0.02  # seconds between two looks at what processes have started, of whose end nobody is told
 
 Process = subprocess.Popen[bytes]
 
@@ -72,18 +85,48 @@ def exit_code(process: Process) -> int:
     return code if code >= 0 else 128 - code
 
 
+def signal_all(process: Process, signum: int) -> bool:
+    """Signal a process that leads a group, and what it has started there.
+
+    The group's number is nobody else's until the process is reaped, nor later while the group has members;
+    nor soon after, since the kernel first gives out all others.
+
+    Args:
+        process: the leader, of whose group something was left a moment ago.
+        signum: of the signal; 0: look only.
+
+    Returns:
+        Whether anything is left that we may signal.
+    """
+    try:
+        os.killpg(process.pid, signum)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def is_left(process: Process) -> bool:
+    """Whether it runs, or something that it has started; it is reaped where it has ended."""
+    return process.poll() is None or signal_all(process, 0)
+
+
 def end_all(processes: Sequence[Process], grace: float) -> None:
-    """Terminate those that still run, kill those that run `grace` seconds later, and reap them."""
-    for process in processes:
-        # A stopped process acts on SIGTERM only once it is continued.
-        for signum in (signal.SIGTERM, signal.SIGCONT):
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signum)
-    wait_all(processes, grace)
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-    wait_all(processes, grace)
+    """Terminate those that still run, with what they have started; kill what is left `grace` seconds later.
+
+    Args:
+        processes: leaders of groups; they are reaped.
+        grace: seconds.
+    """
+    left = [process for process in processes if process.poll() is None]
+    for process in left:
+        signal_all(process, signal.SIGTERM)
+        signal_all(process, signal.SIGCONT)  # a stopped one acts only then
+    deadline = time.monotonic() + grace
+    while (left := [process for process in left if is_left(process)]) and time.monotonic() < deadline:
+        time.sleep(POLL)
+    for process in left:
+        signal_all(process, signal.SIGKILL)
+    wait_all(left, grace)
 
 
 def wait_all(processes: Sequence[Process], seconds: float) -> None:

@@ -19,9 +19,9 @@ LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a free one, for torch.di
 (usable cores / N, at least 1) where they are not set yet.
 Only rank 0 reads the standard input. SIGINT, SIGTERM and SIGHUP are passed on. When a rank fails the others
 are terminated, and killed 5 s later; the exit code is that of the first failure (128 + signal for a killed
-one).
-With --keep-going they are left alone, so that they can go on by Communicator.shrink(). The exit code is then
-0 if ranks were only killed, by signals, and others ended with 0; else that of the first failure.
+one). What ranks have started, as a shell script does, is signalled with them.
+With --keep-going the others are left alone, so that they can go on by Communicator.shrink(). The exit code is
+then 0 if ranks were only killed, by signals, and others ended with 0; else that of the first failure.
 --links, which the ranks find as GPUCOMM_LINKS, is KIND:BANDWIDTH[,SETTING...], as in
 switch:1Gbit,latency=0.5ms,overhead=50us. KIND is switch (each rank has one port in and one out), chain (each
 neighbour pair has a link) or nodes (each node has one port in and one out; of=2x4 or of=3+1 are their ranks).

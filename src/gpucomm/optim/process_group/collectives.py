@@ -30,7 +30,7 @@ class Collectives(Issuing):
         """Reduces each tensor over all ranks, in place."""
         xs = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if any(x.layout != torch.strided for x in xs):
-            self._require_open("a sparse all_reduce")
+            self._check_gloo("a sparse all_reduce")
             return GlooWork(self._gloo.allreduce(xs, opts), "a sparse all_reduce", self._comm)
         copies: Copies = []
         calls: Calls = []

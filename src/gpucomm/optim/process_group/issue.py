@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
-from gpucomm.errors import ClosedError
+from gpucomm.errors import ClosedError, UnsupportedTypeError
 from gpucomm.optim.process_group.calls import is_async
 from gpucomm.optim.process_group.work import Done, Work, place
 from gpucomm.optim.streams import Beside
@@ -67,16 +67,22 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
             together.append(work)
         return work
 
-    def _require_open(self, what: str) -> None:
-        """Refuses what would go by Gloo, which may be open still, after a fault.
+    def _check_gloo(self, what: str) -> None:
+        """Refuses what would go by Gloo, which may be open still, after a fault; and in a coalescing.
 
         Raises:
             ClosedError: the group is closed.
+            UnsupportedTypeError: the end of a coalescing would not wait for it, as Gloo has none.
         """
         if self._comm.closed:
             raise ClosedError(
                 f"{what} goes by the Gloo group inside, and this process group is closed after a fault"
                 f" (rank {self._comm.rank} of {self._comm.world})"
+            )
+        if self._together is not None:
+            raise UnsupportedTypeError(
+                f"{what} goes by the Gloo group inside, which coalesces nothing: call it outside a coalescing"
+                f" (torch ends none that has failed; rank {self._comm.rank} of {self._comm.world})"
             )
 
 

@@ -47,7 +47,7 @@ class Messages(Rooted):
 
     def _by_communicator(self, what: str, tensors: Any, tag: int) -> bool:
         if not tensors[0].is_cuda:
-            self._require_open(what)
+            self._check_gloo(what)
             return False
         if tag:
             raise UnsupportedTypeError(

@@ -25,7 +25,7 @@ class Rooted(Collectives):
         """Reduces each tensor over all ranks onto the root's; the others' stay as they are."""
         xs = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         if any(x.layout != torch.strided for x in xs):
-            self._require_open("a sparse reduce")
+            self._check_gloo("a sparse reduce")
             return GlooWork(self._gloo.reduce(xs, opts), "a sparse reduce", self._comm)
         root, how = root_of(opts), op if isinstance(opts, int) else opts
         copies: Copies = []

@@ -41,7 +41,7 @@ def bsp_sgd_step(run: Run) -> Outcome:
     }
     share = 1 - ratio(times[_COMPUTE], times[_LP])
     fixed = run.setting(cell, ranks, repeats=len(times[_LP]), communication_share=share)
-    rows = [_step_row(run, fixed, other, times) for other in (_MST, _BE)]
+    rows = [_step_row(fixed, other, times) for other in (_MST, _BE)]
     rows += [_loss_row(fixed, other, losses) for other in (_MST, _BE)]
     losses[_LP] = losses[_LP][: len(losses[_CUT])]
     differ = float(sum(a != b for a, b in zip(losses[_LP], losses[_CUT], strict=True)))
@@ -55,7 +55,7 @@ def bsp_sgd_step(run: Run) -> Outcome:
     return Outcome(rows, Picture(title, "", "seconds a step", curves, names=ways))
 
 
-def _step_row(run: Run, fixed: dict[str, Any], other: str, times: dict[str, list[float]]) -> Row:
+def _step_row(fixed: dict[str, Any], other: str, times: dict[str, list[float]]) -> Row:
     figures = (None, ratio(times[other], times[_LP]), f"T({other})/T({_LP})", "emulated", ">=", 1.0)
     samples = {way: times[way] for way in (_LP, other, _COMPUTE)}
     text = f"{_DEPTH} hidden layers, segments chosen by the cost model"
