@@ -123,28 +123,29 @@ std::shared_ptr<Pending> PyCommunicator::start(bool sending, const Array& array,
 
 py::object PyCommunicator::finish(std::vector<std::shared_ptr<Pending>> calls, const Lent& lent,
                                   const Options& options) {
-  PointToPoint& messages = core_->messages();
-  if (!options.async_op) {
-    const auto wait_by_stream = [&] {
-      for (const auto& call : calls) stream_waits(*call);
-    };
-    try {
-      blocking(*core_, [&] {
-        for (const auto& call : calls) messages.wait(*call, {});
-      });
-    } catch (const Error&) {  // of one half; the other may be on its way
-      wait_by_stream();
-      throw;
-    }
-    wait_by_stream();
-    return lent.result;
-  }
+  if (!options.async_op) return wait_for(calls), lent.result;
   for (const auto& call : calls) {
     now_in_flight(call, "message", lent.read, lent.written);
     kept_->add(call, keep(lent));
   }
-  messages.hand_over();
-  return py::cast(PyWork(py::cast(this), core_, messages, std::move(calls), lent.result, kept_));
+  core_->messages().hand_over();
+  return py::cast(PyWork(py::cast(this), core_, core_->messages(), std::move(calls), lent.result, kept_));
+}
+
+// The streams too, also after the error of one half: the other may be on its way.
+void PyCommunicator::wait_for(const std::vector<std::shared_ptr<Pending>>& calls) {
+  const auto wait_by_stream = [&] {
+    for (const auto& call : calls) stream_waits(*call);
+  };
+  try {
+    blocking(*core_, [&] {
+      for (const auto& call : calls) core_->messages().wait(*call, {});
+    });
+  } catch (const Error&) {
+    wait_by_stream();
+    throw;
+  }
+  wait_by_stream();
 }
 
 py::object PyCommunicator::send(py::object x, int to, const Options& options) {

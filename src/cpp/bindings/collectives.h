@@ -132,6 +132,7 @@ class PyCommunicator {
   std::shared_ptr<Pending> start(bool sending, const Array& array, int peer, const Options& options);
   pybind11::object finish(std::vector<std::shared_ptr<Pending>> calls, const Lent& lent,
                           const Options& options);
+  void wait_for(const std::vector<std::shared_ptr<Pending>>& calls);
   pybind11::object issue(Shape& shape, Arrays arrays, Lent&& lent, const Options& options);
   void run(const Shape& shape, const Arrays& arrays, Seconds limit);
   void run_parts(const std::vector<PartCall>& parts, Seconds limit);

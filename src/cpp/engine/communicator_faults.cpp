@@ -44,7 +44,8 @@ void Communicator::check(const Pending* waited, std::optional<Seconds> expired) 
     while (poisoned && advance_front()) {
     }
     if (queue_.empty()) return;
-    if (poisoned && !silent()) fate_.check_poison();  // what this rank's own device still does counts too
+    const bool late = silent() == Silent::own_device;  // what that still does counts too
+    if (poisoned && !late) fate_.check_poison();
     Work& work = *queue_.front();
     if (work.started) check_peers(work);
     if (expired && !waited->done.load(std::memory_order_acquire)) time_out(work, *expired);

@@ -46,7 +46,7 @@ class DeviceCalls : public Enqueued {
   // Once it is: recorded behind all of this rank's work of that call; others may share it.
   virtual std::shared_ptr<OwnEvent> finished() const = 0;
   // As Drivable::silent.
-  virtual bool silent() { return false; }
+  virtual Silent silent() { return Silent::nothing; }
   // What enqueuing has taken this rank, where one of the threads does it for all.
   double enqueuing_s() const { return enqueuing_s_; }
   // What went wrong in coding that has run; empty: nothing.

@@ -19,7 +19,7 @@ class DeviceMessages : public Enqueued {
   virtual bool send(Message& message, Stream stream) = 0;
   virtual bool receive(Message& message, Stream stream) = 0;
   // As Drivable::silent, of a message whose header is through.
-  virtual bool silent(const Message&) { return false; }
+  virtual Silent silent(const Message&) { return Silent::nothing; }
   // A message that ends by a fault: no array of its is touched from here on, but by what is enqueued.
   virtual void withdraw(Message&) {}
   // Whether the transport counts their bytes.

@@ -102,7 +102,8 @@ void Drivable::drive(Pending& call, Clock::time_point deadline, Seconds patience
         if (stop) interrupt();
         check(&call, now >= deadline ? std::optional(patience_s) : std::nullopt);
       }
-      auto nap = std::min<Clock::duration>(silent() ? Clock::duration(kGlance) : kLook, deadline - now);
+      auto nap = std::min<Clock::duration>(silent() != Silent::nothing ? Clock::duration(kGlance) : kLook,
+                                           deadline - now);
       if (!call.done.load(std::memory_order_acquire))
         transport_->sleep(ticket, std::max(std::chrono::microseconds(100),
                                            std::chrono::duration_cast<std::chrono::microseconds>(nap)));

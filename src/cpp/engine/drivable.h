@@ -26,6 +26,9 @@ struct Pending {
   uint64_t capture = 0;     // of a graph, into which it went: its work runs when that does, again and again
 };
 
+// What is waited for and tells nobody when it is done: of other ranks, or this rank's own device.
+enum class Silent { nothing, others, own_device };
+
 class Drivable {
  public:
   // Between two looks at peers, poison and the clock.
@@ -44,8 +47,8 @@ class Drivable {
   void wait(Pending& call, std::optional<Seconds> timeout);
 
   bool busy() const { return pending_.load(std::memory_order_acquire) > 0; }
-  // Whether what is under way moves on without telling anybody: who waits looks often.
-  bool silent() const { return silent_.load(std::memory_order_relaxed); }
+  // What moves what is under way on and tells nobody: who waits looks often.
+  Silent silent() const { return silent_.load(std::memory_order_relaxed); }
   bool has_waiter() const { return waiters_.load(std::memory_order_acquire) > 0; }
   Transport& transport() { return *transport_; }
   std::shared_ptr<Transport> shared_transport() { return transport_; }
@@ -64,7 +67,7 @@ class Drivable {
   virtual void interrupt() = 0;
 
   std::shared_ptr<Transport> transport_;
-  std::atomic<bool> silent_{false};
+  std::atomic<Silent> silent_{Silent::nothing};
 
  private:
   bool (*interrupted_)() = nullptr;

@@ -1,5 +1,7 @@
 // The part of PointToPoint that moves arrays on devices: a header travels as a message without bytes, the
 // elements go their own way.
+#include <algorithm>
+
 #include "engine/point_to_point.h"
 #include "engine/shared_arena.h"
 
@@ -27,7 +29,8 @@ bool PointToPoint::move_on_device(Message& m) {
   const bool through = m.sending ? on_device_->send(m, stream) : on_device_->receive(m, stream);
   moved_ |= m.enqueued > before;
   if (!through) {
-    if (on_device_->silent(m)) silent_.store(true, std::memory_order_relaxed);
+    silent_.store(std::max(silent_.load(std::memory_order_relaxed), on_device_->silent(m)),
+                  std::memory_order_relaxed);
     return false;
   }
   m.device->record(m.finished->get(), stream);

@@ -24,7 +24,7 @@ class NcclCalls : public DeviceCalls {
   bool advance() override;
   bool done() const override { return phase_ == Phase::done; }
   std::shared_ptr<OwnEvent> finished() const override { return share_->finished; }
-  bool silent() override { return phase_ == Phase::running; }
+  Silent silent() override { return phase_ == Phase::running ? Silent::others : Silent::nothing; }
   std::string coding_fault() const override { return share_ ? share_->held.fault() : ""; }
   // Ends a call that is under way; else settle() does it.
   void leave() override;

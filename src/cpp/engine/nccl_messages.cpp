@@ -83,7 +83,9 @@ void NcclMessages::open(Pair& pair, const Message& m) {
       most_blocks(world_));
 }
 
-bool NcclMessages::silent(const Message& m) { return pairs_.at({m.peer, m.sending}).communicator != nullptr; }
+Silent NcclMessages::silent(const Message& m) {
+  return pairs_.at({m.peer, m.sending}).communicator ? Silent::others : Silent::nothing;
+}
 
 // Whether NCCL is open, or has enqueued what it has.
 bool NcclMessages::settled(Pair& pair, int peer) {

@@ -36,7 +36,7 @@ class NcclMessages : public DeviceMessages {
   void offer(Message& message) override;
   bool send(Message& message, Stream stream) override;
   bool receive(Message& message, Stream stream) override;
-  bool silent(const Message& message) override;
+  Silent silent(const Message& message) override;
   void withdraw(Message&) override { withdrawn_ = true; }
   void leave() override;
   void fault() override;

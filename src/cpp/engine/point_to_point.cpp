@@ -92,7 +92,7 @@ bool PointToPoint::advance() {
 
 bool PointToPoint::advance_all() {
   moved_ = false;
-  silent_.store(false, std::memory_order_relaxed);
+  silent_.store(Silent::nothing, std::memory_order_relaxed);
   for (size_t i = 0; i < active_.size();) {
     Queue& queue = queues_[active_[i]];
     while (!queue.empty() && move(*queue.front())) finish_front(queue);

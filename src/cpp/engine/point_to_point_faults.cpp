@@ -43,7 +43,8 @@ void PointToPoint::check(const Pending* waited, std::optional<Seconds> expired) 
     while (poisoned && advance_all()) {
     }
     if (active_.empty()) return;
-    if (poisoned && !silent()) fate_.check_poison();  // so does what this rank's own device still does
+    const bool late = silent() == Silent::own_device;  // so does what that still does
+    if (poisoned && !late) fate_.check_poison();
     for (int index : std::vector(active_))
       if (!queues_[index].empty()) look(std::shared_ptr(queues_[index].front()));
     if (expired && !waited->done.load(std::memory_order_acquire))

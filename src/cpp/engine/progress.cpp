@@ -89,7 +89,8 @@ void Progress::rest() {
     for (Drivable* c : drivables_) c->check();
   }
   Drivable& first = *drivables_.front();
-  const bool silent = std::any_of(drivables_.begin(), drivables_.end(), [](auto* d) { return d->silent(); });
+  const bool silent = std::any_of(drivables_.begin(), drivables_.end(),
+                                  [](auto* d) { return d->silent() != Silent::nothing; });
   const std::chrono::microseconds nap = silent ? 100us : drivables_.size() == 1 ? 20ms : 1ms;
   if (first.has_waiter()) {  // it is driven by its waiter
     work_.wait_for(lock, nap);

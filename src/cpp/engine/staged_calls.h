@@ -10,7 +10,9 @@ namespace gpucomm {
 class StagedCalls : public DeviceExecution {
  public:
   using DeviceExecution::DeviceExecution;
-  bool silent() override { return !done() && links_ && links_->silent(); }
+  Silent silent() override {
+    return !done() && links_ && links_->late() ? Silent::own_device : Silent::nothing;
+  }
 
  private:
   void announce() override;

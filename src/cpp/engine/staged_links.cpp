@@ -65,7 +65,7 @@ bool StagedLinks::push(int number) {
   Peer& peer = peers_[number];
   Filled& next = peer.under_way[peer.sent % kSlots];
   if (!device_->done(peer.filled_there[peer.sent % kSlots].get())) {
-    silent_ = true;
+    late_ = true;
     return false;
   }
   const std::byte* const data = slot(peer.out, peer.sent);
@@ -87,7 +87,7 @@ bool StagedLinks::may_come(int number) {
   Peer& peer = peers_[number];
   open(peer.in, peer.read);
   if (!device_->done(peer.read[peer.taken % kSlots].get())) {
-    silent_ = true;
+    late_ = true;
     return false;
   }
   return true;

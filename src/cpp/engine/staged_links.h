@@ -56,7 +56,7 @@ class StagedLinks {
   void give_back(int peer, Stream stream);
 
   // Whether something has waited for the device since the last question, which tells nobody when it is done.
-  bool silent() { return std::exchange(silent_, false); }
+  bool late() { return std::exchange(late_, false); }
 
  private:
   static constexpr uint64_t kSlots = 2;
@@ -89,7 +89,7 @@ class StagedLinks {
   int rank_, world_;
   size_t slot_bytes_;
   std::vector<Peer> peers_;  // by rank; this one's own is not used
-  bool silent_ = false, pulled_ = false;
+  bool late_ = false, pulled_ = false;
 };
 
 }  // namespace gpucomm

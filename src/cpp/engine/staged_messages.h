@@ -22,7 +22,9 @@ class StagedMessages : public DeviceMessages {
   bool send(Message& message, Stream stream) override;
   bool receive(Message& message, Stream stream) override;
   bool counted() const override { return true; }
-  bool silent(const Message&) override { return streams_->links->silent(); }
+  Silent silent(const Message&) override {
+    return streams_->links->late() ? Silent::own_device : Silent::nothing;
+  }
   void leave() override { streams_.wait_for_end(); }
 
  private:
