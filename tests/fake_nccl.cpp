@@ -1,7 +1,12 @@
 // A libnccl.so.2 of the tests' own: ranks are threads or processes, arrays are host memory, and messages are
 // files in the folder that the unique id names. As in NCCL without blocking, a call is first under way, then
 // enqueued; what it does a stream of the host device does, later, and it waits there for the other ranks.
-// VERSION, NO_SEND and NO_SPLIT make other releases; the functions fake_... make ranks fail and hang.
+// VERSION makes another release, of which that is all; so do NO_SEND and NO_SPLIT. The functions fake_... make
+// ranks fail and hang.
+#define API extern "C" __attribute__((visibility("default"))) int
+#ifdef VERSION
+API ncclGetVersion(int* version) { return *version = VERSION, 0; }
+#else
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,11 +27,6 @@
 #include <thread>
 #include <utility>
 #include <vector>
-
-#ifndef VERSION
-#define VERSION 22703
-#endif
-#define API extern "C" __attribute__((visibility("default"))) int
 
 namespace {
 
@@ -282,7 +282,7 @@ extern "C" __attribute__((visibility("default"))) const char* fake_calls() {
   return (copy = calls).c_str();
 }
 
-API ncclGetVersion(int* version) { return *version = VERSION, 0; }
+API ncclGetVersion(int* version) { return *version = 22703, 0; }
 API ncclGetUniqueId(UniqueId* id) {
   const char* const told = getenv("FAKE_NCCL_FOLDER");  // whose it is to remove
   std::string folder = std::string(told ? told : "") + "/XXXXXX";
@@ -380,4 +380,5 @@ API ncclCommSplit(Comm* comm, int color, int key, Comm** made, Config*) {
   comm->waits_for = [=] { return split(comm, path, made); };
   return kInProgress;
 }
+#endif
 #endif

@@ -106,6 +106,7 @@ def test_far_beyond_the_caches_messages_are_staged():
     assert int(sent) > 1
 
 
+@pytest.mark.timing
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a rank helps where both have a core")
 @pytest.mark.parametrize("bound", [False, True], ids=["anywhere", "bound to a core each"])
 def test_the_sender_does_a_part_of_the_work(bound):
@@ -344,7 +345,7 @@ def test_secret_memory_is_staged():
         import ctypes, mmap, os
         import numpy as np
         import gpucomm
-        comm = gpucomm.init(timeout=5)
+        comm = gpucomm.init(timeout=20)
         fd = ctypes.CDLL(None).syscall(447, 0)  # memfd_secret
         able = comm.all_reduce(np.array([fd >= 0]), op="min")[0]
         if able:

@@ -282,11 +282,15 @@ def test_a_rank_that_does_not_come(sending, make_kit):
 
     def body(comm):
         if comm.rank == 0:
-            time.sleep(0.8)
+            assert ended.wait(20)
             return None
         x = kit.array(np.ones(3))
-        return comm.send(x, 0, timeout=0.2) if sending else comm.recv(x, 0, timeout=0.2)
+        try:
+            return comm.send(x, 0, timeout=0.2) if sending else comm.recv(x, 0, timeout=0.2)
+        finally:
+            ended.set()
 
+    ended = threading.Event()
     silent, error = outcomes_of(2, body)
     assert silent is None and isinstance(error, CollectiveTimeoutError)
     assert "3 float64 on a device" in str(error) and "has not called" in str(error)

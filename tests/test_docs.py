@@ -26,6 +26,8 @@ RUNNABLE = re.compile(
     r"^<!-- run: (torchrun |forks )?(\d+), prints: ([^\n]*) -->\n```python\n(.*?)^```",
     re.MULTILINE | re.DOTALL,
 )
+# What torch and transformers import at their first use, in every rank.
+LATER = ["torch._dynamo"]
 BLOCKS = [
     pytest.param(launcher.strip(), int(ranks), printed, code, id=f"{page.stem}-{number}")
     for page in PAGES
@@ -58,7 +60,7 @@ def test_blocks_run_when_typed(launcher, ranks, printed, code, tmp_path, tmp_pat
     if launcher:
         imported = re.findall(r"^(?:import|from) ((?!gpucomm)[\w.]+)", code, re.MULTILINE)
         command = jobs.find(launcher).command(ranks, [])
-        env = jobs.environment(**env, TORCH_RANKS_LOAD=" ".join(imported))  # of forks
+        env = jobs.environment(**env, TORCH_RANKS_LOAD=" ".join([*imported, *LATER]))  # of forks
     else:
         command = [sys.executable, *(["-m", "gpucomm", "run", "-n", str(ranks)] if ranks > 1 else [])]
     command = [*command, "file.py"]

@@ -120,7 +120,7 @@ def test_nodes_say_how_many_ranks(asked, said, capsys):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "scatter", "all_to_all"])
 def test_every_collective_is_measured_rightly(collective, monkeypatch):
     seen = []
 

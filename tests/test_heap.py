@@ -309,7 +309,7 @@ def many(comm, calls):
 
 @pytest.mark.processes
 def test_thousands_of_calls_without_growth(processes):
-    for wrong, grown in processes.run(many, 10_000 // processes.ranks):
+    for wrong, grown in processes.run(many, 3_000 // processes.ranks):
         assert wrong == 0
         assert grown < 4 * MIB
 

@@ -17,7 +17,7 @@ import gpucomm
 
 pytestmark = pytest.mark.processes
 
-CALLS = 100_000
+CALLS = 30_000
 WINDOWS = 3  # a leak grows in each; Python's tables double now and then
 
 
@@ -53,8 +53,8 @@ def many_calls(comm: gpucomm.Communicator, calls: int) -> int:
     return resident_bytes() - before
 
 
-def test_a_hundred_thousand_calls_do_not_grow(world):
-    assert max(world.run(many_calls, CALLS)) < 1 << 20
+def test_thousands_of_calls_do_not_grow(world):
+    assert max(world.run(many_calls, CALLS)) < 1 << 19
 
 
 class MallInfo(ctypes.Structure):

@@ -75,7 +75,7 @@ def large(comm, algorithm):
 
     import numpy as np
 
-    x = np.random.default_rng(comm.rank).standard_normal(9_000_001).astype(np.float32)
+    x = np.random.default_rng(comm.rank).standard_normal(4_500_001).astype(np.float32)
     digests = []
     for _ in range(2):
         y = x.copy()

@@ -128,6 +128,7 @@ def test_a_call_that_all_refuse_leaves_nothing_behind():
     assert run_ranks(3, body) == [3.0] * 3
 
 
+@pytest.mark.timing
 def test_who_refuses_and_leaves_is_not_waited_for():
     def body(comm):
         if comm.rank == 1:

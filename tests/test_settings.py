@@ -73,9 +73,7 @@ def test_between_nodes(launcher, name, tmp_path):
         assert (theirs if rank == 1 else ours) in said and "and rank 1 something else than rank 0" in said
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [*(("group", name) for name in SETTINGS), ("default", "GPUCOMM_NODES")]
-)
+@pytest.mark.parametrize(("kind", "name"), [("group", "GPUCOMM_LINKS"), ("default", "GPUCOMM_NODES")])
 def test_in_a_group_of_torch_distributed(kind, name, tmp_path):
     _, theirs, ours = SETTINGS[name]
     for rank, said in enumerate(told(kind, jobs.find("forks").command(3, []), 3, name, tmp_path)):

@@ -71,7 +71,7 @@ def test_messages_larger_than_the_slots(world, algorithm, op):
 @pytest.mark.parametrize("codec", ["mpc", "int8"])
 def test_coded_messages_larger_than_the_slots(world, codec):
     how = {"algorithm": "coded_ring", "codec": codec, "segments": 1}
-    count = 16_000_003 if codec == "int8" else 4_000_003
+    count = 8_000_003 if codec == "int8" else 4_000_003
     assert all(world.run(ranks_do.as_on_the_host, "all_reduce", "float32", count, 50, **how))
 
 
