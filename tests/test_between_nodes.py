@@ -212,6 +212,69 @@ def test_mpi_for_one_thread_is_refused(name, tmp_path):
     assert code == 7, output
 
 
+def by_mpi(name, program, folder):
+    """What two ranks of a program say, which knows its own by RANK, and the exit code."""
+    number = 'import os\nRANK = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])\n'
+    (folder / "program.py").write_text(number + program)
+    told = {"GPUCOMM_TRANSPORT": "mpi", "GPUCOMM_NODES": "2x1"}
+    command = [*jobs.find(name).command(2, list(told)), str(folder / "program.py"), str(folder)]
+    code, output, _ = jobs.wait_for(command, jobs.environment(**told), 60)
+    return code, output
+
+
+LEFT_EARLY = """
+import gpucomm
+if RANK == 0:
+    gpucomm.init(timeout=3)
+"""
+
+
+@pytest.mark.parametrize("name", ["mpich", "debian"])
+def test_who_waits_in_mpi_init_for_a_rank_that_never_comes_ends(name, tmp_path):
+    code, output = by_mpi(name, LEFT_EARLY, tmp_path)
+    assert code != 0 and "gpucomm: rank 0 of 2 waited 3 s in MPI_Init for all ranks" in output, output
+
+
+AGAIN = """
+import sys, time
+from pathlib import Path
+from mpi4py import MPI
+import gpucomm
+failed = Path(sys.argv[1], "failed")
+if RANK == 0:
+    try:
+        gpucomm.init(timeout=1)
+    except gpucomm.errors.CollectiveTimeoutError:
+        failed.touch()
+while not failed.exists():
+    time.sleep(0.01)
+gpucomm.init(timeout=30).barrier()
+print("met", flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["mpich", "debian"])
+def test_who_met_in_vain_by_mpi_may_try_again(name, tmp_path):
+    code, output = by_mpi(name, AGAIN, tmp_path)
+    assert code == 0 and output.count("met") == 2, output
+
+
+IN_VAIN = """
+import time
+from mpi4py import MPI
+import gpucomm
+if RANK:
+    time.sleep(100)
+gpucomm.init(timeout=1)
+"""
+
+
+def test_who_met_in_vain_by_mpi_ends_though_mpi_waits_for_all(tmp_path):
+    code, output = by_mpi("mpich", IN_VAIN, tmp_path)
+    assert code != 0
+    assert "CollectiveTimeoutError" in output and "this process ends without it" in output, output
+
+
 def test_ranks_that_another_launcher_started_are_told(tmp_path):
     launcher = jobs.find("mpich")
     code = (

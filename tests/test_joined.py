@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from test_launch import environment
 import gpucomm
 from gpucomm import errors
 from gpucomm.launch import c10d, store
-from gpucomm.launch.attempt import own_store
+from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.processes import base_environment
 from gpucomm.launch.ranks import Ranks
 
@@ -43,6 +44,27 @@ def test_ranks_of_several_nodes_that_do_not_come_are_named(monkeypatch):
     said = r"rank 1 of 3 waited 0\.5 s in the store of the launcher for ranks \[0, 2\], which did not come"
     with pytest.raises(errors.CollectiveTimeoutError, match=said):
         c10d.open_c10d(Ranks(1, 3, "job", "torchrun"), 0.5)
+
+
+def test_a_store_that_cannot_be_served_is_no_timeout(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(c10d, "_launchers", [])
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+        with pytest.raises(errors.UnavailableError, match=r"rank 0 of 2 could not meet .*: .*EADDRINUSE"):
+            c10d.open_c10d(Ranks(0, 2, "job", "torchrun"), 20)
+
+
+def test_a_store_that_does_not_answer_is_a_lost_peer():
+    def check(keys):
+        raise dist.DistNetworkError("Failed to recv\nException raised from ...")
+
+    said = r"^rank 1 of 3: the store of the job does not answer, .* ended \(Failed to recv\)$"
+    with pytest.raises(errors.PeerLostError, match=said):
+        all_say("", SimpleNamespace(check=check), 1, 3, 5, "the job")
 
 
 def test_whatever_ends_a_receive_is_told():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import select
 import signal
 import subprocess
@@ -716,3 +717,21 @@ def test_processes_can_be_started_once_there_are_threads_again(monkeypatch: pyte
         with pytest.raises(errors.UnavailableError, match=r"can't start new thread \(ulimit -u\)"):
             lasting.popen(["true"])
     assert lasting.popen(["true"]).wait(timeout=10) == 0
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "started",
+    [
+        "from gpucomm.cli import main; main(['run', '-n', '3', '--no-python', 'true'])",
+        "import gpucomm; gpucomm.local(3)",
+    ],
+)
+def test_ranks_for_which_descriptors_are_missing_are_a_sentence(started):
+    limits = "import os, resource; have = max(map(int, os.listdir('/proc/self/fd'))) + 1"
+    lowered = "resource.setrlimit(resource.RLIMIT_NOFILE, (have + 3, have + 3))"
+    code = f"import gpucomm.launch.job, gpucomm.launch.process_world; {limits}; {lowered}; {started}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert re.search(r"rank \d of 3 cannot be started: Too many open files \(ulimit -n", done.stderr), (
+        done.stderr
+    )

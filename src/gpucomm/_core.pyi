@@ -36,6 +36,7 @@ __all__: list[str] = [
     "ServedWire",
     "Step",
     "Verified",
+    "Watchdog",
     "Wire",
     "WireEvent",
     "Work",
@@ -443,6 +444,19 @@ class ServedWire(Wire):
         """
         A receive into the array is under way; it must stay until it has come.
         """
+
+class Watchdog:
+    """
+    Ends the process with exit code 1, and this text, where its block takes longer: of what has no
+    deadline and holds the GIL.
+    """
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: typing.Any, error: typing.Any, traceback: typing.Any
+    ) -> None: ...
+    def __init__(
+        self, seconds: typing.SupportsFloat | typing.SupportsIndex, text: str
+    ) -> None: ...
 
 class Device:
     """
@@ -1722,9 +1736,9 @@ def copy_pack(xs: list, pack: typing.Any, into: bool) -> None:
     Copies arrays into a pack, one behind the other, or out of it again.
     """
 
-def end_within(seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+def end_within(seconds: typing.SupportsFloat | typing.SupportsIndex, text: str) -> None:
     """
-    Ends the process with exit code 1 so long after Python has ended, if it is still there.
+    Ends the process with exit code 1, and this text, so long after Python has ended, if it is still there.
     """
 
 def grouped(

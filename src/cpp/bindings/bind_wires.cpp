@@ -3,7 +3,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "bindings/array.h"
 #include "bindings/bind.h"
@@ -63,19 +68,41 @@ static void bind_served(py::module_& m) {
       .def("close", &ServedWire::close, "Ends the threads that serve it.");
 }
 
-// From when Python has ended on: what libraries do then, as mpi4py ends MPI, has no deadline.
-static void end_within(double seconds) {
-  static double patience;
-  patience = seconds;
-  Py_AtExit([] {
-    std::thread([] {
-      std::this_thread::sleep_for(std::chrono::duration<double>(patience));
-      constexpr char text[] =
-          "gpucomm: MPI waits for a rank that does not end; this process ends without it\n";
-      static_cast<void>(!write(STDERR_FILENO, text, sizeof text - 1));
+// What libraries do without a deadline, and with Python's lock, ends the process where it takes too long.
+class Watchdog {
+ public:
+  Watchdog(double seconds, std::string text) : seconds_(seconds), text_(std::move(text)) {}
+
+  void begin() {
+    std::thread([state = state_, limit = std::chrono::duration<double>(seconds_), text = text_ + "\n"] {
+      std::unique_lock lock(state->mutex);
+      if (state->ended.wait_for(lock, limit, [&] { return state->is_over; })) return;
+      static_cast<void>(!write(STDERR_FILENO, text.data(), text.size()));
       _exit(1);
     }).detach();
-  });
+  }
+  void end() {
+    const std::lock_guard lock(state_->mutex);
+    state_->is_over = true;
+    state_->ended.notify_all();
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable ended;
+    bool is_over = false;
+  };
+  double seconds_;
+  std::string text_;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+// From when Python has ended on, as mpi4py ends MPI then.
+static void end_within(double seconds, std::string text) {
+  static Watchdog* watchdog;
+  watchdog = new Watchdog(seconds, std::move(text));
+  Py_AtExit([] { watchdog->begin(); });
 }
 
 void bind_wires(py::module_& m) {
@@ -90,8 +117,19 @@ void bind_wires(py::module_& m) {
       "library"_a, py::kw_only(), "handle_bytes"_a, "communicator"_a, "byte"_a,
       "MPI as mpi4py has loaded it: the file of its extension, the size of a handle, a communicator of our "
       "own,\nand MPI_BYTE.");
-  m.def("end_within", &end_within, "seconds"_a,
-        "Ends the process with exit code 1 so long after Python has ended, if it is still there.");
+  m.def("end_within", &end_within, "seconds"_a, "text"_a,
+        "Ends the process with exit code 1, and this text, so long after Python has ended, if it is still "
+        "there.");
+  py::class_<Watchdog>(
+      m, "Watchdog",
+      "Ends the process with exit code 1, and this text, where its block takes longer: of what "
+      "has no\ndeadline and holds the GIL.")
+      .def(py::init<double, std::string>(), "seconds"_a, "text"_a)
+      .def("__enter__", &Watchdog::begin)
+      .def(
+          "__exit__",
+          [](Watchdog& watchdog, const py::object&, const py::object&, const py::object&) { watchdog.end(); },
+          "kind"_a, "error"_a, "traceback"_a);
 }
 
 }  // namespace gpucomm

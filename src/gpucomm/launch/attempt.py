@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from gpucomm.errors import CollectiveTimeoutError
+from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError
 
-__all__ = ["all_say", "own_store"]
+__all__ = ["all_say", "answering", "own_store"]
 
 
 def own_store(store: Any, world: int) -> Any:
@@ -45,16 +47,40 @@ def all_say(mine: str, store: Any, rank: int, world: int, timeout_s: float, whos
 
     Raises:
         CollectiveTimeoutError: some ranks did not come; the text names them.
+        PeerLostError: the store does not answer.
     """
     keys = [f"member {member}" for member in range(world)]
-    if not store.check([keys[rank]]):
-        store.set(keys[rank], mine)
+    with answering(f"rank {rank} of {world}", whose):
+        if not store.check([keys[rank]]):
+            store.set(keys[rank], mine)
+        try:
+            store.wait(keys, timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            missing = [member for member, key in enumerate(keys) if not store.check([key])]
+            raise CollectiveTimeoutError(
+                f"rank {rank} of {world} waited {timeout_s:g} s in the store of {whose}"
+                f" for ranks {missing}, which did not come"
+            ) from error
+        return [store.get(key) for key in keys]
+
+
+@contextmanager
+def answering(where: str, whose: str) -> Iterator[None]:
+    """Tells of a store that does not answer any more, for which torch has errors of its own.
+
+    Args:
+        where: which rank this is.
+        whose: the store is.
+
+    Raises:
+        PeerLostError: it does not.
+    """
     try:
-        store.wait(keys, timedelta(seconds=timeout_s))
+        yield
     except RuntimeError as error:
-        missing = [member for member, key in enumerate(keys) if not store.check([key])]
-        raise CollectiveTimeoutError(
-            f"rank {rank} of {world} waited {timeout_s:g} s in the store of {whose}"
-            f" for ranks {missing}, which did not come"
+        if isinstance(error, Error):
+            raise
+        raise PeerLostError(
+            f"{where}: the store of {whose} does not answer, the process that serves it may have ended"
+            f" ({str(error).splitlines()[0]})"
         ) from error
-    return [store.get(key) for key in keys]

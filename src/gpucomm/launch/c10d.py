@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, UnavailableError
+from gpucomm.errors import CollectiveTimeoutError, Error, InvalidArgumentError, UnavailableError
 from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.fabric import Fabric
 from gpucomm.launch.ranks import Ranks
@@ -39,7 +39,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             variables name.
 
     Raises:
-        UnavailableError: torch is missing or has no Gloo.
+        UnavailableError: torch is missing or has no Gloo, or cannot serve or reach the store.
         InvalidArgumentError: torchrun's variables are not there.
         CollectiveTimeoutError: some ranks did not come.
     """
@@ -52,7 +52,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             f"{where}: the ranks are on several nodes, which torch.distributed could connect, but it does not"
             f" load ({error}): install PyTorch, or start the ranks by mpirun"
         ) from error
-    patience = datetime.timedelta(seconds=timeout)
+    begin, patience = time.monotonic(), datetime.timedelta(seconds=timeout)
     try:
         if store is None:
             if not _launchers:
@@ -67,8 +67,12 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             f"{where} cannot meet the other ranks by torch.distributed: {error}"
         ) from error
     except RuntimeError as error:
-        raise CollectiveTimeoutError(
-            f"{where} could not meet the other ranks by torch.distributed within {timeout:g} s: {error}"
+        if isinstance(error, Error):
+            raise
+        late = time.monotonic() - begin >= timeout
+        raise (CollectiveTimeoutError if late else UnavailableError)(
+            f"{where} could not meet the other ranks by torch.distributed"
+            f"{f' within {timeout:g} s' if late else ''}: {error}"
         ) from error
     group.set_timeout(_FOREVER)
     server = _Server(group)

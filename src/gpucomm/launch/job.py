@@ -25,6 +25,7 @@ from gpucomm.launch.processes import (
     is_left,
     rank_environment,
     signal_all,
+    starting,
 )
 
 __all__ = ["Job"]
@@ -53,7 +54,8 @@ class Job:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._running: set[int] = set()
         self._orphaned: set[int] = set()  # they ended, while the job does, before what they have started
-        self._selector = selectors.DefaultSelector()
+        with starting(0, ranks):
+            self._selector = selectors.DefaultSelector()
         self._failure = 0  # exit code of the job, once a rank has failed or we were told to end
         self._reported = False
         self._survived = False  # all that have failed were killed, and others ended well
@@ -65,7 +67,8 @@ class Job:
             self._selector.register(wake, selectors.EVENT_READ)
             try:
                 for rank in range(self._ranks):
-                    self._start(rank, command)
+                    with starting(rank, self._ranks):
+                        self._start(rank, command)
                 while self._running or self._orphaned:
                     self._step(wake)
                 self._finish_output()

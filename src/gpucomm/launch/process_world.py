@@ -17,7 +17,14 @@ from typing import Any, NoReturn
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, RankFailedError, UnavailableError
 from gpucomm.launch.member import Member
-from gpucomm.launch.processes import base_environment, describe_end, end_all, rank_environment, wait_all
+from gpucomm.launch.processes import (
+    base_environment,
+    describe_end,
+    end_all,
+    rank_environment,
+    starting,
+    wait_all,
+)
 from gpucomm.launch.worlds import World
 
 __all__ = ["ProcessWorld"]
@@ -44,7 +51,8 @@ class ProcessWorld(World):
     ) -> None:
         super().__init__(ranks)
         self._cloudpickle = _import_cloudpickle()
-        self._selector = selectors.DefaultSelector()
+        with starting(0, ranks):
+            self._selector = selectors.DefaultSelector()
         self._members: list[Member] = []
         # Also at the end of the interpreter, or when nobody refers to the world any more.
         self._finalizer = weakref.finalize(self, _end_members, self._members, self._selector, os.getpid())
@@ -72,7 +80,8 @@ class ProcessWorld(World):
         try:
             for rank in range(self.ranks):
                 variables = rank_environment(rank, self.ranks, job, base)
-                self._members.append(Member(rank, memory, variables, settings, self._selector))
+                with starting(rank, self.ranks):
+                    self._members.append(Member(rank, memory, variables, settings, self._selector))
         finally:
             if memory >= 0:
                 os.close(memory)

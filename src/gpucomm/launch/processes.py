@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from gpucomm.errors import Error, UnavailableError
 from gpucomm.launch.cores import threads_per_rank
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "is_left",
     "rank_environment",
     "signal_all",
+    "starting",
     "wait_all",
 ]
 
@@ -83,6 +85,24 @@ def exit_code(process: Process) -> int:
     """The exit code as a shell gives it: 128 + signal for a killed process."""
     code = process.returncode or 0
     return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def starting(rank: int, world: int) -> Iterator[None]:
+    """Tells of a rank that cannot be started.
+
+    Raises:
+        UnavailableError: there are too few descriptors or processes left, say.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, Error):
+            raise
+        raise UnavailableError(
+            f"rank {rank} of {world} cannot be started: {error.strerror or error}"
+            " (ulimit -n and ulimit -u tell the limits)"
+        ) from error
 
 
 def signal_all(process: Process, signum: int) -> bool:

@@ -15,7 +15,7 @@ from gpucomm.comm import Communicator
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
 from gpucomm.launch.asked import asked_links, numbered, parse_nodes
-from gpucomm.launch.attempt import all_say, own_store
+from gpucomm.launch.attempt import all_say, answering, own_store
 from gpucomm.launch.c10d import open_c10d
 from gpucomm.launch.opening import emulation
 from gpucomm.launch.ranks import Ranks
@@ -87,7 +87,8 @@ def communicator_of_default(seat: Seat, deterministic: bool) -> Communicator:
     default = _defaults.get(group.WORLD)
     if default is None:
         store = PrefixStore("gpucomm.init", distributed_c10d._get_default_store())
-        default = _defaults[group.WORLD] = _Default(own_store(store, seat.world))
+        with answering(f"rank {seat.rank} of {seat.world}", "torch.distributed"):
+            default = _defaults[group.WORLD] = _Default(own_store(store, seat.world))
     comm = communicator_of(seat, PrefixStore(f"{default.served}", default.store), "none", deterministic)
     default.served += 1
     return comm
