@@ -11,7 +11,7 @@ from ranks import PROMPT_S, run_ranks
 
 import gpucomm
 from gpucomm.errors import ClosedError, InvalidArgumentError, UnavailableError
-from gpucomm.launch import groups
+from gpucomm.launch import groups, patience
 
 # Rank `victim` does `what` where it would meet the others.
 SCRIPT = """
@@ -44,6 +44,23 @@ def told(ranks, what, calls, victim=1):
     said = [[json.loads(line) for line in rank.communicate(timeout=60)[0].splitlines()] for rank in ranks]
     assert all(seconds < PROMPT_S for lines in said for _, _, seconds, _ in lines), said
     return [[line[:2] + line[3:] for line in lines] for lines in said]
+
+
+@pytest.mark.processes
+def test_the_steps_of_a_split_share_its_timeout(ranks):
+    """Rank 1 comes late to the first, and does not come to the second."""
+    calls = "time.sleep(2 * (comm.rank == 1))\ncall(lambda: comm.split(0, timeout=3))"
+    first, late, last = told(ranks, "time.sleep(5); os._exit(0)", calls)
+    assert late == [] and all(kind == "CollectiveTimeoutError" for ((kind, _, _),) in (first, last))
+
+
+def test_time_is_counted_down_to_a_second(monkeypatch):
+    now = iter([100.0, 100.25, 102.5, 110.0])
+    monkeypatch.setattr(patience.time, "monotonic", lambda: next(now))
+    left = patience.counting_down(3.0)
+    assert [left(), left(), left()] == [2.75, 1.0, 1.0]
+    monkeypatch.undo()
+    assert patience.counting_down(0.2, since=0.0)() == 0.2
 
 
 @pytest.mark.processes

@@ -118,7 +118,8 @@ class Communicator(_core.Communicator):
         Args:
             color: ranks of one color form a group; a whole number from 0 up, or None to join none.
             key: orders the ranks of a group; equal keys keep this communicator's order.
-            timeout: seconds for the others to come, and then again to meet; None: the communicator's.
+            timeout: seconds for the others to come and to meet, of which meeting gets at least one; None: the
+                communicator's.
 
         Returns:
             The group's communicator, with this one's timeout; for color None a `NonMember`, which is false

@@ -58,7 +58,7 @@ def all_say(mine: str, store: Any, rank: int, world: int, timeout_s: float, whos
         except RuntimeError as error:
             missing = [member for member, key in enumerate(keys) if not store.check([key])]
             raise CollectiveTimeoutError(
-                f"rank {rank} of {world} waited {timeout_s:g} s in the store of {whose}"
+                f"rank {rank} of {world} waited {timeout_s:.3g} s in the store of {whose}"
                 f" for ranks {missing}, which did not come"
             ) from error
         return [store.get(key) for key in keys]

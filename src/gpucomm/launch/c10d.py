@@ -14,6 +14,7 @@ from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, Error, InvalidArgumentError, UnavailableError
 from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.fabric import Fabric
+from gpucomm.launch.patience import counting_down
 from gpucomm.launch.ranks import Ranks
 
 __all__ = ["open_c10d"]
@@ -52,7 +53,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             f"{where}: the ranks are on several nodes, which torch.distributed could connect, but it does not"
             f" load ({error}): install PyTorch, or start the ranks by mpirun"
         ) from error
-    begin, patience = time.monotonic(), datetime.timedelta(seconds=timeout)
+    left, begin, patience = counting_down(timeout), time.monotonic(), datetime.timedelta(seconds=timeout)
     try:
         if store is None:
             if not _launchers:
@@ -60,7 +61,8 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
                 _launchers.append(own_store(own, ranks.world))
             store = _launchers[0]
             store.set_timeout(patience)
-            all_say("", store, ranks.rank, ranks.world, timeout, "the launcher")
+            all_say("", store, ranks.rank, ranks.world, left(), "the launcher")
+        patience = datetime.timedelta(seconds=left())
         group = ProcessGroupGloo(PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience)
     except ValueError as error:  # a variable is missing
         raise InvalidArgumentError(

@@ -56,13 +56,14 @@ class Fabric:
             return True
 
 
-def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
+def connect(fabric: Fabric, ranks: Ranks, timeout: float, left: Callable[[], float]) -> Communicator:
     """Make the communicator of all ranks of a job: find the nodes, then share memory inside each.
 
     Args:
         fabric: a wire whose numbers are the ranks.
         ranks: who this process is; its `nodes`, if given, count as the nodes whatever the machines say.
-        timeout: seconds that all ranks have to come, and the communicator's default for its calls.
+        timeout: the communicator's default for its calls, in seconds.
+        left: tells how many of those that all ranks have to come are left.
 
     Raises:
         CollectiveTimeoutError: some ranks did not come; the text names them.
@@ -83,7 +84,8 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
     with meeting:
         says = [fabric.next_context, secrets.randbits(62), _digest(_core.version), _digest(*ranks.settings)]
         mine = np.array([*says, *node_key()], np.int64)
-        table = meeting.all_gather(mine, algorithm="direct", segments=1).reshape(ranks.world, -1)
+        table = meeting.all_gather(mine, algorithm="direct", segments=1, timeout=left())
+        table = table.reshape(ranks.world, -1)
         version = f"runs gpucomm {_core.version}"
         another = "another version than rank 0: install the same one on all nodes"
         _check_alike(table[:, 2], ranks, version, another)
@@ -91,8 +93,8 @@ def connect(fabric: Fabric, ranks: Ranks, timeout: float) -> Communicator:
         _check_alike(table[:, 3], ranks, given, "something else than rank 0: give all ranks the same")
         nodes = ranks.nodes or numbered([row[4:].tobytes() for row in table])
         context, token = int(table[:, 0].max()), int(table[0, 1])
-        comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", timeout, timeout)
-        meeting.barrier()  # nobody leaves before all have met
+        comm = join(fabric, ranks.rank, everybody, nodes, context, f"{token:x}", left(), timeout)
+        meeting.barrier(timeout=left())  # nobody leaves before all have met
     return comm
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from gpucomm import _core
 from gpucomm.comm import Communicator, is_whole
 from gpucomm.errors import ClosedError, Error, InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
+from gpucomm.launch.patience import counting_down
 from gpucomm.launch.ranks import Ranks
 from gpucomm.launch.rendezvous import share_memory
 from gpucomm.links import restricted
@@ -62,21 +64,23 @@ def _divide(
     timeout: float | None,
 ) -> Communicator | NonMember:
     """Makes the groups; `asked` is what all must have said alike, None where each says its own."""
+    begin = time.monotonic()
     with turn(comm), comm._parts_of(_CALL):
         token = secrets.randbits(62)
         mine = np.array([_APART if color is None else color, key, token, _digest(asked)], np.int64)
         table = comm.all_gather(mine, algorithm="direct", segments=1, timeout=timeout)
+        left = counting_down(float(timeout or comm.timeout), begin)
         table = table.reshape(comm.world, len(mine))
         if len(set(table[:, 3].tolist())) > 1:
             raise MismatchError(_unlike(comm, asked))
-        context = fabric.common_context(comm, timeout) if comm._fabric else 0
+        context = fabric.common_context(comm, left()) if comm._fabric else 0
         made: Communicator | NonMember = NonMember(comm.rank, comm.world, asked or ())
         if color is not None:
             members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
             # the first member's token names the group: nobody can guess it
             name = f"group {int(table[members[0], 2]):x}"
-            made = _joined(comm, members, name, timeout or comm.timeout, context)
-        comm.barrier(timeout=timeout)
+            made = _joined(comm, members, name, left(), context)
+        comm.barrier(timeout=left())
         forget(f"group {token:x}")
         return made
 

@@ -33,7 +33,7 @@ def open_mpi(ranks: Ranks, timeout: float) -> Fabric:
         CollectiveTimeoutError: some ranks did not come. Where that is before MPI is initialised, which
             nobody can leave, the process ends instead.
     """
-    where = f"rank {ranks.rank} of {ranks.world}"
+    where, deadline = f"rank {ranks.rank} of {ranks.world}", time.monotonic() + timeout
     try:
         with _core.Watchdog(
             timeout, f"gpucomm: {where} waited {timeout:g} s in MPI_Init for all ranks, and cannot leave it"
@@ -61,7 +61,6 @@ def open_mpi(ranks: Ranks, timeout: float) -> Fabric:
     if not _own:
         _own.append(world.Idup())
     own, request = _own[0]
-    deadline = time.monotonic() + timeout
     while not request.Test():
         if time.monotonic() > deadline:
             raise CollectiveTimeoutError(

@@ -9,6 +9,7 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch.claim import Claim, claim
+from gpucomm.launch.patience import counting_down
 from gpucomm.launch.ranks import Ranks
 from gpucomm.launch.rendezvous import share_memory
 
@@ -67,9 +68,10 @@ def _connect(ranks: Ranks, timeout: float, links: dict[str, Any]) -> Communicato
         )
     from gpucomm.launch import fabric
 
+    left = counting_down(timeout)
     if _Opened.fabric is None:
         _Opened.fabric = _open(ranks, timeout)
-    return fabric.connect(_Opened.fabric, ranks, timeout)
+    return fabric.connect(_Opened.fabric, ranks, timeout, left)
 
 
 def _open(ranks: Ranks, timeout: float) -> Fabric:

@@ -6,9 +6,25 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "counting_down"]
 
 _LOOK_S = 0.02
+_LEAST_S = 1.0
+
+
+def counting_down(timeout: float, since: float | None = None) -> Callable[[], float]:
+    """Counts the time of several steps down.
+
+    Args:
+        timeout: seconds for all of them.
+        since: when the first began, by time.monotonic(); None: now.
+
+    Returns:
+        What tells the seconds that are left: at least one (or `timeout`), as the steps after the one that
+        waits for who is late take less, but not none.
+    """
+    end, least = (time.monotonic() if since is None else since) + timeout, min(timeout, _LEAST_S)
+    return lambda: max(least, end - time.monotonic())
 
 
 class Patience:

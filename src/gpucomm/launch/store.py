@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from gpucomm.launch.asked import asked_links, numbered, parse_nodes
 from gpucomm.launch.attempt import all_say, answering, own_store
 from gpucomm.launch.c10d import open_c10d
 from gpucomm.launch.opening import emulation
+from gpucomm.launch.patience import counting_down
 from gpucomm.launch.ranks import Ranks
 from gpucomm.launch.rendezvous import share_memory
 from gpucomm.links import restricted
@@ -128,6 +129,7 @@ def communicator_of(seat: Seat, store: Any, options: str, deterministic: bool) -
     )
     given = [f"the options {options}", f"the transport {transport or 'none'}", *ranks.settings]
     mine = json.dumps([str(fabric.node_key()), ranks.job, given])
+    left = counting_down(seat.timeout_s)
     all_said = all_say(mine, store, seat.rank, seat.world, seat.timeout_s, "its process group")
     table = [json.loads(said) for said in all_said]
     try:
@@ -138,17 +140,17 @@ def communicator_of(seat: Seat, store: Any, options: str, deterministic: bool) -
     found = numbered([node for node, *_ in table])
     ranks = replace(ranks, job=table[0][1])
     if seat.world > 1 and (transport == "c10d" or (not transport and max(found) > 0)):
-        return _between_nodes(seat, replace(ranks, nodes=tuple(nodes or found)), store)
-    return _in_memory(seat, ranks)
+        return _between_nodes(seat, replace(ranks, nodes=tuple(nodes or found)), store, left)
+    return _in_memory(seat, ranks, left)
 
 
-def _in_memory(seat: Seat, ranks: Ranks) -> Communicator:
+def _in_memory(seat: Seat, ranks: Ranks, left: Callable[[], float]) -> Communicator:
     of_all = emulation(ranks.links, seat.total)
     how: dict[str, Any] = {"timeout": seat.timeout_s, **restricted(of_all, seat.members)}
-    return share_memory(ranks, seat.timeout_s, **how)
+    return share_memory(ranks, left(), **how)
 
 
-def _between_nodes(seat: Seat, ranks: Ranks, store: Any) -> Communicator:
+def _between_nodes(seat: Seat, ranks: Ranks, store: Any, left: Callable[[], float]) -> Communicator:
     where = f"rank {seat.rank} of {seat.world}"
     if ranks.links:
         raise InvalidArgumentError(
@@ -157,9 +159,9 @@ def _between_nodes(seat: Seat, ranks: Ranks, store: Any) -> Communicator:
         )
     from torch.distributed import PrefixStore
 
-    over = open_c10d(ranks, seat.timeout_s, PrefixStore("wire", store))
+    over = open_c10d(ranks, left(), PrefixStore("wire", store))
     try:
-        return fabric.connect(over, ranks, seat.timeout_s)
+        return fabric.connect(over, ranks, seat.timeout_s, left)
     except BaseException:
         over.close()
         raise
