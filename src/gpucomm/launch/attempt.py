@@ -80,7 +80,8 @@ def answering(where: str, whose: str) -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, Error):
             raise
+        said = str(error).partition("\n")[0] or type(error).__name__
         raise PeerLostError(
             f"{where}: the store of {whose} does not answer, the process that serves it may have ended"
-            f" ({str(error).splitlines()[0]})"
+            f" ({said})"
         ) from error

@@ -71,7 +71,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
     except RuntimeError as error:
         if isinstance(error, Error):
             raise
-        late = time.monotonic() - begin >= timeout
+        late = time.monotonic() - begin >= 0.9 * timeout  # torch counts from a little later
         raise (CollectiveTimeoutError if late else UnavailableError)(
             f"{where} could not meet the other ranks by torch.distributed"
             f"{f' within {timeout:g} s' if late else ''}: {error}"
