@@ -26,7 +26,7 @@ RUNNABLE = re.compile(
     r"^<!-- run: (torchrun |forks )?(\d+), prints: ([^\n]*) -->\n```python\n(.*?)^```",
     re.MULTILINE | re.DOTALL,
 )
-# What torch and transformers import at their first use, in every rank.
+# What torch imports at its first optimizer, in every rank.
 LATER = ["torch._dynamo"]
 BLOCKS = [
     pytest.param(launcher.strip(), int(ranks), printed, code, id=f"{page.stem}-{number}")
