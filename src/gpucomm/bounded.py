@@ -177,8 +177,9 @@ def _agree(
     norm, largest, *of_blocks = summed[: -len(mine)].tolist()
     # A sum of n positive terms is off by at most n 2^-53 of it, in whatever order; its root by half of that.
     rounding = (count + 2 * comm.world + 16) * 2.0**-52
-    factor = 2.0**-24 if scale is not None else 0.0
+    factor = 0.0
     if scale is not None:
+        factor = 2.0**-24
         largest *= (1 + factor) * (1 + ROUNDING[dtype])  # what is sent is a product, rounded
     folds = comm.world if comm.world > 1 else int(by != 1)
     norms = dict(zip(blocks, of_blocks, strict=True))

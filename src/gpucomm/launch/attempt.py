@@ -10,7 +10,7 @@ from typing import Any
 
 from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError
 
-__all__ = ["all_say", "answering", "own_store"]
+__all__ = ["all_say", "answering", "own_store", "said_by"]
 
 
 def own_store(store: Any, world: int) -> Any:
@@ -77,11 +77,15 @@ def answering(where: str, whose: str) -> Iterator[None]:
     """
     try:
         yield
+    except Error:
+        raise
     except RuntimeError as error:
-        if isinstance(error, Error):
-            raise
-        said = str(error).partition("\n")[0] or type(error).__name__
         raise PeerLostError(
             f"{where}: the store of {whose} does not answer, the process that serves it may have ended"
-            f" ({said})"
+            f" ({said_by(error).splitlines()[0]})"
         ) from error
+
+
+def said_by(error: Exception) -> str:
+    """The text of an error, or its class: a MemoryError has none."""
+    return str(error) or type(error).__name__

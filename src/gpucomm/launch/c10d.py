@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, Error, InvalidArgumentError, UnavailableError
-from gpucomm.launch.attempt import all_say, own_store
+from gpucomm.launch.attempt import all_say, own_store, said_by
 from gpucomm.launch.fabric import Fabric
 from gpucomm.launch.patience import counting_down
 from gpucomm.launch.ranks import Ranks
@@ -68,9 +68,9 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
         raise InvalidArgumentError(
             f"{where} cannot meet the other ranks by torch.distributed: {error}"
         ) from error
+    except Error:
+        raise
     except RuntimeError as error:
-        if isinstance(error, Error):
-            raise
         late = time.monotonic() - begin >= 0.9 * timeout  # torch counts from a little later
         raise (CollectiveTimeoutError if late else UnavailableError)(
             f"{where} could not meet the other ranks by torch.distributed"
@@ -132,7 +132,7 @@ class _Server:
             try:
                 self._handle(event)
             except Exception as error:  # nobody would wait for a thread that it ended
-                self.wire.fail(event.line, _said(error))
+                self.wire.fail(event.line, said_by(error))
 
     def _handle(self, event: _core.WireEvent) -> None:
         import torch
@@ -181,8 +181,4 @@ class _Server:
                     return
                 self.wire.finish_send(frame.request)
         except Exception as error:
-            self.wire.fail(line, _said(error))
-
-
-def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__  # a MemoryError says nothing
+            self.wire.fail(line, said_by(error))

@@ -96,9 +96,9 @@ def starting(rank: int, world: int) -> Iterator[None]:
     """
     try:
         yield
+    except Error:
+        raise
     except OSError as error:
-        if isinstance(error, Error):
-            raise
         raise UnavailableError(
             f"rank {rank} of {world} cannot be started: {error.strerror or error}"
             " (ulimit -n and ulimit -u tell the limits)"

@@ -109,7 +109,7 @@ class DistributedOptimizer(WrappedOptimizer):
         self._members = members
         self._known = {id(member.param) for member in members}
         self._trainable = [member.param.requires_grad for member in members]
-        self._frozen = Frozen(members)
+        self._frozen = Frozen([member for member in members if not member.param.requires_grad])
         self.buckets = [[member.name for member in bucket] for bucket in buckets]
         self._reducer.attach(buckets)
 

@@ -31,21 +31,21 @@ def _counts(grad: Any) -> bool:
 
 
 class Frozen:
-    """The frozen ones of some parameters.
+    """Parameters that are frozen, and the gradients that they have.
 
     A gradient that one of them gets is of this rank alone, also where it is frozen again before step().
 
     Args:
-        members: all of them.
+        members: the frozen ones.
     """
 
-    def __init__(self, members: Sequence[Member] = ()) -> None:
-        self._members = [member for member in members if not member.param.requires_grad]
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = members
         self.note()
 
     def note(self) -> None:
         """Takes the gradients that they have now for old ones."""
-        self._held = [_Held(param.grad) for _, param in self._members]
+        self._held = [_Held(param.grad) for _, param in self.members]
 
     def require_old_gradients(self, advice: str) -> None:
         """Checks that they have got no gradients since; zeros change nothing.
@@ -56,7 +56,7 @@ class Frozen:
         Raises:
             InvalidArgumentError: one has.
         """
-        for (name, param), held in zip(self._members, self._held, strict=True):
+        for (name, param), held in zip(self.members, self._held, strict=True):
             grad = param.grad
             if grad is not None and not held.is_still(grad) and _counts(grad):
                 raise InvalidArgumentError(

@@ -85,8 +85,7 @@ class LayerwiseBSP(WrappedOptimizer):
                 comm, model, root, partial(comm.broadcast, root=root, **how), self._reducer.number
             )
             members = claimable(self, find_members(model, self.param_groups))
-            self._frozen = [member for member in members if not member.param.requires_grad]
-            self._gradients = Frozen(members)
+            self._frozen = Frozen([member for member in members if not member.param.requires_grad])
             self._sent = [member for member in members if member.param.requires_grad]
             buckets = self._plan()
             if comm.world > 1:
@@ -118,8 +117,7 @@ class LayerwiseBSP(WrappedOptimizer):
         gone = {id(param) for param in params}
         self._taken = self._taken or not gone.isdisjoint(trained(self))
         self._sent = [member for member in self._sent if id(member.param) not in gone]
-        self._frozen = [member for member in self._frozen if id(member.param) not in gone]
-        self._gradients = Frozen(self._frozen)
+        self._frozen = Frozen([member for member in self._frozen.members if id(member.param) not in gone])
         self._attach(self._plan())
         return self._reducer.has_local or self._reducer.rounds != self._rounds
 
@@ -157,20 +155,20 @@ class LayerwiseBSP(WrappedOptimizer):
                 "are global: call zero_grad() of this optimizer between them; where there was one, reentrant "
                 f"checkpointing ran others inside it: use checkpoint(..., use_reentrant=False) ({rank})"
             )
-        for name, param in self._frozen:
+        for name, param in self._frozen.members:
             if param.requires_grad and self.comm.world > 1:
                 raise InvalidArgumentError(
                     f"[optim] parameter {name!r} was unfrozen after wrapping; wrap it anew ({rank})"
                 )
         if self.comm.world > 1:
-            self._gradients.require_old_gradients(f"call zero_grad(), or wrap it anew ({rank})")
+            self._frozen.require_old_gradients(f"call zero_grad(), or wrap it anew ({rank})")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, and the leavings of a backward() that an exception cut short."""
         self._reducer.reset()
         self._rounds = self._reducer.rounds
         self.inner.zero_grad(set_to_none)
-        self._gradients.note()
+        self._frozen.note()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of parameters that the model had at wrapping: the root's optimizer trains them too.
@@ -180,7 +178,7 @@ class LayerwiseBSP(WrappedOptimizer):
                 weights would travel.
         """
         self.inner.add_param_group(param_group)
-        known = {id(member.param) for member in (*self._sent, *self._frozen)}
+        known = {id(member.param) for member in (*self._sent, *self._frozen.members)}
         new = [param for param in self.param_groups[-1]["params"] if id(param) not in known]
         if new:
             self.param_groups.pop()
