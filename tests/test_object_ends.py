@@ -122,7 +122,7 @@ def test_what_is_under_way_at_a_good_end_still_ends_well(ranks):
 
 
 def side_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("gpucomm-objects")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gpucomm-waiter")]
 
 
 def test_a_communicator_that_nobody_holds_leaves_no_thread():

@@ -53,7 +53,8 @@ PYTHON_LAYERS = {
     "bounded": LOWEST | {"comm", "error_bounds", "turns"},
     "objects": LOWEST,
     "ending": LOWEST | {"comm"},
-    "object_work": LOWEST | {"comm", "ending", "turns"},
+    "waiter": LOWEST | {"comm", "ending"},
+    "object_work": LOWEST | {"comm", "turns", "waiter"},
     "object_collectives": LOWEST | {"comm", "object_work", "objects", "turns"},
     "closed_forms": BASE,
     "cost": BASE | {"closed_forms", "kinds"},
@@ -61,7 +62,7 @@ PYTHON_LAYERS = {
     "launch": BASE | {"ending", "turns"},
     "merge": MIDDLE,
     "exchange": MIDDLE,
-    "optim": MIDDLE | {"merge", "exchange", "memory", "launch", "ending"},
+    "optim": MIDDLE | {"merge", "exchange", "memory", "launch", "ending", "waiter"},
 }
 HEAVY = {
     "torch": {"optim", "bench", "memory", "reproduce"},

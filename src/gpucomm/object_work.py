@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import queue
 import threading
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucomm.comm import checked_timeout
-from gpucomm.ending import ended_by_error
-from gpucomm.errors import ClosedError, CollectiveTimeoutError, InvalidArgumentError
+from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError
 from gpucomm.turns import turn
+from gpucomm.waiter import Waiter
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -44,14 +40,14 @@ class ObjectWork:
             ClosedError: this process was forked from the one that made the call, while that was under way.
             Error: as the blocking call.
         """
-        timeout = None if timeout is None else checked_timeout(timeout, self._side.where)
+        timeout = None if timeout is None else checked_timeout(timeout, self._side.waiter.where)
         if not self.done():
-            self._side.check_not_forked()
+            self._side.waiter.check_not_forked()
         if not self._ended.wait(timeout):
             self._side.comm.abort()
             raise CollectiveTimeoutError(
                 f"a collective of objects has not ended within {timeout:g} s: all asynchronous ones end"
-                f"{self._side.where}"
+                f"{self._side.waiter.where}"
             )
         return self._outcome()
 
@@ -81,81 +77,22 @@ class ObjectWork:
         self._ended.set()
 
 
-_Calls = queue.SimpleQueue[tuple[ObjectWork, Callable[[], Any]] | None]
-
-
 class Side:
     """What makes such calls, in the order of their issue."""
 
     def __init__(self, comm: Communicator) -> None:
-        self.comm, self.where = comm, f" (rank {comm.rank} of {comm.world})"
-        self._pid, self._lock, self._closed = os.getpid(), threading.Lock(), False
-        self._last: Callable[[], ObjectWork | None] = lambda: None
-        self._calls: _Calls = queue.SimpleQueue()
-        # A daemon: others are joined at exit before any handler could end what they wait for.
-        self._thread = threading.Thread(
-            target=_make_all, args=(self._calls,), name="gpucomm-objects", daemon=True
-        )
-        self._thread.start()
-        weakref.finalize(self, self._calls.put, None).atexit = False
-        _sides.add(self)
-        atexit.unregister(_end_all)  # the last to be registered runs first: before what closes communicators
-        atexit.register(_end_all)
+        self.comm, self.waiter = comm, Waiter(comm)
 
     def start(self, call: Callable[..., Any], *args: Any) -> ObjectWork:
         """Issues `call(comm, *args)`."""
-        self.check_not_forked()
         work = ObjectWork(self)
-        with self._lock:
-            if self._closed:  # behind the end of its queue nothing is made
-                raise ClosedError(f"this communicator is closed{self.where}")
-            self._calls.put((work, partial(call, self.comm, *args)))
-            self._last = weakref.ref(work)  # what is under way is kept by the thread
+        self.waiter.submit(partial(work._make, partial(call, self.comm, *args)))
         return work
-
-    def check_not_forked(self) -> None:
-        """A child of fork has no such thread: nothing would ever end its calls."""
-        if os.getpid() != self._pid:
-            raise ClosedError(
-                "a communicator does not survive fork(): start ranks with gpucomm.local or gpucomm run"
-                f"{self.where}"
-            )
-
-    def settle(self, at_once: bool) -> None:
-        """Waits for calls under way; `at_once`: ends them with an error, on every rank."""
-        last = self._last()
-        if last is None or last.done() or os.getpid() != self._pid:
-            return
-        if at_once:
-            self.comm.abort()
-        last._ended.wait()  # each call has its deadline
 
     def close(self) -> None:
         """Ends calls under way with an error, on every rank."""
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            self._closed = True
-        self.settle(at_once=True)
-        self._calls.put(None)
-        self._thread.join()
+        self.waiter.close()
         self.comm.close()
-
-
-_sides: weakref.WeakSet[Side] = weakref.WeakSet()
-
-
-def _make_all(calls: _Calls) -> None:
-    while (issued := calls.get()) is not None:
-        work, call = issued
-        work._make(call)
-        del issued, work, call  # what they hold must not live until the next one
-
-
-def _end_all() -> None:
-    """At the end of the process: what was issued still ends well, but where an error ends the process."""
-    for side in list(_sides):
-        side.settle(at_once=ended_by_error())
 
 
 def side_of(comm: Communicator, timeout: float | None) -> Side:

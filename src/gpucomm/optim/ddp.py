@@ -17,7 +17,7 @@ from gpucomm.optim.agreement import next_number, require_communicator, telling
 from gpucomm.optim.hooks import ModuleHook
 from gpucomm.optim.stepping import Stepping
 from gpucomm.optim.streams import Beside
-from gpucomm.optim.waiter import Waiter
+from gpucomm.waiter import Waiter
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
