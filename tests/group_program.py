@@ -256,7 +256,7 @@ def refusals(rank, world):
     refused(kind, "'max' is not defined for uint16", lambda: dist.all_reduce(unsigned, dist.ReduceOp.MAX))
     refused(kind, "not defined for torch.float8_e4m3fn", lambda: dist.all_reduce(small))
     refused(kind, "'band'", lambda: dist.all_reduce(x, dist.ReduceOp.BAND))
-    refused(kind, "can not be read", lambda: dist.all_reduce(x.to("meta")))
+    refused(kind, "cannot be read", lambda: dist.all_reduce(x.to("meta")))
     kind = errors.InvalidArgumentError
     group = dist.group.WORLD
     refused(kind, "cut as [1, 1]", lambda: group.all_to_all_single(x, x.clone(), [1, 1], [1, 1]))

@@ -151,7 +151,7 @@ class Array:
         return Array(np.empty(shape, self.values.dtype), self.index, self.bfloat16)
 
 
-Array.__module__ = "cupy"  # whose arrays may be written, though old DLPack can not say so
+Array.__module__ = "cupy"  # whose arrays may be written, though old DLPack cannot say so
 
 
 class EmulatedKit:

@@ -123,7 +123,7 @@ BAD = [
     (
         lambda c: c.all_reduce(np.ones(3, np.complex64)),
         TypeError,
-        "complex64 arrays can not be reduced, only moved",
+        "complex64 arrays cannot be reduced, only moved",
     ),
     (lambda c: c.all_reduce(np.ones(3, bool), op="mean"), TypeError, "'mean' is not defined for bool"),
     (
@@ -152,7 +152,7 @@ BAD = [
         ValueError,
         "scale is only for op 'premul_sum', got op 'sum'",
     ),
-    (lambda c: c.all_reduce(np.array(["a"])), TypeError, "can not be read"),
+    (lambda c: c.all_reduce(np.array(["a"])), TypeError, "cannot be read"),
     (lambda c: c.all_reduce(np.ma.array(X, mask=X > 0)), TypeError, "x is a masked array"),
     (
         lambda c: c.all_reduce(X, out=np.ones(5, np.float32)),

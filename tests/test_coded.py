@@ -441,7 +441,7 @@ def test_many_in_flight_and_shared_arrays() -> None:
             "int8 does not take int32",
             lambda c, x: c.all_reduce(x.astype("i4"), codec="int8"),
         ),
-        (InvalidArgumentError, "can not carry op 'max'", lambda c, x: c.all_reduce(x, "max", codec="int8")),
+        (InvalidArgumentError, "cannot carry op 'max'", lambda c, x: c.all_reduce(x, "max", codec="int8")),
         (
             InvalidArgumentError,
             "'ring' takes no codec",

@@ -132,7 +132,9 @@ def test_public_names_have_a_sentence():
 def test_reference_has_every_public_name(filled):
     entries = public_entries()
     assert len(entries) > 30
-    assert [name for name in entries if name != "errors" and f"`{name}`" not in filled["reference"]] == []
+    assert [
+        name for name in entries if name != "errors" and not re.search(rf"[`.]{name}`", filled["reference"])
+    ] == []
 
 
 def test_no_marker_is_left(filled):
@@ -149,7 +151,7 @@ def test_tables_list_what_is_registered(filled, hooks):
     for name in gpucomm.transports():
         assert f"| `{name}` |" in filled["transports"]
     for name in [*exchange.names(), *gpucomm.codecs.names()]:
-        assert f"| `{name}` |" in filled["training"]
+        assert re.search(rf"\| `{name}[`:]", filled["training"])
     for form in merge.forms():
         assert form.replace('"', "`") in filled["training"]
 

@@ -209,7 +209,7 @@ def test_links_of_no_ranks_are_a_sentence():
         ("switch:1Gbit,speed=5us", "unknown setting 'speed=5us'; known: alpha=TIME"),
         ("switch:1Gbit,seed=-1", "unknown setting 'seed=-1'"),
         ("switch:1Gbit,seed=" + "9" * 5000, "unknown setting 'seed=999"),
-        ("switch:1Gbit,gamma=1ns", "gamma can not be emulated"),
+        ("switch:1Gbit,gamma=1ns", "gamma cannot be emulated"),
         ("switch:1Gbit,link0=1Mbit", "names a link, but of a switch each rank has a rate of its own"),
         ("switch:1Gbit,rank0=1Mbit,rank0=2Mbit", "'rank0=2Mbit' is given twice"),
         ("switch:1Gbit,1s=1Mbit,1000ms=2Mbit", "'1000ms=2Mbit' is given twice"),

@@ -66,7 +66,7 @@ def test_everyone_meets_everyone_once(world):
     assert len(rounds) == world - 1 + world % 2
     for groups in rounds:
         ranks = list(itertools.chain(*groups))
-        assert len(ranks) == len(set(ranks)), "a rank can not be in two places at once"
+        assert len(ranks) == len(set(ranks)), "a rank cannot be in two places at once"
     met = sorted(itertools.chain(*rounds))
     assert met == list(itertools.combinations(range(world), 2))
 
@@ -343,7 +343,7 @@ def test_what_is_older_than_a_day_is_measured_again_and_removed(folder):
     draft.touch()
     os.utime(draft, (old, old))
     assert both()[0].measured_at > first.measured_at
-    assert len(files(folder)) == 1, "that of three ranks can not be of use any more"
+    assert len(files(folder)) == 1, "that of three ranks cannot be of use any more"
 
 
 def test_off_keeps_nothing(monkeypatch, tmp_path):

@@ -124,7 +124,7 @@ SAID = {
     ),
     "old DLPack": (
         {"version": None},
-        r"x is lent by DLPack before 1.0, which can not say .* NumPy's and PyTorch's arrays do: pass out=",
+        r"x is lent by DLPack before 1.0, which cannot say .* NumPy's and PyTorch's arrays do: pass out=",
     ),
 }
 
@@ -279,17 +279,17 @@ def unreadable(dtype):
 
 
 UNREADABLE = {
-    "any error": (lambda: Raising(RuntimeError("of\nits own")), r"x \(Raising\) can not be read: of \(rank"),
-    "no UTF-8": (lambda: Raising(RuntimeError("\ud800f")), r"x \(Raising\) can not be read: \\ud800f \(rank"),
-    "no text": (lambda: Raising(KeyError()), r"x \(Raising\) can not be read: KeyError"),
+    "any error": (lambda: Raising(RuntimeError("of\nits own")), r"x \(Raising\) cannot be read: of \(rank"),
+    "no UTF-8": (lambda: Raising(RuntimeError("\ud800f")), r"x \(Raising\) cannot be read: \\ud800f \(rank"),
+    "no text": (lambda: Raising(KeyError()), r"x \(Raising\) cannot be read: KeyError"),
     "a dtype": (
         lambda: Raising(KeyError("k"), dtype="odd"),
-        r"x \(Raising of dtype odd\) can not be read",
+        r"x \(Raising of dtype odd\) cannot be read",
     ),
-    "dates": (lambda: unreadable("M8[D]"), r"x \(numpy.ndarray of dtype datetime64\[D\]\) can not be read: "),
-    "structures": (lambda: unreadable("i4,f4"), r"x \(numpy.ndarray of dtype .*f0.*\) can not be read: "),
+    "dates": (lambda: unreadable("M8[D]"), r"x \(numpy.ndarray of dtype datetime64\[D\]\) cannot be read: "),
+    "structures": (lambda: unreadable("i4,f4"), r"x \(numpy.ndarray of dtype .*f0.*\) cannot be read: "),
     "long floats": (lambda: unreadable(np.longdouble), r"x \(numpy.ndarray of dtype float|code 2"),
-    "an answer": (lambda: Negated([1.0]), r"x \(Negated\) can not be read: is_neg of its own"),
+    "an answer": (lambda: Negated([1.0]), r"x \(Negated\) cannot be read: is_neg of its own"),
     "a stream": (lambda: Streaming(), r"x \(Streaming\) tells a stream by .* no number but a str"),
 }
 

@@ -152,7 +152,7 @@ def test_import_is_light():
 
 def test_public_names():
     # Not of `import *`: not all are there everywhere.
-    parts = ["cost", "cuda", "exchange", "links", "merge", "optim", "probe"]
+    parts = ["cost", "cuda", "draw", "exchange", "links", "merge", "nccl", "optim", "probe"]
     assert sorted([*gpucomm.__all__, *parts]) == dir(gpucomm)
     assert len(gpucomm.__all__) <= 15
     for name in gpucomm.__all__:

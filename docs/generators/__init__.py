@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from generators.algorithms import algorithms, coded_algorithms, effort, predictions
-from generators.choices import exchanges, merges
+from generators.choices import commands, exchanges, merges
 from generators.codecs import codec_errors, codec_speeds, codec_traits, codecs
 from generators.device_results import device_results
 from generators.errors import error
@@ -33,6 +33,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "codec_errors": codec_errors,
     "merges": merges,
     "exchanges": exchanges,
+    "commands": commands,
     "auto": auto_results,
     "auto_coded": auto_coded_results,
     "process_group": process_group_results,

@@ -1,13 +1,13 @@
-"""The tables of merge policies and exchanges, from their registries."""
+"""The tables of what there is to choose: merge policies, exchanges, commands; from their registries."""
 
 from __future__ import annotations
 
 import inspect
 
 from generators.markdown import table
-from gpucomm import _core, codecs, exchange, merge
+from gpucomm import _core, cli, codecs, exchange, merge
 
-__all__ = ["exchanges", "merges"]
+__all__ = ["commands", "exchanges", "merges"]
 
 
 def _about(kind: type) -> str:
@@ -29,8 +29,14 @@ def exchanges() -> str:
     rows = [
         (f"`{kind.name}`", _about(kind)) for kind in kinds if getattr(kind, "name", "") in exchange.names()
     ]
-    for name, about in codecs.names().items():
+    for about in codecs.names().values():
         lossy = _core.Codec(about["examples"][0]).traits["lossy"]
         how = "with error feedback" if lossy else "nothing is lost"
-        rows.append((f"`{name}`", f"coded, {how}: {about['summary']}"))
+        rows.append((f"`{about['usage'].split()[0].rstrip(',')}`", f"coded, {how}: {about['summary']}"))
     return table(("exchange", "what it does"), rows)
+
+
+def commands() -> str:
+    """Returns every subcommand of `gpucomm`."""
+    rows = [(f"`gpucomm {name}`", summary) for name, (_, summary) in cli.COMMANDS.items()]
+    return table(("command", "what it does"), rows)

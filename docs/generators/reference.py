@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 from generators.docstrings import split_signature, to_markdown
@@ -24,46 +25,49 @@ class _Bare:
 
 
 def reference(name: str) -> str:
-    """Returns signatures and docstrings of a module's public names, or of one: `module` or `module:name`."""
+    """Returns signatures and docstrings of public names: of a `module`, or some: `module:name,name`."""
     module_name, _, only = name.partition(":")
     module = importlib.import_module(module_name)
     parts = []
-    for public in [only] if only else module.__all__:
+    for public in only.split(",") if only else module.__all__:
         entry = getattr(module, public)
+        heading = f"### `{module_name}.{public}`"
         if inspect.isclass(entry):
-            parts.append(_class(public, entry))
+            parts.append(f"{heading}\n\n{_class(public, entry, module)}")
         elif callable(entry):
-            parts.append(_function(public, entry, "###"))
+            parts.append(f"{heading}\n\n{_function(public, entry)}")
     return "\n\n".join(parts)
 
 
-def _function(name: str, entry: Any, heading: str) -> str:
+def _function(name: str, entry: Any) -> str:
     signature, text = _described(name, entry)
-    return f"{heading} `{name}`\n\n```python\n{signature}\n```\n\n{to_markdown(text)}"
+    return f"```python\n{signature}\n```\n\n{to_markdown(text)}"
 
 
-def _class(name: str, kind: type) -> str:
-    parts = [f"### `{name}`"]
+def _class(name: str, kind: type, module: ModuleType) -> str:
+    parts = []
     made_by_users = not inspect.isabstract(kind) and not getattr(kind, "_is_protocol", False)
     if inspect.isfunction(vars(kind).get("__init__")) and made_by_users:
         parts.append(f"```python\n{name}{_signature(kind).removesuffix(' -> None')}\n```")
     parts.append(to_markdown(inspect.getdoc(kind) or ""))
-    for member, entry in _members(kind):
-        if isinstance(entry, property):
-            parts.append(f"#### `{name}.{member}`\n\n{to_markdown(inspect.getdoc(entry) or '')}")
-        else:
-            parts.append(_function(f"{name}.{member}", entry, "####"))
+    for member, entry in _members(kind, module):
+        is_property = isinstance(entry, property)
+        text = (
+            to_markdown(inspect.getdoc(entry) or "") if is_property else _function(f"{name}.{member}", entry)
+        )
+        parts.append(f"#### `{name}.{member}`\n\n{text}")
     return "\n\n".join(parts)
 
 
-def _members(kind: type) -> Iterator[tuple[str, Any]]:
-    """What a class and its bases in this package offer and describe: methods and properties."""
+def _members(kind: type, module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """What a class and its bases in this package offer, but for what a public base describes."""
     seen: dict[str, Any] = {}
+    shown = [base for base in kind.__mro__[1:] if vars(module).get(base.__name__) is base]
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] != "gpucomm":
             continue
         for member, entry in vars(base).items():
-            if not member.startswith("_"):
+            if not member.startswith("_") and not any(hasattr(other, member) for other in shown):
                 seen.setdefault(member, entry)
     for member, entry in seen.items():
         usable = entry.__func__ if isinstance(entry, (classmethod, staticmethod)) else entry

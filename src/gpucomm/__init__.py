@@ -14,9 +14,11 @@ if TYPE_CHECKING:  # what _LATE imports at its first use
     from gpucomm import codecs as codecs
     from gpucomm import cost as cost
     from gpucomm import cuda as cuda
+    from gpucomm import draw as draw
     from gpucomm import exchange as exchange
     from gpucomm import links as links
     from gpucomm import merge as merge
+    from gpucomm import nccl as nccl
     from gpucomm import optim as optim
     from gpucomm import probe as probe
     from gpucomm.launch import init as init
@@ -42,12 +44,14 @@ _LATE = {
     "codecs": "codecs",
     "cost": "cost",
     "cuda": "cuda",
+    "draw": "draw",
     "empty": "memory",
     "exchange": "exchange",
     "init": "launch",
     "links": "links",
     "local": "launch",
     "merge": "merge",
+    "nccl": "nccl",
     "optim": "optim",
     "probe": "probe",
 }  # name -> the part that holds it, or is it

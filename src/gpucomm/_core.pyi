@@ -1125,8 +1125,8 @@ class Communicator:
 
         Args:
             x: an array of any shape that speaks DLPack, C-contiguous, in host memory or in a device's; float64/32/16,
-                bfloat16, int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
-                arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
+                bfloat16, int8/16/32/64, uint8/16/32/64 or bool. Reduced in place unless `out` is given. Or a list or tuple
+                of such arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
                 those of more than 1 MiB by themselves.
             op: "sum", "mean" (not of bool), "min", "max" or "prod"; "band", "bor" or "bxor" (no floats), bit by bit;
                 of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a
@@ -1208,7 +1208,13 @@ class Communicator:
         async_op: bool = False,
     ) -> typing.Any:
         """
-        Returns when every rank has called it; with async_op a Work at once, which is done then.
+        Returns when every rank has called it.
+
+        Args:
+            timeout, async_op: as in all_reduce.
+
+        Raises:
+            as all_reduce.
         """
     def broadcast(
         self,
@@ -1297,7 +1303,7 @@ class Communicator:
     def recv(
         self,
         x: typing.Any,
-        source: typing.Any,
+        source: typing.SupportsIndex,
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
@@ -1426,7 +1432,7 @@ class Communicator:
     def send(
         self,
         x: typing.Any,
-        to: typing.Any,
+        to: typing.SupportsIndex,
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
@@ -1464,9 +1470,9 @@ class Communicator:
     def sendrecv(
         self,
         x: typing.Any,
-        to: typing.Any,
+        to: typing.SupportsIndex,
         out: typing.Any,
-        source: typing.Any,
+        source: typing.SupportsIndex,
         *,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
         async_op: bool = False,
@@ -1504,13 +1510,13 @@ class Communicator:
         What algorithm="auto" has learnt; the same on every rank.
 
         Returns:
-            A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none, codec,
-            whether it has an `error`): the candidates with their predicted times, the times that the ranks have agreed
-            on (seconds, a list for each agreement, in the order of the candidates at that time; the first 65,536), and
-            the algorithm and segments taken now. `both_ways`: those that are left when they are few are tried with
-            private arrays staged, then with these read where they lie; `private_arrays`: how they go now ("rule": as a
-            rule of thumb says, "staged", "attached"). `coded_counts`: times that what loses bits must be faster than
-            what does not.
+            A row for each kind of call: its collective, size (most_bytes, a power of two of `width` bits), root,
+            segments_asked for (0: none), codec, and whether it has an `error` (tells_error). Of that the candidates
+            with their predicted times, the times that the ranks have agreed on (agreements: seconds, a list for each,
+            in the order of the candidates at that time; the first 65,536), and the algorithm and segments taken now.
+            both_ways: those that are left when they are few are tried with private arrays staged, then with these read
+            where they lie; private_arrays: how they go now ("rule": as a rule of thumb says, "staged", "attached").
+            coded_counts: times that what loses bits must be faster than what does not.
         """
     @property
     def _busy(self) -> bool:
@@ -1646,7 +1652,13 @@ def add_gpu(
 
 def algorithms() -> dict:
     """
-    The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, repeats, named_only, from_world.
+    The registered algorithms, by name.
+
+    Returns:
+        Of each its summary, its source and the collectives that it offers; whether it cuts messages into segments
+        (segmented), is for ranks of several nodes (across_nodes), runs with a codec and only so (coded), may encode a
+        piece more than once (repeats), is never taken by "auto", as ranks may get other bits than each other
+        (named_only); and among how many ranks "auto" considers it at least (from_world).
     """
 
 def build_plan(
@@ -1819,7 +1831,7 @@ def read_process(
     nbytes: typing.SupportsInt | typing.SupportsIndex,
 ) -> typing.Any:
     """
-    Bytes of another process's memory, or a text why they can not be read.
+    Bytes of another process's memory, or a text why they cannot be read.
     """
 
 def reduce(

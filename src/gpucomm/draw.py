@@ -14,7 +14,7 @@ from gpucomm.errors import InvalidArgumentError, UnavailableError
 __all__ = ["Message", "check_suffix", "draw_plans", "messages"]
 
 SUFFIXES = (".png", ".svg")
-MOST_MESSAGES = 5000  # more can not be told apart
+MOST_MESSAGES = 5000  # more cannot be told apart
 
 
 @dataclass(frozen=True)

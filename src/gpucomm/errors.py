@@ -48,7 +48,11 @@ class UnavailableError(Error, RuntimeError):
 
 
 class RankFailedError(Error, RuntimeError):
-    """A function raised on a rank of a local world, or the rank's process ended; carries its traceback."""
+    """A function raised on a rank of a local world, or the rank's process ended; carries its traceback.
+
+    Attributes:
+        rank: of whom; -1: it is not known.
+    """
 
     def __init__(self, message: str, rank: int = -1) -> None:
         super().__init__(message)

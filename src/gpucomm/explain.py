@@ -195,7 +195,7 @@ def _reason(rows: list[dict[str, Any]]) -> str:
         best = min(rows, key=lambda row: float(row["measured_s"]))
         over = taken["measured_s"] / best["measured_s"] - 1
         if over > 0:
-            text += f"; measured {over:.0%} above the fastest, {best['algorithm']}, where repeated calls go"
+            text += f"; measured {over:.0%} above the fastest, {best['algorithm']}: repeated calls learn that"
         else:
             text += "; measured the fastest"
     return text

@@ -18,7 +18,7 @@ Row = dict[str, Any]  # rank, sequence, call, state, maybe op and peer: as Commu
 
 
 def dump(rows: Sequence[Row], rank: int, world: int, identity: int, error: str) -> Path | None:
-    """Writes a rank's log into the folder that GPUCOMM_FLIGHT_DIR names.
+    """Writes a rank's log into the folder that GPUCOMM_FLIGHT_DIR names, and makes that.
 
     Args:
         rows: what `Communicator.flight_log` gave.
@@ -35,6 +35,7 @@ def dump(rows: Sequence[Row], rank: int, world: int, identity: int, error: str) 
     path = Path(os.environ["GPUCOMM_FLIGHT_DIR"]) / f"gpucomm-flight-{os.getpid()}-rank{rank}-{name}.json"
     log = {"rank": rank, "world": world, "communicator": name, "version": _core.version, "error": error}
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, json.dumps(log | {"calls": list(rows)}, indent=1))
     except OSError as fault:
         warnings.warn(f"no flight log of rank {rank} of {world}: {fault}", RuntimeWarning, stacklevel=2)

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of `gpucomm flight`."""
     parser.add_argument("files", nargs="+", type=Path, help="logs that ranks of one job wrote")
     parser.add_argument(
-        "--json", type=Path, help="write the rows and the sentence of each communicator there"
+        "--json", type=Path, metavar="FILE", help="write the rows and the sentence of each communicator there"
     )
 
 

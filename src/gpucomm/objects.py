@@ -57,7 +57,7 @@ class _TooDeepError(Exception):
 
 def _unsendable(what: str) -> UnsupportedTypeError:
     return UnsupportedTypeError(
-        f"{what} can not be sent without pickle: pass pickle=True on all ranks, if you trust each of them"
+        f"{what} cannot be sent without pickle: pass pickle=True on all ranks, if you trust each of them"
     )
 
 
@@ -117,7 +117,7 @@ def _pickled(obj: Any) -> bytes:
         return pickles.dumps(obj)
     except Exception as error:  # whatever the object's own methods may raise
         raise UnsupportedTypeError(
-            f"a {type(obj).__module__}.{type(obj).__qualname__} can not be pickled: {error!r}"
+            f"a {type(obj).__module__}.{type(obj).__qualname__} cannot be pickled: {error!r}"
         ) from None
 
 
@@ -190,7 +190,7 @@ class _Reader:
 
     def _count(self) -> int:
         count = self._length()
-        if count > self.left:  # an item has a byte at least: no memory for what can not be there
+        if count > self.left:  # an item has a byte at least: no memory for what cannot be there
             raise ValueError(f"{count} items in {self.left} bytes")
         return count
 
@@ -219,7 +219,7 @@ class _Reader:
         try:
             return pickles.loads(content)
         except Exception as error:  # a class that is not here, or whatever its own methods may raise
-            raise UnsupportedTypeError(f"what was pickled can not be unpickled here: {error!r}") from None
+            raise UnsupportedTypeError(f"what was pickled cannot be unpickled here: {error!r}") from None
 
     _LEAVES: dict[bytes, Callable[[_Reader], Any]] = {  # noqa: RUF012
         b"N": lambda self: None,

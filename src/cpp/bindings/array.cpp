@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kReadOnly = "is read-only";
 constexpr const char* kCopied = "is lent as a copy of what its library holds, which would not get the result";
 constexpr const char* kUnsaid =
-    "is lent by DLPack before 1.0, which can not say whether it may be written, as NumPy's and PyTorch's "
+    "is lent by DLPack before 1.0, which cannot say whether it may be written, as NumPy's and PyTorch's "
     "arrays do";
 
 bool answers_yes(py::handle object, PyObject* method) {
@@ -84,7 +84,7 @@ void* stream_told(py::handle object, const char* what) {
   const py::object dtype = py::getattr(object, "dtype", py::none());
   const std::string of = dtype.is_none() ? "" : concat(" of dtype ", first_line(dtype, kEnough));
   fail(ErrorKind::unsupported_type, what, " (", type_name(object), of,
-       ") can not be read: ", said_by(error, kEnough));
+       ") cannot be read: ", said_by(error, kEnough));
 }
 
 template <class Managed>

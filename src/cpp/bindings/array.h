@@ -28,7 +28,7 @@ class Array {
   size_t count() const { return count_; }
   size_t bytes() const { return count_ * size_of(dtype_); }
   Dtype dtype() const { return dtype_; }
-  // Why it can not be written, behind its name in a sentence; null: it can.
+  // Why it cannot be written, behind its name in a sentence; null: it can.
   const char* unwritable() const { return unwritable_; }
   bool tensor() const { return tensor_; }  // torch's
   // Where it is, as DLPack numbers devices.
@@ -71,7 +71,7 @@ class Array {
   int dimensions_ = 0;
 };
 
-// Throws unsupported_type, in a sentence with `what` that ends in `advice`, for an array that can not be
+// Throws unsupported_type, in a sentence with `what` that ends in `advice`, for an array that cannot be
 // written.
 void check_writable(const Array& array, const char* what, const char* advice = "");
 

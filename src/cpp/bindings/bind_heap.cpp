@@ -54,7 +54,7 @@ void bind_heap(py::module_& m, py::class_<PyCommunicator>& type) {
                    : py::object(py::bytes(data));
       },
       "pid"_a, "address"_a, "nbytes"_a,
-      "Bytes of another process's memory, or a text why they can not be read.");
+      "Bytes of another process's memory, or a text why they cannot be read.");
   m.def("let_siblings_read", &let_siblings_read,
         "Lets the processes that its parent started read this process's memory, where Yama restricts that "
         "(as ranks do).");

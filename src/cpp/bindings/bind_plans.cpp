@@ -264,8 +264,13 @@ void bind_plans(py::module_& m) {
         }
         return table;
       },
-      "The registered algorithms: name -> summary, source, collectives, segmented, across_nodes, coded, "
-      "repeats, named_only, from_world.");
+      R"(The registered algorithms, by name.
+
+Returns:
+    Of each its summary, its source and the collectives that it offers; whether it cuts messages into segments
+    (segmented), is for ranks of several nodes (across_nodes), runs with a codec and only so (coded), may encode a
+    piece more than once (repeats), is never taken by "auto", as ranks may get other bits than each other
+    (named_only); and among how many ranks "auto" considers it at least (from_world).)");
   m.def(
       "build_plan",
       [](const std::string& collective, const std::string& algorithm, int world, int rank, int root,

@@ -206,8 +206,9 @@ py::object PyCommunicator::sendrecv(py::object x, int to, py::object out, int so
 void bind_point_to_point(py::class_<PyCommunicator>& type) {
   type.def(
           "send",
-          [](PyCommunicator& c, Object x, Object rank, const Timeout& timeout, bool async_op, Handle stream) {
-            const int to = c.peer_of("to", rank);
+          [](PyCommunicator& c, Object x, const Whole& rank, const Timeout& timeout, bool async_op,
+             Handle stream) {
+            const int to = c.peer_of("to", rank.given);
             return c.or_tell(true, to,
                              [&] { return c.send(x, to, with_stream(stream, {"", {}, timeout, async_op})); });
           },
@@ -215,8 +216,9 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           "stream"_a = py::none(), kSend)
       .def(
           "recv",
-          [](PyCommunicator& c, Object x, Object rank, const Timeout& timeout, bool async_op, Handle stream) {
-            const int source = c.peer_of("source", rank);
+          [](PyCommunicator& c, Object x, const Whole& rank, const Timeout& timeout, bool async_op,
+             Handle stream) {
+            const int source = c.peer_of("source", rank.given);
             return c.or_tell(false, source, [&] {
               return c.recv(x, source, with_stream(stream, {"", {}, timeout, async_op}));
             });
@@ -225,9 +227,9 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           "stream"_a = py::none(), kRecv)
       .def(
           "sendrecv",
-          [](PyCommunicator& c, Object x, Object target, Object out, Object origin, const Timeout& timeout,
-             bool async_op, Handle stream) {
-            const int to = c.peer_of("to", target), source = c.peer_of("source", origin);
+          [](PyCommunicator& c, Object x, const Whole& target, Object out, const Whole& origin,
+             const Timeout& timeout, bool async_op, Handle stream) {
+            const int to = c.peer_of("to", target.given), source = c.peer_of("source", origin.given);
             // Whoever waits for what this rank sends makes the others end too.
             const auto both = [&] {
               return c.sendrecv(x, to, out, source, with_stream(stream, {"", {}, timeout, async_op}));

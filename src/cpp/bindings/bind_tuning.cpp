@@ -82,13 +82,13 @@ void bind_tuning(py::class_<PyCommunicator>& type) {
           R"(What algorithm="auto" has learnt; the same on every rank.
 
 Returns:
-    A row for each kind of call (collective, size in powers of two, root, segments asked for, 0: none, codec,
-    whether it has an `error`): the candidates with their predicted times, the times that the ranks have agreed
-    on (seconds, a list for each agreement, in the order of the candidates at that time; the first 65,536), and
-    the algorithm and segments taken now. `both_ways`: those that are left when they are few are tried with
-    private arrays staged, then with these read where they lie; `private_arrays`: how they go now ("rule": as a
-    rule of thumb says, "staged", "attached"). `coded_counts`: times that what loses bits must be faster than
-    what does not.)")
+    A row for each kind of call: its collective, size (most_bytes, a power of two of `width` bits), root,
+    segments_asked for (0: none), codec, and whether it has an `error` (tells_error). Of that the candidates
+    with their predicted times, the times that the ranks have agreed on (agreements: seconds, a list for each,
+    in the order of the candidates at that time; the first 65,536), and the algorithm and segments taken now.
+    both_ways: those that are left when they are few are tried with private arrays staged, then with these read
+    where they lie; private_arrays: how they go now ("rule": as a rule of thumb says, "staged", "attached").
+    coded_counts: times that what loses bits must be faster than what does not.)")
       .def(
           "replay",
           [](PyCommunicator& c, const py::object& rows) {

@@ -78,7 +78,13 @@ void bind_whole_messages(py::class_<PyCommunicator>& type) {
             return c.located([&] { return c.barrier(timeout, async_op); });
           },
           "timeout"_a = py::none(), py::kw_only(), "async_op"_a = false,
-          "Returns when every rank has called it; with async_op a Work at once, which is done then.");
+          R"(Returns when every rank has called it.
+
+Args:
+    timeout, async_op: as in all_reduce.
+
+Raises:
+    as all_reduce.)");
 }
 
 }  // namespace gpucomm

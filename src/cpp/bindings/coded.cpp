@@ -64,7 +64,7 @@ void PyCommunicator::check_codec(const Shape& call) const {
          " arrays");
   const bool sums = call.op == Op::sum || call.op == Op::mean || call.op == Op::premul_sum;
   if (reduces(call.collective) && !sums)
-    fail(ErrorKind::invalid_argument, "codec ", call.codec->spec(), " can not carry op '", name_of(call.op),
+    fail(ErrorKind::invalid_argument, "codec ", call.codec->spec(), " cannot carry op '", name_of(call.op),
          "': what is coded can only be summed (sum, mean, premul_sum)");
   if (reduces(call.collective)) check_sums(*call.codec, core_->world());
 }

@@ -37,7 +37,7 @@ Op PyCommunicator::reducing(const Array& x, Text name, Factor scale) const {
   const bool wraps = op == Op::sum || op == Op::prod || bitwise(op);
   if (!reducible(folded_as(x.dtype())))
     fail(ErrorKind::unsupported_type, name_of(x.dtype()),
-         " arrays can not be reduced, only moved (broadcast, all_gather)");
+         " arrays cannot be reduced, only moved (broadcast, all_gather and others)");
   if (!reducible(x.dtype()) && !wraps)
     fail(ErrorKind::unsupported_type, "op '", name, "' is not defined for ", name_of(x.dtype()),
          " arrays, only sum, prod, band, bor and bxor");

@@ -8,8 +8,8 @@ inline constexpr const char* kAllReduce =
 
 Args:
     x: an array of any shape that speaks DLPack, C-contiguous, in host memory or in a device's; float64/32/16,
-        bfloat16, int8/16/32/64, uint8 or bool. Reduced in place unless `out` is given. Or a list or tuple of such
-        arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
+        bfloat16, int8/16/32/64, uint8/16/32/64 or bool. Reduced in place unless `out` is given. Or a list or tuple
+        of such arrays, alike on all ranks: small ones of one dtype travel together, in packs of at most 4 MiB,
         those of more than 1 MiB by themselves.
     op: "sum", "mean" (not of bool), "min", "max" or "prod"; "band", "bor" or "bxor" (no floats), bit by bit;
         of unsigned integers of 16 bits and more only "sum", "prod" and these; "premul_sum" (floats only), a

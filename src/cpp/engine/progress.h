@@ -18,7 +18,7 @@ class Progress {
   void prepare();
   // Drives it until it has no call under way.
   void add(Drivable& drivable);
-  // Returns when the thread can not touch it any more.
+  // Returns when the thread cannot touch it any more.
   void forget(Drivable& drivable);
 
  private:

@@ -208,7 +208,7 @@ std::unique_ptr<Transport> open_transport(const std::string& name, const Endpoin
   check_same(*transport, endpoint, links);
   if (!links) return transport;
   if (!ports) ports = transport->clocks();
-  if (!ports) fail(ErrorKind::invalid_argument, "transport '", name, "' can not carry emulated links");
+  if (!ports) fail(ErrorKind::invalid_argument, "transport '", name, "' cannot carry emulated links");
   return std::make_unique<Emulated>(std::move(transport), ports, *links, endpoint.rank, endpoint.world);
 }
 

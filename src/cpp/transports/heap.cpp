@@ -75,7 +75,7 @@ size_t Heap::take(size_t size) {
        " more: ", used_, " are in use, the largest free block has ", largest);
 }
 
-// Memory for the pages that have none yet. Asked for now: touching a page that the machine can not give would
+// Memory for the pages that have none yet. Asked for now: touching a page that the machine cannot give would
 // end the process.
 void Heap::back(size_t begin, size_t end) {
   Blocks missing{{begin, end}};

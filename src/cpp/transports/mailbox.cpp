@@ -244,7 +244,7 @@ size_t Mailbox::slots_under_way(Box& box) const {
 
 // After a slot was taken over. No rank keeps more than three quarters of a pair's, its unconsumed messages
 // and what lies in its return ring included: so its peer can always have a quarter on the way, whatever this
-// rank waits for, and a plan that needs no buffering can not lock up for want of slots.
+// rank waits for, and a plan that needs no buffering cannot lock up for want of slots.
 void Mailbox::settle(Box& box) {
   while (take_back(box)) {
   }

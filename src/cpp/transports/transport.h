@@ -211,7 +211,7 @@ class Transport {
   virtual void tell(int peer, uint64_t word) = 0;
   virtual uint64_t told(int peer) = 0;
   virtual void leave() = 0;  // this rank closes its communicator
-  // Why a rank can not take part any more (kHasClosed, "is gone (pid 12 has ended)"); empty: it can.
+  // Why a rank cannot take part any more (kHasClosed, "is gone (pid 12 has ended)"); empty: it can.
   virtual std::string gone(int rank) const = 0;
   // What is known of a live but silent rank, for error texts ("pid 12, stopped").
   virtual std::string describe(int rank) const = 0;
@@ -219,7 +219,7 @@ class Transport {
   virtual bool poisoned() const = 0;
   virtual Poison poison() const = 0;
 
-  // kSharedClocks words for emulated links; nullptr: this transport can not carry them.
+  // kSharedClocks words for emulated links; nullptr: this transport cannot carry them.
   virtual Clocks* clocks() { return nullptr; }
   // nullptr: the ranks share no memory to agree in.
   virtual Census* census() { return nullptr; }

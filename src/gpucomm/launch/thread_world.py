@@ -63,7 +63,7 @@ class ThreadWorld(World):
                 wait = None if deadline is None else max(0.0, deadline - time.monotonic())
                 rank, result, error = outcomes.get(timeout=wait)
             except queue.Empty:
-                if self._closed:  # they do something else, and threads can not be ended
+                if self._closed:  # they do something else, and threads cannot be ended
                     _fail(failures)
                 # They wait for a rank that will not come: closing the communicators wakes them.
                 self._end(f"rank {next(iter(failures))} failed while others were busy")

@@ -117,7 +117,7 @@ def local(
         A world, to be used in a `with` statement or closed by `close()`.
 
     Raises:
-        InvalidArgumentError: an argument is out of range, `links` or `nodes` can not be read, or `env` is
+        InvalidArgumentError: an argument is out of range, `links` or `nodes` cannot be read, or `env` is
             given for threads.
         UnavailableError: cloudpickle is not installed.
         RankFailedError: a rank's process ended before it was ready.

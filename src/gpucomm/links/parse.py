@@ -92,6 +92,6 @@ def parse_emulated(text: str) -> LinkSpec:
         )
     if spec.links.gamma:
         raise InvalidArgumentError(
-            f"links {text!r}: gamma can not be emulated, for the ranks really reduce; leave it out"
+            f"links {text!r}: gamma cannot be emulated, for the ranks really reduce; leave it out"
         )
     return spec

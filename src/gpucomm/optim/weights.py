@@ -119,7 +119,7 @@ class _Hook(ModuleHook):
 
     def __init__(self, flow: WeightFlow, layer: _Layer | None = None, holder: int = 0) -> None:
         self._flow, self._layer, self._holder = weakref.ref(flow), layer, holder
-        # What waits can not be compiled: a compiled model is cut there.
+        # What waits cannot be compiled: a compiled model is cut there.
         self._run_as_it_is = torch.compiler.disable(_Hook.run)
 
     def __call__(self, *_: Any) -> None:

@@ -103,7 +103,7 @@ def _cores(told: NDArray[np.int64]) -> int:
 
 
 def _boot() -> str:
-    """The same for all processes of a running kernel; where that can not be known, like no other."""
+    """The same for all processes of a running kernel; where that cannot be known, like no other."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

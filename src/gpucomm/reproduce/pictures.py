@@ -80,9 +80,12 @@ def draw(picture: Picture, path: Path) -> None:
                 crowded = len(picture.curves) * len(picture.names) > _MOST_BARS
                 axes.bar_label(bars, fmt="%.2g" if crowded else "%.3g", fontsize=6 if crowded else 8)
                 continue
+            modelled = any(other.model and other.like == index for other in picture.curves)
             style: dict[str, Any] = (
                 {"linestyle": "--", "linewidth": 1.0} if curve.model else {"marker": "o", "markersize": 5}
             )
+            if modelled:  # points alone: a line would hide the model's
+                style |= {"linestyle": "none"}
             if curve.wide:
                 style |= {"linewidth": 4.5, "markersize": 9}
             axes.plot(curve.xs, curve.ys, label=curve.label, color=colour, **style)

@@ -139,7 +139,7 @@ class Residual:
 
 
 def add_residual(x: Any, owed: Any, lost: Any) -> None:
-    """Adds a residual to what is about to be sent, and tells what x's dtype can not hold of the sum.
+    """Adds a residual to what is about to be sent, and tells what x's dtype cannot hold of the sum.
 
     Args:
         x: a floating tensor of shape [n].

@@ -14,7 +14,7 @@ _HOSTS, _NBYTES, _CODEC, _REPEATS = 4, 16 * MIB, "int4", 5
 
 
 def measured(run: Run, collective: str) -> Measured | None:
-    """A collective between hosts, measured once a run; None where it can not be, or is to be quick."""
+    """A collective between hosts, measured once a run; None where it cannot be, or is to be quick."""
     found = where_possible(run, lambda: _measured(run))
     return None if found is None else found[collective]
 

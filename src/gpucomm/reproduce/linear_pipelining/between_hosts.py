@@ -104,7 +104,7 @@ def _setting(found: _Times) -> dict[str, Any]:
 
 
 def _times(run: Run) -> _Times | None:
-    """All calls on 2, 3 and 4 hosts, measured once a run; None where it can not be, or is to be quick."""
+    """All calls on 2, 3 and 4 hosts, measured once a run; None where it cannot be, or is to be quick."""
     return where_possible(run, lambda: _measured(run))  # type: ignore[no-any-return]
 
 

@@ -78,7 +78,7 @@ def mst_log_p(run: Run) -> Outcome:
             rows += _mst_rows(run, cell, of, times)
             if of[MOST_RANKS].collective == "broadcast":
                 curves += _curves(f"x = {cell.x:g}", times, of, cell, len(curves))
-    title = "Broadcast over a minimum spanning tree, emulated switch: time over that at p = 2"
+    title = "Broadcast over a minimum spanning tree on an emulated switch"
     rows += between_hosts.tree_rows(run)
     return Outcome([*rows, _far_tree(run)], Picture(title, "ranks p", "T(p) / T(2)", curves))
 
