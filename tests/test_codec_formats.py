@@ -261,3 +261,34 @@ def test_mpc_keeps_every_bit(dtype: str) -> None:
     codec = _core.Codec("mpc")
     assert len(codec.encode(x)) < x.nbytes
     assert decoded(codec, codec.encode(x), x).tobytes() == x.tobytes()
+
+
+def test_a_damaged_table_of_mpc_is_found() -> None:
+    x = np.arange(20_000, dtype=np.float32)
+    codec = _core.Codec("mpc")
+    stream = codec.encode(x)
+    stream[0] ^= 1
+    with pytest.raises(errors.InvalidArgumentError, match="are damaged"):
+        codec.decode(stream, np.empty_like(x))
+
+
+# the ends of ranges
+
+
+@pytest.mark.parametrize("spec", ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "zfp:8"])
+def test_what_decodes_beyond_float16_is_held_at_its_largest(spec: str) -> None:
+    x = np.random.default_rng(7).uniform(60_000, 65_504, 2048).astype(np.float16)
+    codec, out = _core.Codec(spec), np.empty(2048, np.float16)
+    codec.decode(codec.encode(x), out)
+    assert out.max() == np.finfo(np.float16).max
+    assert codec.error(x)[0] == np.abs(out.astype(np.float64) - x).max()
+
+
+def test_a_float_beyond_32_bits_is_refused_though_the_limit_is_no_float() -> None:
+    codec = _core.Codec("fixed:0.5:32:1")  # in steps of 1, of which 2^31 - 1 fit
+    largest = np.array([2.0**31 - 128], np.float32)
+    out = np.empty_like(largest)
+    codec.decode(codec.encode(largest), out)
+    assert out == largest
+    with pytest.raises(errors.InvalidArgumentError, match="beyond the agreed largest magnitude"):
+        codec.encode(np.array([2.0**31], np.float32))

@@ -6,13 +6,14 @@ import functools
 import gc
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ROOTED, pairs
 from device_ranks import later_work
-from on_device import HostKit, Racing, sleep, stream_of
+from on_device import HostKit, Racing, finish, held, sleep, stream_of
 from ranks import TIMEOUT_S, run_ranks
 from test_collectives import inputs
 from test_device_collectives import call, has_result
@@ -245,6 +246,29 @@ def test_calls_stay_in_order_where_the_first_rank_changes_its_device():
             return x.values[-1]
 
     assert run_ranks(3, body) == [106.0] * 3
+
+
+def test_the_default_streams_of_two_devices_are_two():
+    kits = [HostKit(), HostKit()]
+    issued = threading.Barrier(2, timeout=TIMEOUT_S)
+    xs = [kit.array(np.full(10, 1.0)) for kit in kits]
+
+    def body(comm):
+        device, x = kits[comm.rank].device, xs[comm.rank]
+        with stream_of(kits[comm.rank]) as other, held(device, other) if comm.rank else nullcontext():
+            event = device.make_event()
+            device.record(event, other)
+            device.wait(0, event)
+            comm.all_reduce(x)  # enqueued
+            issued.wait()
+            time.sleep(0.05)  # who does not wait for rank 1's stream reads before it writes
+            x.values[:] += comm.rank
+            issued.wait()
+        finish(device)
+        device.end_event(event)
+        return x.values[-1]
+
+    assert run_ranks(2, body) == [3.0] * 2
 
 
 def test_a_call_on_another_device_after_one_that_was_captured():

@@ -14,6 +14,7 @@ from ranks import outcomes_of, run_ranks
 import gpucomm
 from gpucomm import Communicator
 from gpucomm.errors import Error, MismatchError
+from gpucomm.links import parse_emulated
 
 Call = Callable[[Communicator], Any]
 
@@ -170,3 +171,15 @@ def closed_by_processes(comm: Communicator) -> str:
     except Error as error:
         return str(error)
     return ""
+
+
+def test_who_has_ended_a_call_may_close_before_its_message_arrives() -> None:
+    """It takes longer than the other rank waits until it looks who is there."""
+
+    def body(comm: Communicator) -> float:
+        with comm:
+            x = np.full(4, float(comm.rank == 0))
+            return float(comm.broadcast(x, root=0, algorithm="direct")[0])
+
+    links = parse_emulated("switch:1Gbit,latency=100ms").arguments(2)
+    assert run_ranks(2, body, **links) == [1.0] * 2

@@ -214,6 +214,21 @@ def test_a_round_counts_as_a_whole(spec, dtype):
     torch.testing.assert_close(3 * ranks[0][0] + lost, given, rtol=0, atol=rounding + 2e-5)
 
 
+def test_a_step_on_an_overflow_keeps_what_was_held_of_parameters_that_nobody_used():
+    def body(comm):
+        coded = exchange.create("int4", comm, algorithm=CODED)
+        send(coded, gradients(comm.rank, 0))
+        before = held(coded)
+        spoilt = gradients(comm.rank, 1)
+        spoilt[0], spoilt[700:] = float("inf"), 0.0
+        result, _ = send(coded, spoilt, used=(1, 0))
+        coded.stepped({"a", "b"})
+        assert result[:700].isnan().all() and result[700:].any()
+        assert torch.equal(held(coded), before)
+
+    on_ranks(2, body)
+
+
 @pytest.mark.parametrize("algorithm", [CODED, "two_shot"])
 @pytest.mark.parametrize("eps", ["1e-05", "0.25"])
 def test_what_no_width_of_fixed_holds_is_an_overflow(eps, algorithm):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gpucomm.optim.fsdp.collectives import ReduceScatter
 from gpucomm.optim.fsdp.handle import Handle
 from gpucomm.optim.fsdp.residual import Residual, add_residual
 from gpucomm.optim.fsdp.rounds import Round
@@ -85,6 +86,41 @@ def test_what_16_bits_cannot_hold_stays_owed():
     assert x.tolist() == [1.0, 65504.0]
     assert lost.tolist() == pytest.approx([1e-4, 488.0], rel=1e-3)
     assert owed.tolist() == pytest.approx([1e-4, 1000.0])
+
+
+def test_what_was_paid_is_owed_again_where_its_gradients_are_thrown_away():
+    residual = Residual(2)
+    backward(residual, (A, B), 1.0)
+    residual.settle(True)
+    residual.keep()
+    residual.turn()
+    residual.clear()
+    residual.settle(True)
+    assert not residual.owes
+    residual.discard()
+    assert residual.owes
+    assert held(residual, A) == [1.0]
+
+
+def test_what_a_message_of_16_bits_without_a_codec_cannot_hold_stays_owed():
+    lane = SimpleNamespace(comm=SimpleNamespace(reduce_scatter=lambda x, **how: None))
+    residual = Residual(2)
+    backward(residual, (A,), 1e-4)
+    residual.settle(True)
+    residual.keep()
+    x = torch.ones(12, dtype=torch.float16)
+    ReduceScatter(lane, None, residual, None)._send_all(x, residual, {}, coded=False)
+    residual.settle(True)
+    assert residual.owes
+    assert held(residual, A) == pytest.approx([1e-4], rel=1e-2)
+
+
+def test_what_copies_will_lose_needs_its_residual_although_auto_has_settled():
+    comm = SimpleNamespace(_settled_without_codec=lambda *_: ("ring", 1))
+    lane = SimpleNamespace(comm=comm, route=SimpleNamespace(chooses=True, spec="int4"))
+    ends, goes_on = (ReduceScatter(lane, None, Residual(2), None, ends) for ends in (True, False))
+    assert ends._settled(torch.ones(12)) == {"algorithm": "ring", "segments": 1}
+    assert goes_on._settled(torch.ones(12)) is None
 
 
 def handle_of(name):

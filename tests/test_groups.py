@@ -12,7 +12,14 @@ from ranks import PROMPT_S, run_ranks
 
 import gpucomm
 from gpucomm import Communicator
-from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, MismatchError, PeerLostError
+from gpucomm.errors import (
+    ClosedError,
+    CollectiveTimeoutError,
+    InvalidArgumentError,
+    MismatchError,
+    PeerLostError,
+)
+from gpucomm.launch import groups
 
 
 def odd_and_even(comm):
@@ -36,7 +43,29 @@ def expected(world):
 
 @pytest.mark.parametrize("world", [1, 2, 5, 8])
 def test_split_over_threads(world):
+    before = dict(groups._regions)
     assert run_ranks(world, odd_and_even) == expected(world)
+    assert groups._regions == before  # nothing keeps the memory of a group but its members
+
+
+def test_a_split_that_fails_over_threads_keeps_no_memory(monkeypatch):
+    before, there, join = dict(groups._regions), threading.Event(), groups.join
+
+    def join_or_fail(comm, *args):
+        if comm.rank == 1:
+            there.wait(20)
+            raise RuntimeError("no memory, say")
+        made = join(comm, *args)
+        there.set()
+        return made
+
+    def body(comm):
+        with pytest.raises(ClosedError if comm.rank == 0 else RuntimeError):
+            comm.split(0)
+
+    monkeypatch.setattr(groups, "join", join_or_fail)
+    run_ranks(2, body)
+    assert groups._regions == before
 
 
 @pytest.mark.processes

@@ -88,6 +88,17 @@ def test_much_freed_memory_goes_back_to_the_machine():
     assert comm.heap["memory_bytes"] == 4 * MIB, "a little is kept warm"
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_lies_beside_freed_memory_goes_back_too(first):
+    comm = alone(2048 * MIB)
+    blocks = [gpucomm.empty(300 * MIB, "uint8", comm=comm) for _ in range(2)]
+    assert comm.heap["memory_bytes"] == 600 * MIB
+    del blocks[first]
+    assert comm.heap["memory_bytes"] == 300 * MIB
+    blocks.clear()
+    assert comm.heap["memory_bytes"] == 0
+
+
 # the arrays
 
 

@@ -112,6 +112,23 @@ def test_frozen_ones_that_were_trained_for_a_while(wrapper):
 
 
 @pytest.mark.parametrize("wrapper", [DistributedOptimizer, LayerwiseBSP])
+def test_an_old_gradient_of_a_frozen_one_that_is_added_to(wrapper):
+    def body(comm):
+        model = here(MLP)
+        model[0].requires_grad_(False)
+        model[0].weight.grad = torch.ones_like(model[0].weight)
+        opt = wrapper(SGD(model.parameters()), model, comm)
+        loss_of(model, comm, 0).backward()
+        opt.step()
+        model[0].weight.requires_grad_(True)
+        loss_of(model, comm, 0).backward()  # into the tensor that is there
+        model[0].weight.requires_grad_(False)
+        refused(opt, "'0.weight' was frozen, so the gradient that it has got is of this rank alone")
+
+    on_ranks(2, body)
+
+
+@pytest.mark.parametrize("wrapper", [DistributedOptimizer, LayerwiseBSP])
 @pytest.mark.parametrize(
     "buffers",
     [

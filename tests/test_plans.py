@@ -225,12 +225,33 @@ def test_every_subtree_travels_as_one_message(root):
             "deadlock",
         ),
         ([Step("copy", source=Place("scratch"), target=Place("output"))], [], "nothing is yet"),
+        (
+            [*exchange(0)[:2], Step("reduce", source=Place("scratch"), lane=1, after=[0], final=True)],
+            exchange(1),
+            "folds a result that was already final",
+        ),
+        (
+            [*exchange(0)[:2], Step("copy", source=Place("scratch"), lane=2, after=[0])],
+            exchange(1),
+            "reads piece 0 unordered with the step that writes it",
+        ),
         ([], [], "lacks or repeats"),
     ],
 )
 def test_broken_plans_are_found_out(first, second, sentence):
     with pytest.raises(MismatchError, match=sentence):
         _core.verify(two_ranks(first, second, scratch_slots=1))
+
+
+@pytest.mark.parametrize(("sending", "receiving"), [((0, 1), (0, 0)), ((0, 0), (0, 1))])
+def test_messages_to_one_peer_on_two_lanes_could_overtake(sending, receiving):
+    steps = [
+        [Step("send", piece=piece, peers=[1], lane=lane) for piece, lane in enumerate(sending)],
+        [Step("recv", piece=piece, peers=[0], lane=lane) for piece, lane in enumerate(receiving)],
+    ]
+    plans = [Plan("broadcast", "made_up", 2, rank, segments=2, steps=steps[rank]) for rank in range(2)]
+    with pytest.raises(MismatchError, match="messages to rank 1 could overtake"):
+        _core.verify(plans)
 
 
 def test_an_unordered_write_is_a_race():
@@ -290,3 +311,9 @@ def test_plans_of_some_ranks_are_none():
 def test_bad_requests_are_sentences(arguments, sentence):
     with pytest.raises(InvalidArgumentError, match=sentence):
         _core.build_plan(*arguments)
+
+
+@pytest.mark.parametrize("nodes", [[0, 2], [1, 0], [0, -1]])
+def test_nodes_are_numbered_in_the_order_of_their_first_ranks(nodes):
+    with pytest.raises(InvalidArgumentError, match="numbered from 0 in the order of their first ranks"):
+        _core.build_plan("all_reduce", "hierarchical", 2, 0, nodes=nodes)

@@ -192,6 +192,18 @@ def test_a_rest_is_watched_and_the_other_way_tried_when_times_change() -> None:
         assert (ways, all_taken) == ([way for _, way in watched], True)
 
 
+def test_a_call_that_was_being_learnt_is_not_when_it_is_frozen() -> None:
+    def frozen(comm: Communicator) -> list[Any]:
+        x = np.ones(64, np.float32)
+        comm.all_reduce(x)
+        learning = len(comm.tuning())
+        comm.freeze()
+        comm.all_reduce(x)
+        return [learning, comm.tuning()]
+
+    assert run_ranks(WORLD, frozen) == [[1, []]] * WORLD
+
+
 def test_a_frozen_communicator_learns_and_measures_nothing() -> None:
     def frozen(comm: Communicator) -> Any:
         comm.freeze()

@@ -27,8 +27,8 @@ class Cast final : public FloatCodec {
     return run.count;
   }
   double lost(double block_max) const override {
-    const double rounded = rounding(kCoded, block_max);
-    return block_max + rounded > largest(kCoded) ? std::numeric_limits<double>::infinity() : rounded;
+    return block_max > largest(kCoded) ? std::numeric_limits<double>::infinity()
+                                       : rounding(kCoded, block_max);
   }
 };
 

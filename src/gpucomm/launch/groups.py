@@ -74,14 +74,17 @@ def _divide(
         if len(set(table[:, 3].tolist())) > 1:
             raise MismatchError(_unlike(comm, asked))
         context = fabric.common_context(comm, left()) if comm._fabric else 0
-        made: Communicator | NonMember = NonMember(comm.rank, comm.world, asked or ())
-        if color is not None:
-            members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
-            # the first member's token names the group: nobody can guess it
-            name = f"group {int(table[members[0], 2]):x}"
+        if color is None:
+            comm.barrier(timeout=left())
+            return NonMember(comm.rank, comm.world, asked or ())
+        members = sorted(np.flatnonzero(table[:, 0] == color).tolist(), key=lambda r: (table[r, 1], r))
+        # the first member's token names the group: nobody can guess it
+        name = f"group {int(table[members[0], 2]):x}"
+        try:
             made = _joined(comm, members, name, left(), context)
-        comm.barrier(timeout=left())
-        forget(f"group {token:x}")
+            comm.barrier(timeout=left())
+        finally:
+            forget(name)
         return made
 
 
@@ -154,6 +157,6 @@ def join(
 
 
 def forget(name: str) -> None:
-    """Lets go of a group's memory once all its members have it."""
+    """Lets go of a group's memory once all its members have it, or one has failed."""
     with _lock:
         _regions.pop(name, None)
