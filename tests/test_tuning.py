@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,30 @@ def test_a_log_of_other_calls_is_refused_on_every_rank() -> None:
     for outcome in outcomes_of(WORLD, again):
         assert isinstance(outcome, MismatchError)
         assert "belongs to other calls" in str(outcome)
+
+
+@pytest.mark.parametrize("best", range(3))
+def test_what_is_tried_and_taken_is_what_runs(best: int) -> None:
+    names = ["ring", "one_shot", "binomial_tree"]
+    times = [float(place != best) for place in range(3)]
+    left = [names[best], names[best == 0]]  # of the others the first
+
+    def again(comm: Communicator) -> list[str]:
+        comm.set_links(MODEL)
+        reduce_often(comm, 1)
+        (row,) = comm.tuning()
+        row["candidates"] = [{**row["candidates"][0], "algorithm": name, "segments": 1} for name in names]
+        comm.replay([row | {"agreements": [times, [0.0, 1.0]]}])
+        ran = []
+        for _ in range(40):  # 3 bursts of 2 calls of three, of two, then a rest
+            reduce_often(comm, 1)
+            ran.append(algorithms(comm)[-1].split("algorithm ")[1].split(",")[0])
+        return ran
+
+    for ran in run_ranks(WORLD, again):
+        assert Counter(ran[:18]) == dict.fromkeys(names, 6)
+        assert Counter(ran[18:30]) == dict.fromkeys(left, 6)
+        assert set(ran[30:]) == {names[best]}
 
 
 @pytest.mark.parametrize(
