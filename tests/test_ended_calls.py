@@ -173,6 +173,22 @@ def closed_by_processes(comm: Communicator) -> str:
     return ""
 
 
+def test_what_is_passed_on_names_who_said_it_first() -> None:
+    told = threading.Event()
+
+    def body(comm: Communicator) -> str:
+        if comm.rank == 1:
+            comm._give_up("PeerLostError", "rank 2 reports: rank 3 is gone")
+            told.set()
+        told.wait(20)
+        with pytest.raises(Error) as raised:
+            comm.barrier()
+        return str(raised.value)
+
+    said = run_ranks(2, body)[0]
+    assert "rank 2 reports: rank 3 is gone" in said and "rank 1 reports" not in said
+
+
 def test_who_has_ended_a_call_may_close_before_its_message_arrives() -> None:
     """It takes longer than the other rank waits until it looks who is there."""
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from test_launch import environment
 
 import gpucomm
 from gpucomm import errors
-from gpucomm.launch import c10d, store
+from gpucomm.launch import attempt, c10d, store
 from gpucomm.launch.attempt import all_say, own_store
 from gpucomm.launch.processes import base_environment
 from gpucomm.launch.ranks import Ranks
@@ -27,9 +28,9 @@ def test_an_attempt_that_some_never_joined_does_not_count(monkeypatch):
     """Torchrun keeps the store, and starts all ranks anew."""
     kept = dist.HashStore()
     monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
-    for attempt, came in (("0", 2), ("1", 3), ("1", 3)):
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
-        stores = [own_store(kept, 3) for _ in range(came)]
+    for restart, came in (("0", 2), ("1", 3), ("1", 3)):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
+        stores = [own_store(kept, 0, 3, 5) for _ in range(came)]
         stores[0].set("who", "first")
         assert [one.get("who") for one in stores] == [b"first"] * came
         assert stores[0].add("used", 1) == 1
@@ -65,6 +66,16 @@ def test_a_store_that_does_not_answer_is_a_lost_peer():
     said = r"^rank 1 of 3: the store of the job does not answer, .* ended \(Failed to recv\)$"
     with pytest.raises(errors.PeerLostError, match=said):
         all_say("", SimpleNamespace(check=check), 1, 3, 5, "the job")
+
+
+def test_a_store_that_never_answers_has_a_deadline(monkeypatch):
+    monkeypatch.setattr(attempt, "_LATE_S", 0.05)
+    never = threading.Event()
+    store = SimpleNamespace(check=lambda keys: never.wait(20))
+    said = r"^rank 1 of 3: torch's store has not answered within 0\.1 s"
+    with pytest.raises(errors.CollectiveTimeoutError, match=said):
+        all_say("", store, 1, 3, 0.1, "the job")
+    never.set()
 
 
 def test_whatever_ends_a_receive_is_told():

@@ -245,6 +245,23 @@ def test_it_waits_no_longer_than_told():
     assert isinstance(outcomes_of(2, job)[0], CollectiveTimeoutError)
 
 
+def test_all_of_it_waits_no_longer_than_told(monkeypatch):
+    """Both have come, but one measures for longer than the other waits."""
+    over = threading.Event()
+    begun = itertools.count()
+    monkeypatch.setitem(survey._RATES, "reduce", lambda: next(begun) and float(over.wait(20)))
+
+    def job(comm):
+        try:
+            return probe.measure(comm, 0.2, fresh=True)
+        except CollectiveTimeoutError as error:
+            return str(error)
+        finally:
+            over.set()
+
+    assert "timed out after 0.2 s" in str(outcomes_of(2, job, timeout=20))
+
+
 def files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.exists() else []
 

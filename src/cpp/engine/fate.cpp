@@ -33,12 +33,15 @@ Error Fate::closed_error() const {
   return Error(ErrorKind::closed, concat("this communicator is closed", why, where()));
 }
 
+static constexpr std::string_view kReports = " reports: ";
+
 // Throws the fault that another rank has reported.
 static void check_poison(const Transport& transport) {
   if (!transport.poisoned()) return;
   const Poison poison = transport.poison();
   const bool shared = poison.kind == ErrorKind::mismatch;  // its text names both sides already
-  fail(poison.kind, shared ? "" : concat("rank ", poison.rank, " reports: "), poison.text);
+  const bool passed_on = poison.text.find(kReports) < sizeof "rank 1234567";
+  fail(poison.kind, shared || passed_on ? "" : concat("rank ", poison.rank, kReports), poison.text);
 }
 
 void fail_lost(const Transport& transport, int peer, const std::string& why, int rank, int world,

@@ -32,7 +32,7 @@ class Composite : public Transport {
   std::string heap_note() const override { return node_->heap_note(); }
   bool read_in_place() override { return node_->read_in_place(); }
   std::string reader(int rank) const override { return of(rank).reader(number(rank)); }
-  void withdraw() override { node_->withdraw(); }
+  void withdraw() override { node_->withdraw(), wire_->withdraw(); }
 
   // Asleep on the node's bell: the wire has none, so it is looked at now and then.
   uint32_t begin_sleep() override { return node_->begin_sleep(); }

@@ -93,6 +93,7 @@ void Control::look() {
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_ || (peers_[peer].asked >= now && !again) || peers_[peer].left) continue;
     peers_[peer].asked = now;
+    if (peers_[peer].unanswered == decltype(looked_){}) peers_[peer].unanswered = looked_;
     send(peer, state(kAsk, now));
   }
 }
@@ -125,7 +126,7 @@ void Control::receive() {
 
 void Control::take(int rank, const Message& message) {
   Peer& peer = peers_[rank];
-  peer.heard_of = true;
+  peer.heard_of = true, peer.unanswered = {};
   peer.arrived = std::max(peer.arrived, message.arrived);
   peer.completed = std::max(peer.completed, message.completed);
   CallRecord record;
@@ -205,12 +206,12 @@ uint64_t Control::told(int peer) {
   return peers_[peer].word;
 }
 
-void Control::leave() {
-  // After a fault: a connection that ends may be noticed before what was said on it last.
-  if (poison().rank >= 0) std::this_thread::sleep_for(kAlarm);
+void Control::leave(bool after_fault) {
+  // A connection that ends may be noticed before what was said on it last.
+  if (poison().rank >= 0) std::this_thread::sleep_for(kAlarm), after_fault = true;
   std::lock_guard lock(mutex_);
   broadcast(state(kLeft, peers_[rank_].arrived));
-  flush(kFarewell);
+  flush(after_fault ? kAlarm : kFarewell);
   cancel();
 }
 
@@ -258,9 +259,16 @@ bool Control::left(int rank) const {
   return peers_[rank].left;
 }
 
-bool Control::heard_of(int rank) const {
+std::string Control::silence(int rank) const {
   std::lock_guard lock(mutex_);
-  return peers_[rank].heard_of;
+  const Peer& peer = peers_[rank];
+  if (rank == rank_) return "";
+  if (!peer.heard_of) return "not heard of";
+  if (peer.unanswered == decltype(looked_){}) return "";
+  const auto waited = std::chrono::steady_clock::now() - peer.unanswered;
+  return waited < 1s
+             ? ""
+             : concat("not heard of for ", std::chrono::floor<std::chrono::seconds>(waited).count(), " s");
 }
 
 }  // namespace gpucomm

@@ -30,14 +30,15 @@ class Control {
   Refusal refusal(int rank) const;
   void tell(int peer, uint64_t word);
   uint64_t told(int peer);
-  void leave();
+  void leave(bool after_fault);
   void poison(const Poison& poison);
 
   CallRecord call(int rank, uint64_t sequence) const;
   uint64_t arrived(int rank) const;
   uint64_t completed(int rank) const;
   bool left(int rank) const;
-  bool heard_of(int rank) const;
+  // "not heard of", or since when it has not answered; empty: it has.
+  std::string silence(int rank) const;
   bool poisoned();
   Poison poison() const;
 
@@ -47,6 +48,8 @@ class Control {
     std::vector<CallRecord> calls = std::vector<CallRecord>(kRememberedCalls);
     uint64_t arrived = 0, completed = 0, asked = 0, word = 0;
     bool left = false, heard_of = false;
+    std::chrono::steady_clock::time_point
+        unanswered{};  // the first time that it was asked since it has spoken
     Refusal refusal;
     std::unique_ptr<Message> inbox;
     Wire::Request request = 0;

@@ -166,10 +166,10 @@ void Messages::tell(int peer, uint64_t word) {
 
 void Messages::leave() {
   try {
-    soon(kFarewell, [this] { return control_.poisoned() || flush(kEverybody); });
+    soon(kFarewell, [this] { return withdrawn_ || control_.poisoned() || flush(kEverybody); });
   } catch (const Error&) {  // a line has failed: nothing more goes that way
   }
-  control_.leave();
+  control_.leave(withdrawn_);
   // A peer waits for a receive in each turn of its ring, which is at most a turn ahead of those posted, and
   // may have sent most of another turn.
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer)

@@ -43,8 +43,9 @@ class Messages : public Transport {
   void tell(int peer, uint64_t word) override;
   uint64_t told(int peer) override { return control_.told(peer); }
   void leave() override;
+  void withdraw() override { withdrawn_ = true; }
   std::string gone(int rank) const override { return control_.left(rank) ? kHasClosed : ""; }
-  std::string describe(int rank) const override { return control_.heard_of(rank) ? "" : "not heard of"; }
+  std::string describe(int rank) const override { return control_.silence(rank); }
   void poison(const Poison& poison) override { control_.poison(poison); }
   bool poisoned() const override { return control_.poisoned(); }
   Poison poison() const override { return control_.poison(); }
@@ -77,6 +78,7 @@ class Messages : public Transport {
   size_t chunk_bytes_;
   std::vector<Peer> peers_;
   mutable Control control_;
+  std::atomic<bool> withdrawn_{false};
   std::atomic<int64_t> idle_since_{0};  // ns of the steady clock, of who waits; 0: something has just moved
   std::mutex mutex_;                    // guards the bell
   std::condition_variable bell_;

@@ -97,12 +97,13 @@ bool ServedWire::done(Request request) {
   const auto found = pending_.find(request);
   if (found == pending_.end()) return true;
   Pending& p = found->second;
-  if (const auto failed = failures_.find(p.line); failed != failures_.end())
-    fail(ErrorKind::peer_lost, "the connection to rank ", p.line.peer, " has failed: ", failed->second);
-  if (p.frame && !p.come && complete(p)) {
+  if (p.come) return false;
+  if (p.frame && complete(p)) {  // also where the line has failed since
     p.come = true;
     events_.push_back({Event::Kind::come, p.line, request});
     news_.notify_all();
+  } else if (const auto failed = failures_.find(p.line); failed != failures_.end()) {
+    fail(ErrorKind::peer_lost, "the connection to rank ", p.line.peer, " has failed: ", failed->second);
   }
   return false;
 }

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError
 
-__all__ = ["all_say", "answering", "own_store", "said_by"]
+__all__ = ["all_say", "answering", "own_store", "said_by", "within"]
+
+_T = TypeVar("_T")
+_LATE_S = 1.0  # after a timeout of torch's own, whose error says more
 
 
-def own_store(store: Any, world: int) -> Any:
+def own_store(store: Any, rank: int, world: int, timeout_s: float) -> Any:
     """A part of the group's store that no group of this name has used before.
 
     Groups of a job that initialises torch.distributed once more have the names of the first ones, and where
@@ -21,7 +26,12 @@ def own_store(store: Any, world: int) -> Any:
 
     Args:
         store: the group's, by torch.distributed.
+        rank: this rank.
         world: how many ranks the group has.
+        timeout_s: until the store has answered.
+
+    Raises:
+        CollectiveTimeoutError: it has not.
     """
     from torch.distributed import PrefixStore
 
@@ -30,7 +40,7 @@ def own_store(store: Any, world: int) -> Any:
     one_agent = os.environ.get("GROUP_WORLD_SIZE") == "1"
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if one_agent else "of all"
     store = PrefixStore(f"attempt {attempt}", store)
-    came = store.add("gpucomm", 1)
+    came = within(timeout_s, f"rank {rank} of {world}", lambda: store.add("gpucomm", 1))
     return PrefixStore(f"gpucomm {(came - 1) // world}", store)
 
 
@@ -50,7 +60,8 @@ def all_say(mine: str, store: Any, rank: int, world: int, timeout_s: float, whos
         PeerLostError: the store does not answer.
     """
     keys = [f"member {member}" for member in range(world)]
-    with answering(f"rank {rank} of {world}", whose):
+
+    def meet() -> list[bytes]:
         if not store.check([keys[rank]]):
             store.set(keys[rank], mine)
         try:
@@ -62,6 +73,40 @@ def all_say(mine: str, store: Any, rank: int, world: int, timeout_s: float, whos
                 f" for ranks {missing}, which did not come"
             ) from error
         return [store.get(key) for key in keys]
+
+    with answering(f"rank {rank} of {world}", whose):
+        return within(timeout_s, f"rank {rank} of {world}", meet)
+
+
+def within(timeout_s: float, where: str, call: Callable[[], _T]) -> _T:
+    """Makes a call of torch's store, which may wait for ever where the network loses what it asks.
+
+    Args:
+        timeout_s: until it has ended.
+        where: which rank this is.
+        call: made on a thread of its own, which is left to its fate where it does not end.
+
+    Returns:
+        What it returns, or raises.
+
+    Raises:
+        CollectiveTimeoutError: it has not ended, a little after it should have by its own timeout.
+    """
+    outcome: Future[_T] = Future()
+
+    def make() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=make, name="gpucomm-store", daemon=True).start()
+    if not wait([outcome], timeout_s + _LATE_S).done:
+        raise CollectiveTimeoutError(
+            f"{where}: torch's store has not answered within {timeout_s:.3g} s, the network or the host of it"
+            " may be gone"
+        )
+    return outcome.result()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, Error, InvalidArgumentError, UnavailableError
-from gpucomm.launch.attempt import all_say, own_store, said_by
+from gpucomm.launch.attempt import all_say, own_store, said_by, within
 from gpucomm.launch.fabric import Fabric
 from gpucomm.launch.patience import counting_down
 from gpucomm.launch.ranks import Ranks
@@ -45,6 +45,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
         CollectiveTimeoutError: some ranks did not come.
     """
     where = f"rank {ranks.rank} of {ranks.world}"
+    left, begin, patience = counting_down(timeout), time.monotonic(), datetime.timedelta(seconds=timeout)
     try:
         from torch import distributed
         from torch.distributed import PrefixStore, ProcessGroupGloo
@@ -53,17 +54,18 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             f"{where}: the ranks are on several nodes, which torch.distributed could connect, but it does not"
             f" load ({error}): install PyTorch, or start the ranks by mpirun"
         ) from error
-    left, begin, patience = counting_down(timeout), time.monotonic(), datetime.timedelta(seconds=timeout)
     try:
         if store is None:
             if not _launchers:
-                own, _, _ = next(distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience))
-                _launchers.append(own_store(own, ranks.world))
+                met = distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience)
+                own, _, _ = within(left(), where, lambda: next(met))
+                _launchers.append(own_store(own, ranks.rank, ranks.world, left()))
             store = _launchers[0]
             store.set_timeout(patience)
             all_say("", store, ranks.rank, ranks.world, left(), "the launcher")
         patience = datetime.timedelta(seconds=left())
-        group = ProcessGroupGloo(PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience)
+        meeting = PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience
+        group = within(left(), where, lambda: ProcessGroupGloo(*meeting))
     except ValueError as error:  # a variable is missing
         raise InvalidArgumentError(
             f"{where} cannot meet the other ranks by torch.distributed: {error}"
@@ -140,8 +142,8 @@ class _Server:
         line, request = event.line, event.request
         if event.kind == "line":
             thread = threading.Thread(target=self._send, args=(line,), daemon=True)
-            self._threads = [*(other for other in self._threads if other.is_alive()), thread]
             thread.start()
+            self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         elif event.kind == "receive":
             free = self._frames.setdefault(event.frame_bytes, [])
             frame = free.pop() if free else torch.empty(event.frame_bytes, dtype=torch.uint8)
@@ -155,7 +157,8 @@ class _Server:
             self._receives[request] = self._group.recv([dump], line.peer, line.stream), dump
         else:
             work, frame = self._receives.pop(request)
-            work.wait(_FOREVER)
+            with contextlib.suppress(RuntimeError):  # it is here, whatever has happened to the line since
+                work.wait(_FOREVER)
             self.wire.finish_receive(request)
             self._frames[len(frame)].append(frame)
 

@@ -89,7 +89,8 @@ def communicator_of_default(seat: Seat, deterministic: bool) -> Communicator:
     if default is None:
         store = PrefixStore("gpucomm.init", distributed_c10d._get_default_store())
         with answering(f"rank {seat.rank} of {seat.world}", "torch.distributed"):
-            default = _defaults[group.WORLD] = _Default(own_store(store, seat.world))
+            own = own_store(store, seat.rank, seat.world, seat.timeout_s)
+        default = _defaults[group.WORLD] = _Default(own)
     comm = communicator_of(seat, PrefixStore(f"{default.served}", default.store), "none", deterministic)
     default.served += 1
     return comm

@@ -35,7 +35,7 @@ class LinkFigures(NamedTuple):
     beta: float
 
 
-def measure_group(comm: Communicator, gamma: float) -> LinkFigures:
+def measure_group(comm: Communicator, gamma: float, timeout: float) -> LinkFigures:
     """Measures on all ranks of a communicator at once, each of which must call this.
 
     An all-reduce along a chain of p ranks and back in m segments takes 2(p-2+m)(alpha + b beta) +
@@ -47,66 +47,81 @@ def measure_group(comm: Communicator, gamma: float) -> LinkFigures:
     Args:
         comm: at least two ranks.
         gamma: seconds that a byte takes to be reduced.
+        timeout: of each call, seconds.
 
     Returns:
         The figures as rank 0 saw them; those of other ranks mean nothing.
     """
-    hop_s = _typical_s(comm, _chain(comm, 1)) / 2 / (comm.world - 1)
-    alpha = max(_overhead(comm, hop_s), hop_s / 100)
+    ranks = _Ranks(comm, timeout)
+    hop_s = ranks.typical_s(ranks.chain(1)) / 2 / (comm.world - 1)
+    alpha = max(_overhead(ranks, hop_s), hop_s / 100)
     latency = max(hop_s - alpha, 0.0)
-    beta = _beta(comm, alpha, latency, gamma)
+    beta = _beta(ranks, alpha, latency, gamma)
     if comm.world == 2:
         alpha = max(alpha - _SEGMENT * beta, alpha / 10)  # the bytes of a burst
     return LinkFigures(alpha, latency, beta)
 
 
-def _overhead(comm: Communicator, hop_s: float) -> float:
-    if comm.world == 2:
-        return (_typical_s(comm, _chain(comm, _BURST)) / 2 - hop_s) / (_BURST - 1)
-    x = np.zeros(1, np.float32)
-    one_shot_s = _typical_s(comm, lambda: comm.all_reduce(x, algorithm="one_shot", segments=1))
-    return (one_shot_s - hop_s) / (comm.world - 2)
+class _Ranks:
+    """What the ranks of a group do together, and for how long."""
+
+    def __init__(self, comm: Communicator, timeout: float) -> None:
+        self.world, self._comm, self._timeout = comm.world, comm, timeout
+
+    def chain(self, segments: int) -> Callable[[], Any]:
+        return self._reducing(segments * _SEGMENT, "linear_pipeline_unfused", segments)
+
+    def one_shot(self) -> Callable[[], Any]:
+        return self._reducing(_ELEMENT, "one_shot", 1)
+
+    def direct(self, nbytes: int) -> Callable[[], Any]:
+        return self._reducing(nbytes, "direct", _segments(nbytes))
+
+    def _reducing(self, nbytes: int, algorithm: str, segments: int) -> Callable[[], Any]:
+        reduce, x, timeout = self._comm.all_reduce, np.zeros(nbytes // _ELEMENT, np.float32), self._timeout
+        return lambda: reduce(x, algorithm=algorithm, segments=segments, timeout=timeout)
+
+    def typical_s(self, call: Callable[[], Any]) -> float:
+        """Seconds of a call that follows its like; for how long they are made, rank 0 decides.
+
+        The lowest decile: what else the machine does only ever adds.
+        """
+        times: list[float] = []
+        end = time.perf_counter() + _SPEND_S
+        while not times or self.agreed(time.perf_counter() < end):
+            times += _seconds(call, _IN_A_ROW)
+        return float(np.quantile(times, 0.1))
+
+    def agreed(self, value: float) -> float:
+        """Rank 0's."""
+        told = np.array([value], np.float64)
+        self._comm.broadcast(told, algorithm="binomial_tree", segments=1, timeout=self._timeout)
+        return float(told[0])
 
 
-def _chain(comm: Communicator, segments: int) -> Callable[[], Any]:
-    x = np.zeros(segments * _SEGMENT // _ELEMENT, np.float32)
-    return lambda: comm.all_reduce(x, algorithm="linear_pipeline_unfused", segments=segments)
+def _overhead(ranks: _Ranks, hop_s: float) -> float:
+    if ranks.world == 2:
+        return (ranks.typical_s(ranks.chain(_BURST)) / 2 - hop_s) / (_BURST - 1)
+    return (ranks.typical_s(ranks.one_shot()) - hop_s) / (ranks.world - 2)
 
 
-def _beta(comm: Communicator, alpha: float, latency: float, gamma: float) -> float:
+def _beta(ranks: _Ranks, alpha: float, latency: float, gamma: float) -> float:
     """Of the shortest message whose bytes show; how long it is, rank 0 decides."""
     nbytes = _FIRST
-    shorter_s = taken_s = min(_seconds(_direct(comm, nbytes), 2))
-    while nbytes < _LONGEST and not _agreed(comm, taken_s > max(_ENOUGH_S, _GROWN * shorter_s)):
+    shorter_s = taken_s = min(_seconds(ranks.direct(nbytes), 2))
+    while nbytes < _LONGEST and not ranks.agreed(taken_s > max(_ENOUGH_S, _GROWN * shorter_s)):
         nbytes *= 4
-        shorter_s, taken_s = taken_s, min(_seconds(_direct(comm, nbytes), 2))
-    taken_s = _typical_s(comm, _direct(comm, nbytes))
-    others = comm.world - 1
-    share = nbytes * others / comm.world  # goes out, and comes in to be folded
+        shorter_s, taken_s = taken_s, min(_seconds(ranks.direct(nbytes), 2))
+    taken_s = ranks.typical_s(ranks.direct(nbytes))
+    others = ranks.world - 1
+    share = nbytes * others / ranks.world  # goes out, and comes in to be folded
     besides_s = 2 * others * _segments(nbytes) * alpha + 2 * latency + share * gamma
     # At least a tenth, also where the short ones took unduly long.
     return max(taken_s - besides_s, taken_s / 10) / (2 * share)
 
 
-def _direct(comm: Communicator, nbytes: int) -> Callable[[], Any]:
-    x = np.zeros(nbytes // _ELEMENT, np.float32)
-    return lambda: comm.all_reduce(x, algorithm="direct", segments=_segments(nbytes))
-
-
 def _segments(nbytes: int) -> int:
     return max(1, nbytes // _SEGMENTED)
-
-
-def _typical_s(comm: Communicator, call: Callable[[], Any]) -> float:
-    """Seconds of a call that follows its like; for how long they are made, rank 0 decides.
-
-    The lowest decile: what else the machine does only ever adds.
-    """
-    times: list[float] = []
-    end = time.perf_counter() + _SPEND_S
-    while not times or _agreed(comm, time.perf_counter() < end):
-        times += _seconds(call, _IN_A_ROW)
-    return float(np.quantile(times, 0.1))
 
 
 def _seconds(call: Callable[[], Any], count: int) -> list[float]:
@@ -117,10 +132,3 @@ def _seconds(call: Callable[[], Any], count: int) -> list[float]:
         call()
         stamps.append(time.perf_counter())
     return list(np.diff(stamps))
-
-
-def _agreed(comm: Communicator, value: float) -> float:
-    """Rank 0's."""
-    told = np.array([value], np.float64)
-    comm.broadcast(told, algorithm="binomial_tree", segments=1)
-    return float(told[0])

@@ -18,6 +18,7 @@ from gpucomm import _core
 from gpucomm.comm import Communicator
 from gpucomm.errors import InvalidArgumentError
 from gpucomm.launch.cores import affinity, cgroup_quota
+from gpucomm.launch.patience import counting_down
 from gpucomm.probe import cache
 from gpucomm.probe.chain import measure_group
 from gpucomm.probe.figures import Figures
@@ -27,6 +28,7 @@ from gpucomm.probe.rounds import Group, plan_rounds
 __all__ = ["measure"]
 
 Table = NDArray[np.float64]
+Left = Callable[[], float]  # seconds
 _CORES = 1024  # of a machine, as many as affinity masks hold
 _PASSES = 3  # where one round is all: the machine may be busy for a moment
 
@@ -48,7 +50,7 @@ def measure(
 
     Args:
         comm: a communicator of at least two ranks.
-        timeout: seconds that all ranks have to come; None: the communicator's.
+        timeout: seconds for all of it; None: the communicator's.
         fresh: measures whatever the cache has, and puts the new figures there.
         codecs: specs whose speeds to measure too, 20 ms each, where they are not known; the same on all
             ranks. `algorithm="auto"` measures a codec when it is first asked for, unless they are kept here.
@@ -64,15 +66,18 @@ def measure(
         raise InvalidArgumentError("a world of one rank has no links to measure")
     if not isinstance(comm, _core.Communicator):
         raise InvalidArgumentError(f"comm must be a communicator, got {comm!r}")
+    begin = time.monotonic()
     if comm.emulation:
         comm.barrier(timeout)
-        return _with_codecs(comm, _surveyed(comm, ()) if fresh else given(comm), codecs)
+        left = counting_down(float(timeout or comm.timeout), begin)
+        return _with_codecs(comm, _surveyed(comm, (), left) if fresh else given(comm), codecs, left)
     hosts, together = _meet(comm, timeout)
+    left = counting_down(float(timeout or comm.timeout), begin)
     nodes = tuple(comm.nodes)
     # Only rank 0 looks, so that all have the same.
     file = cache.place(comm.transport, nodes, hosts) if comm.rank == 0 else None
-    kept = None if fresh else _kept(comm, file)
-    figures = _with_codecs(comm, kept or _surveyed(comm, together), codecs)
+    kept = None if fresh else _kept(comm, file, left)
+    figures = _with_codecs(comm, kept or _surveyed(comm, together, left), codecs, left)
     if figures is not kept:
         cache.store(file, figures)
     if not comm.frozen:
@@ -110,27 +115,27 @@ def _boot() -> str:
         return secrets.token_hex()
 
 
-def _kept(comm: Communicator, file: Path | None) -> Figures | None:
+def _kept(comm: Communicator, file: Path | None, left: Left) -> Figures | None:
     """The cache's figures, as rank 0 has read them."""
     found = cache.load(file, comm.transport, tuple(comm.nodes)) if comm.rank == 0 else None
     text = np.frombuffer(found.to_json().encode() if found else b"", np.uint8)
     length = np.array([len(text)], np.int64)
-    comm.broadcast(length, algorithm="binomial_tree", segments=1)
+    comm.broadcast(length, algorithm="binomial_tree", segments=1, timeout=left())
     if not length[0]:
         return None
     told = text.copy() if comm.rank == 0 else np.empty(int(length[0]), np.uint8)
-    comm.broadcast(told, algorithm="binomial_tree", segments=1)
+    comm.broadcast(told, algorithm="binomial_tree", segments=1, timeout=left())
     return Figures.from_json(told.tobytes().decode())
 
 
-def _surveyed(comm: Communicator, together: Collection[int]) -> Figures:
-    rates = {name: _slowest(comm, rate()) for name, rate in _RATES.items()}
+def _surveyed(comm: Communicator, together: Collection[int], left: Left) -> Figures:
+    rates = {name: _slowest(comm, rate(), left) for name, rate in _RATES.items()}
     table = np.full((3, comm.world, comm.world), -1.0)
     rounds = plan_rounds(comm.nodes, together)
     for groups in rounds:
-        _play(comm, groups, table, rates["reduce"], passes=_PASSES if len(rounds) == 1 else 1)
+        _play(comm, groups, table, rates["reduce"], _PASSES if len(rounds) == 1 else 1, left)
     # Who has measured knows; all others have -1 there.
-    comm.all_reduce(table, op="max", algorithm="direct", segments=1)
+    comm.all_reduce(table, op="max", algorithm="direct", segments=1, timeout=left())
     table[table < 0] = np.nan
     alpha, latency, beta = table
     return Figures(
@@ -138,32 +143,34 @@ def _surveyed(comm: Communicator, together: Collection[int]) -> Figures:
         nodes=tuple(comm.nodes),
         together=tuple(sorted(together)),
         rates=rates,
-        measured_at=_slowest(comm, time.time()),
+        measured_at=_slowest(comm, time.time(), left),
         alpha=alpha,
         latency=latency,
         beta=beta,
     )
 
 
-def _with_codecs(comm: Communicator, figures: Figures, specs: Sequence[str]) -> Figures:
+def _with_codecs(comm: Communicator, figures: Figures, specs: Sequence[str], left: Left) -> Figures:
     """With the speeds of these codecs, of the slowest rank; all ranks measure at once."""
     found = dict(figures.codecs)
     for spec in specs:
         if spec not in found:
-            encode, decode = (_slowest(comm, seconds) for seconds in _core.Codec(spec).speed())
+            encode, decode = (_slowest(comm, seconds, left) for seconds in _core.Codec(spec).speed())
             found[spec] = (encode, decode)
     return figures if len(found) == len(figures.codecs) else replace(figures, codecs=found)
 
 
-def _play(comm: Communicator, groups: list[Group], table: Table, gamma: float, passes: int) -> None:
+def _play(
+    comm: Communicator, groups: list[Group], table: Table, gamma: float, passes: int, left: Left
+) -> None:
     """One round: every group measures, and its first rank puts what it saw into the table."""
     mine = next((group for group in groups if comm.rank in group), ())
     alone = len(mine) == comm.world  # in this round: no group of its own is needed
-    group = comm if alone else comm.split(mine[0] if mine else None)
+    group = comm if alone else comm.split(mine[0] if mine else None, timeout=left())
     if not group:
         return
     with contextlib.nullcontext() if alone else group:
-        seen = np.median([measure_group(group, gamma) for _ in range(passes)], axis=0)
+        seen = np.median([measure_group(group, gamma, left()) for _ in range(passes)], axis=0)
     if comm.rank == mine[0]:
         for a, b in _pairs(mine, comm.nodes):
             table[:, a, b] = table[:, b, a] = seen
@@ -178,9 +185,9 @@ def _pairs(group: Group, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(a, b) for a in ranks for b in ranks if nodes[a] == near and nodes[b] == far]
 
 
-def _slowest(comm: Communicator, value: float) -> float:
+def _slowest(comm: Communicator, value: float, left: Left) -> float:
     agreed = np.array([value])
-    comm.all_reduce(agreed, op="max", algorithm="one_shot", segments=1)
+    comm.all_reduce(agreed, op="max", algorithm="one_shot", segments=1, timeout=left())
     return float(agreed[0])
 
 

@@ -52,7 +52,7 @@ class ProcessGroup(Messages):
             Error: as `gpucomm.init`.
         """
         super().__init__(seat.rank, seat.world)
-        store = own_store(store, seat.world)
+        store = own_store(store, seat.rank, seat.world, seat.timeout_s)
         self._choices = options.choices
         frozen = deterministic(os.environ)
         self._comm = communicator_of(seat, store, options.text, frozen)
