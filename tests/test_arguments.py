@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from ranks import outcomes_of, run_ranks
 
+import gpucomm
 from gpucomm import Communicator, _core
 from gpucomm.errors import (
     ClosedError,
@@ -568,6 +570,16 @@ def test_a_mismatch_has_not_multiplied(collective, odd, count):
 def test_timeouts_may_be_longer_than_clocks_count(alone):
     assert alone.all_reduce(np.ones(3), timeout=1e30).tolist() == [1, 1, 1]
     run_ranks(2, lambda comm: comm.barrier(timeout=1e10))
+    alone.broadcast_object(1, async_op=True).wait(timeout=1e30)
+
+
+def test_a_timeout_without_end_is_none(alone):
+    for call in (
+        lambda: gpucomm.local(1, threads=True, timeout=math.inf),
+        lambda: alone.broadcast_object(1, timeout=math.inf),
+    ):
+        with pytest.raises(InvalidArgumentError, match="positive, finite number of seconds, got inf"):
+            call()
 
 
 @pytest.mark.parametrize(

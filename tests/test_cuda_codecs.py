@@ -429,6 +429,12 @@ def test_mpc(library: Path, spec: str, dtype: str, seed: int) -> None:
     assert programs.status == 0
 
 
+def test_more_rounds_of_mpc_than_a_thread_block_has_threads(library: Path) -> None:
+    codec, count = _core.Codec("mpc"), 258 * 4096 + 1
+    x = np.arange(count, dtype=np.float64) // 4096
+    same(Programs(library, codec, "float64").encode(x), codec.encode(x))
+
+
 @pytest.mark.parametrize(("spec", "dtype"), MPC)
 def test_damaged_messages_of_mpc(library: Path, spec: str, dtype: str) -> None:
     codec = _core.Codec(spec)
@@ -457,6 +463,55 @@ def test_damaged_messages_of_mpc(library: Path, spec: str, dtype: str) -> None:
             else:
                 assert "damaged near element" in programs.text()
     assert seen[True] > 5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_round_of_mpc_that_claims_all_words(library: Path, dtype: str) -> None:
+    """More than a thread block has memory for."""
+    codec = _core.Codec("mpc")
+    stream = codec.encode(smooth(dtype, 100_000)[0])
+    table = 8 * ((100_000 * np.dtype(dtype).itemsize - 1) // (32 << 10))
+    stream[:8].view(np.uint64)[0] = (len(stream) - table) // np.dtype(dtype).itemsize
+    programs = Programs(library, codec, dtype)
+    programs.decode(stream, np.zeros(100_000, dtype))
+    assert "damaged near element" in programs.text()
+
+
+def test_a_round_of_mpc_that_ends_behind_its_message(library: Path) -> None:
+    """And behind its slot, had it all the words that a round can have."""
+    codec, round_words = _core.Codec("mpc"), 8192
+    x = np.random.default_rng(5).integers(0, 2**32, 3 * round_words, dtype=np.uint32)
+    x[2 * round_words :] = 1
+    stream = codec.encode(x.view(np.float32))
+    assert 17_000 * 4 < len(stream) < x.nbytes
+    stream[:16].view(np.uint64)[:] = 17_000, 17_000 + round_words * 33 // 32
+    programs = Programs(library, codec, "float32")
+    programs.decode(stream, np.zeros(len(x), np.float32))
+    assert "damaged near element" in programs.text()
+
+
+def test_a_message_of_mpc_that_ends_within_its_table(library: Path) -> None:
+    """The rounds that the rest of the table tells of lie behind the slot."""
+    codec, count = _core.Codec("mpc"), 100_000
+    stream = codec.encode(smooth("float32", count)[0])
+    slot = slot_of(stream, codec.max_bytes(count, "float32"))
+    slot[: 3 * HEADER].view(np.uint64)[:] = 8, count, count + 8192
+    programs = Programs(library, codec, "float32")
+    programs.call("decode", placed(np.zeros(count, np.float32), 0), slot, divisor=1)
+    assert "damaged near element" in programs.text()
+
+
+@pytest.mark.parametrize("rate", [8, 4])
+def test_what_lies_behind_the_last_block_of_zfp_is_not_coded_again(library: Path, rate: int) -> None:
+    """A sum is as wide as the message: bits that fill up its last word are zeros."""
+    codec = _core.Codec(f"zfp:{rate}")
+    stream = codec.encode(np.ones(1, np.float32))
+    damaged = stream.copy()
+    damaged[4 * rate // 8 :] = 0xA5
+    own = np.ones(1, np.float32)
+    programs = Programs(library, codec, "float32")
+    same(programs.fused(damaged, own), programs.fused(stream, own))
+    assert programs.status == 0
 
 
 def test_a_slot_that_claims_too_much(library: Path) -> None:

@@ -85,6 +85,16 @@ def test_same_bits_as_the_host(library: ctypes.CDLL, case: tuple[str, str], coun
         assert packed == max(0, size - -start % per_pack) // per_pack * per_pack
 
 
+def test_arrays_of_more_than_4_gib(library: ctypes.CDLL) -> None:
+    """Only the ends are touched."""
+    x = np.zeros((1 << 32) + 64, np.uint8)
+    x[:64] = x[-16:] = 1
+    library.cuda_double_last_pack(
+        DTYPES.index("uint8"), ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(len(x) // 16 * 16)
+    )
+    assert (set(x[:64]), set(x[-16:])) == ({1}, {2})
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case[1] in ("sum", "min", "bxor")], ids="-".join)
 def test_pointers_of_different_alignment(library: ctypes.CDLL, case: tuple[str, str]) -> None:
     rng = np.random.default_rng(8)

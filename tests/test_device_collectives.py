@@ -85,6 +85,20 @@ def test_the_same_bits_as_in_host_memory(collective, algorithm, codec, segments,
     assert run_ranks(world, body) == [True] * world
 
 
+def test_more_coded_pieces_at_once_than_a_kernel_takes(make_kit):
+    """Each of five ranks codes four for the others."""
+    kit, arrays = make_kit(), inputs("all_reduce", "float32", 5, 3000)
+
+    def body(comm):
+        here, there = arrays[comm.rank].copy(), kit.array(arrays[comm.rank])
+        how = {"codec": "int8", "algorithm": "two_shot"}
+        comm.all_reduce(there, async_op=True, **how).synchronize()
+        comm.all_reduce(here, **how)
+        return kit.host(there).tobytes() == here.tobytes()
+
+    assert run_ranks(5, body) == [True] * 5
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
 def test_pieces_of_many_rounds_of_mpc_and_of_none(collective, dtype, make_kit):

@@ -26,7 +26,7 @@ def test_folds(make_kit, op, sources):
     for dtype in DTYPES:
         if not defined(op, dtype):
             continue
-        for count in (1, 255, 10_003):
+        for count in (0, 1, 255, 10_003):
             arrays = [values(dtype, count, rank, op) for rank in range(sources)]
             there = [kit.array(array, dtype) for array in arrays]
             out = kit.array(np.zeros_like(arrays[0]), dtype)

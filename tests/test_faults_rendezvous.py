@@ -272,6 +272,7 @@ GARBAGE = {
     "an unknown message": wire.frame({"gpucomm": "bye"}),
     "no number as rank": wire.frame({**hello(1, 2), "rank": True}),
     "no patience": wire.frame({**hello(1, 2), "patience": None}),
+    "patience for ever": wire.frame({**hello(1, 2), "patience": 1e10}),
     "no settings": wire.frame({**hello(1, 2), "settings": [1, 2, 3]}),
 }
 
@@ -287,6 +288,28 @@ def test_strangers_disturb_nobody(job: str, visitor: Visitor, hang_up: bool) -> 
     outcomes = end(host, Rank(job, 1, 2))
     assert {type(outcome) for outcome in outcomes} == {Attached}, outcomes
     assert host.took < QUICK
+
+
+@pytest.mark.parametrize("length", [0, 1, wire.LIMIT + 1, 2**32 - 1])
+def test_a_length_that_no_message_has_is_refused_at_once(length: int) -> None:
+    inbox = wire.Inbox()
+    inbox.feed(struct.pack("!I", length))
+    with pytest.raises(ValueError, match=f"a message of {length} bytes"):
+        inbox.take()
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{SNOWMAN}", "\N{BEACH WITH UMBRELLA}", "\N{DUCK}"])
+def test_a_text_that_is_too_long_for_a_message_is_cut(letter: str) -> None:
+    inbox, text = wire.Inbox(), letter * (2 * wire.LIMIT)
+    inbox.feed(wire.frame({"gpucomm": "error", "text": text}))
+    message = inbox.take()
+    assert message and message["text"] and text.startswith(message["text"])
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_that_the_world_has_not_is_told_so(rank: int) -> None:
+    first = hello(rank, 2)
+    assert "must have a rank below 2" in (wire.unfit(first, 2, first["settings"]) or "")
 
 
 def test_a_foreign_user_is_turned_away(job: str, visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:

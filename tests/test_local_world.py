@@ -89,6 +89,12 @@ def test_others_that_wait_for_a_failed_rank_do_not_hang(threads: bool) -> None:
 
 
 @pytest.mark.parametrize("threads", KINDS)
+def test_a_timeout_may_be_longer_than_selectors_take(threads: bool) -> None:
+    with gpucomm.local(1, threads=threads, timeout=1e9) as world:
+        assert world.run(lambda comm: comm.rank) == [0]
+
+
+@pytest.mark.parametrize("threads", KINDS)
 def test_a_missing_call_ends_by_the_worlds_timeout(threads: bool) -> None:
     def forget(comm: gpucomm.Communicator) -> None:
         if comm.rank != 1:

@@ -465,7 +465,7 @@ def test_abort_ends_a_wait_of_another_thread(fake: ctypes.CDLL) -> None:
     assert run(fake, 2, body)[0] < TIMEOUT_S / 2
 
 
-@pytest.mark.parametrize(("code", "kind"), [(6, PeerLostError), (3, UnavailableError)])
+@pytest.mark.parametrize(("code", "kind"), [(6, PeerLostError), (2, PeerLostError), (3, UnavailableError)])
 def test_an_error_of_nccl_surfaces_with_its_words(fake: ctypes.CDLL, code: int, kind: type) -> None:
     all_there = threading.Barrier(2)
 

@@ -476,3 +476,13 @@ def test_the_first_asynchronous_call_waits_no_longer_than_it_says():
             ended.set()
 
     run_ranks(2, body)
+
+
+def test_what_comes_after_is_no_part_of_a_collective_of_objects():
+    def body(comm):
+        comm.broadcast_object(1)
+        with pytest.raises(MismatchError, match="do not make the same call") as raised:
+            comm.all_reduce(np.ones(2 + comm.rank), algorithm="ring")
+        return "broadcast_object" in str(raised.value)
+
+    assert run_ranks(2, body) == [False] * 2

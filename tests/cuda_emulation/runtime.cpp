@@ -57,7 +57,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
   return *can = fault(__func__) == cudaSuccess, cudaSuccess;
 }
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return fault(__func__); }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
   return *blocks = 1, cudaSuccess;

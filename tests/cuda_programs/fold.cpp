@@ -19,6 +19,17 @@ extern "C" size_t cuda_fold(int dtype, int op, int divisor, const std::byte* con
   return arguments.packs * cuda::kPackBytes / size_of(fold.dtype);
 }
 
+// Of an array's sum with itself what the last of as many threads as there are packs does.
+extern "C" void cuda_double_last_pack(int dtype, std::byte* array, size_t count) {
+  using namespace gpucomm;
+  Fold fold{static_cast<Dtype>(dtype), Op::sum, 1};
+  fold.sources = {array, array}, fold.destinations = {array}, fold.count = count;
+  const cuda::FoldArguments arguments = cuda::arguments_of(fold);
+  cuda::with_fold(fold.dtype, fold.op, 2, [&]<class Form, class Operation, int kSources>() {
+    cuda::fold_share<Form, Operation, kSources>(arguments, arguments.packs - 1, arguments.packs);
+  });
+}
+
 extern "C" void cuda_scale(int dtype, double factor, const std::byte* from, std::byte* to, size_t count,
                            size_t threads) {
   using namespace gpucomm;

@@ -1,5 +1,7 @@
 """What CUDA refuses, as sentences; the process and other communicators go on."""
 
+import ctypes
+
 import emulated_ranks
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from ranks import run_ranks
 import gpucomm
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 
-NO_DEVICE, NO_IMAGE, NO_ACCESS, UNSUPPORTED, DEFAULT_STREAM = 100, 209, 700, 801, 906
+NO_DEVICE, NO_IMAGE, NO_ACCESS, REACHED, UNSUPPORTED, DEFAULT_STREAM = 100, 209, 700, 704, 801, 906
 
 
 def reduced(kits, **options):
@@ -74,6 +76,37 @@ def test_gpus_that_cannot_reach_each_other(emulated_kit, function, text):
         for said in reduced(kits):
             assert text in said and "GPUCOMM_DEVICE_TRANSPORT=staged" in said
     assert reduced(kits) == [{2.0}] * 2
+
+
+def test_gpus_that_reach_each_other_already(emulated_kit):
+    """Another library has let them, which CUDA answers with an error: it is none, nor the next launch's."""
+    kits = [emulated_kit(0, index) for index in range(2)]
+    with EmulatedKit.failing("cudaDeviceEnablePeerAccess", REACHED):
+        assert reduced(kits) == [{2.0}] * 2
+
+
+def test_an_error_is_told_once(emulated_kit):
+    """CUDA keeps it for the thread, whose next launch would be said to have failed."""
+    kit = emulated_kit()
+
+    def body(comm):
+        x = kit.array(np.ones(3))
+        with (
+            EmulatedKit.failing("cudaStreamGetCaptureInfo", UNSUPPORTED),
+            pytest.raises(UnavailableError, match="operation not supported"),
+        ):
+            comm.all_reduce(x)
+        kit.device.reduce("float64", "sum", [kit.address(x)], [kit.address(x)] * 2, 3, 1)
+
+    run_ranks(1, body)
+
+
+def test_the_callers_gpu_stays_the_current_one(emulated_kit):
+    kit, current = emulated_kit(0, 1), ctypes.c_int(-1)
+    x = kit.array(np.ones(3))
+    kit.device.reduce("float64", "sum", [kit.address(x)], [kit.address(x)] * 2, 3, 1)
+    EmulatedKit.library.cudaGetDevice(ctypes.byref(current))
+    assert current.value == 0
 
 
 def test_a_stream_of_another_gpu(emulated_kit):

@@ -7,6 +7,7 @@ from test_device_processes import (  # noqa: F401
     test_blocks_of_sizes_that_only_two_ranks_know,
     test_every_algorithm,
     test_faults,
+    test_groups_that_end_leave_no_memory,
     test_lists_of_arrays,
     test_messages,
     test_messages_larger_than_the_arena,

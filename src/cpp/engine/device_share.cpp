@@ -16,8 +16,14 @@ constexpr std::chrono::milliseconds kUntaken{2000}, kUnread = kOwnWork;
 class Attic {
  public:
   void keep(std::unique_ptr<DeviceShare> share) {
+    {
+      std::lock_guard lock(mutex_);
+      items_.push_back({std::move(share)});
+    }
+    look();
+  }
+  void look() {
     std::lock_guard lock(mutex_);
-    items_.push_back({std::move(share)});
     std::erase_if(items_, [](Item& item) { return ended(item); });
   }
 
@@ -101,6 +107,7 @@ void DeviceShare::wait_for_readers(EnqueuedWatch watch) const noexcept try {
 
 void outlive(std::unique_ptr<DeviceShare> share) {
   static auto* const attic = new Attic;
+  attic->look();  // before releases are put off, those of what has ended among them
   try {
     share->mark_end();
     if (!share->ended()) share->put_releases_off();

@@ -31,6 +31,7 @@ __all__ = ["ProcessWorld"]
 
 # Seconds that the others have to end by themselves once a rank has failed, and that a worker has to exit.
 GRACE = 1.0
+_LONGEST_WAIT_S = 3600.0  # what a selector takes is bounded; who waits longer looks again
 
 
 class ProcessWorld(World):
@@ -150,7 +151,7 @@ class ProcessWorld(World):
 
     def _step(self, deadline: float | None) -> None:
         """Wait for something to happen, and deal with it."""
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+        wait = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT_S)
         for key, events in self._selector.select(wait):
             key.data(events)
 

@@ -118,7 +118,7 @@ def frame(message: Mapping[str, object]) -> bytes:
     """The bytes of one message: four of length, then JSON; an overlong text is cut."""
     body = json.dumps(message).encode()
     if len(body) > LIMIT:
-        body = json.dumps({**message, "text": str(message.get("text", ""))[: LIMIT // 8]}).encode()
+        body = json.dumps({**message, "text": str(message.get("text", ""))[: LIMIT // 16]}).encode()
     return _LENGTH.pack(len(body)) + body
 
 
