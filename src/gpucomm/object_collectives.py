@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.comm import checked_timeout, is_whole
+from gpucomm.comm import is_whole
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.object_work import side_of
 from gpucomm.objects import decode, encode
@@ -117,7 +117,7 @@ def _gather(
 
 def _left(comm: Communicator, timeout: float | None, begin: float) -> float:
     """Seconds that are left to the bytes: the call's time is for the lengths and them together."""
-    whole = checked_timeout(comm.timeout if timeout is None else timeout)
+    whole = comm.timeout if timeout is None else float(timeout)  # which the lengths have gone by already
     return max(0.001, begin + whole - time.monotonic())
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -14,9 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["turn"]
 
 
-@contextmanager
-def turn(comm: Communicator) -> Iterator[None]:
-    """No other thread's block of this communicator runs meanwhile.
+def turn(comm: Communicator) -> AbstractContextManager[Any]:
+    """A block during which no other thread's block of this communicator runs.
 
     Else messages of two calls that are alike might be taken for one another: one rank's may begin with the
     one, another rank's with the other, and go on in another order.
@@ -25,9 +23,5 @@ def turn(comm: Communicator) -> Iterator[None]:
         comm: on which the block makes calls.
     """
     # Again: a signal's handler may call, too. A child of fork makes no calls, and must not wait for the lost.
-    lock, pid = vars(comm).setdefault("_turn", (threading.RLock(), os.getpid()))
-    if pid != os.getpid():
-        yield
-        return
-    with lock:
-        yield
+    held = vars(comm).get("_turn") or vars(comm).setdefault("_turn", (threading.RLock(), os.getpid()))
+    return held[0] if held[1] == os.getpid() else nullcontext()
