@@ -15,7 +15,7 @@ from gpucomm.comm import Communicator
 from gpucomm.ending import close_at_exit
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.asked import deterministic
-from gpucomm.launch.attempt import own_store
+from gpucomm.launch.attempt import own_store, within
 from gpucomm.launch.store import Seat, communicator_of
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.messages import Messages
@@ -61,7 +61,9 @@ class ProcessGroup(Messages):
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
         patience = timedelta(seconds=seat.timeout_s)
-        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), seat.rank, seat.world, patience)
+        meeting = dist.PrefixStore("gloo", store), seat.rank, seat.world, patience
+        where = f"rank {seat.rank} of {seat.world}"
+        self._gloo = within(seat.timeout_s, where, lambda: dist.ProcessGroupGloo(*meeting))
         self._set_default_backend(inner)
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             self._register_backend(torch.device(device), inner, self._gloo)
