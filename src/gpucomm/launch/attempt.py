@@ -101,7 +101,7 @@ def within(timeout_s: float, where: str, call: Callable[[], _T]) -> _T:
             outcome.set_exception(error)
 
     threading.Thread(target=make, name="gpucomm-store", daemon=True).start()
-    if not wait([outcome], timeout_s + _LATE_S).done:
+    if not wait([outcome], min(timeout_s + _LATE_S, threading.TIMEOUT_MAX)).done:
         raise CollectiveTimeoutError(
             f"{where}: torch's store has not answered within {timeout_s:.3g} s, the network or the host of it"
             " may be gone"
