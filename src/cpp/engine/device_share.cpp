@@ -16,15 +16,13 @@ constexpr std::chrono::milliseconds kUntaken{2000}, kUnread = kOwnWork;
 class Attic {
  public:
   void keep(std::unique_ptr<DeviceShare> share) {
-    {
-      std::lock_guard lock(mutex_);
-      items_.push_back({std::move(share)});
-    }
-    look();
+    std::lock_guard lock(mutex_);
+    items_.push_back({std::move(share)});
+    sweep();
   }
   void look() {
     std::lock_guard lock(mutex_);
-    std::erase_if(items_, [](Item& item) { return ended(item); });
+    sweep();
   }
 
  private:
@@ -32,6 +30,9 @@ class Attic {
     std::unique_ptr<DeviceShare> share;
     bool closed = false;
   };
+  void sweep() {
+    std::erase_if(items_, [](Item& item) { return ended(item); });
+  }
   static bool ended(Item& item) noexcept try {
     DeviceShare& share = *item.share;
     if (!share.ended()) return false;

@@ -1,5 +1,6 @@
 #include "engine/fate.h"
 
+#include <algorithm>
 #include <new>
 #include <stdexcept>
 
@@ -35,13 +36,20 @@ Error Fate::closed_error() const {
 
 static constexpr std::string_view kReports = " reports: ";
 
+// Whether a rank has passed on what it got of another: "rank 2 reports: ...".
+static bool is_report(std::string_view text) {
+  constexpr std::string_view kRank = "rank ";
+  const size_t end = std::min(text.find_first_not_of("0123456789", kRank.size()), text.size());
+  return text.starts_with(kRank) && text.substr(end).starts_with(kReports);
+}
+
 // Throws the fault that another rank has reported.
 static void check_poison(const Transport& transport) {
   if (!transport.poisoned()) return;
   const Poison poison = transport.poison();
   const bool shared = poison.kind == ErrorKind::mismatch;  // its text names both sides already
-  const bool passed_on = poison.text.find(kReports) < sizeof "rank 1234567";
-  fail(poison.kind, shared || passed_on ? "" : concat("rank ", poison.rank, kReports), poison.text);
+  const bool told = shared || is_report(poison.text);
+  fail(poison.kind, told ? "" : concat("rank ", poison.rank, kReports), poison.text);
 }
 
 void fail_lost(const Transport& transport, int peer, const std::string& why, int rank, int world,

@@ -93,7 +93,7 @@ void Control::look() {
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_ || (peers_[peer].asked >= now && !again) || peers_[peer].left) continue;
     peers_[peer].asked = now;
-    if (peers_[peer].unanswered == decltype(looked_){}) peers_[peer].unanswered = looked_;
+    if (!peers_[peer].unanswered) peers_[peer].unanswered = looked_;
     send(peer, state(kAsk, now));
   }
 }
@@ -126,7 +126,7 @@ void Control::receive() {
 
 void Control::take(int rank, const Message& message) {
   Peer& peer = peers_[rank];
-  peer.heard_of = true, peer.unanswered = {};
+  peer.heard_of = true, peer.unanswered.reset();
   peer.arrived = std::max(peer.arrived, message.arrived);
   peer.completed = std::max(peer.completed, message.completed);
   CallRecord record;
@@ -264,11 +264,10 @@ std::string Control::silence(int rank) const {
   const Peer& peer = peers_[rank];
   if (rank == rank_) return "";
   if (!peer.heard_of) return "not heard of";
-  if (peer.unanswered == decltype(looked_){}) return "";
-  const auto waited = std::chrono::steady_clock::now() - peer.unanswered;
-  return waited < 1s
-             ? ""
-             : concat("not heard of for ", std::chrono::floor<std::chrono::seconds>(waited).count(), " s");
+  if (!peer.unanswered) return "";
+  const auto waited =
+      std::chrono::floor<std::chrono::seconds>(std::chrono::steady_clock::now() - *peer.unanswered);
+  return waited < 1s ? "" : concat("not heard of for ", waited.count(), " s");
 }
 
 }  // namespace gpucomm

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "transports/transport.h"
@@ -48,8 +49,7 @@ class Control {
     std::vector<CallRecord> calls = std::vector<CallRecord>(kRememberedCalls);
     uint64_t arrived = 0, completed = 0, asked = 0, word = 0;
     bool left = false, heard_of = false;
-    std::chrono::steady_clock::time_point
-        unanswered{};  // the first time that it was asked since it has spoken
+    std::optional<std::chrono::steady_clock::time_point> unanswered;  // first asked since it has spoken
     Refusal refusal;
     std::unique_ptr<Message> inbox;
     Wire::Request request = 0;

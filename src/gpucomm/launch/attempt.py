@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError
 
-__all__ = ["all_say", "answering", "own_store", "said_by", "within"]
+__all__ = ["all_say", "answering", "gloo_group", "own_store", "said_by", "within"]
 
 _T = TypeVar("_T")
 _LATE_S = 1.0  # after a timeout of torch's own, whose error says more
@@ -76,6 +76,31 @@ def all_say(mine: str, store: Any, rank: int, world: int, timeout_s: float, whos
 
     with answering(f"rank {rank} of {world}", whose):
         return within(timeout_s, f"rank {rank} of {world}", meet)
+
+
+def gloo_group(name: str, store: Any, rank: int, world: int, timeout_s: float) -> Any:
+    """A Gloo group of its own.
+
+    Args:
+        name: of its part of the store.
+        store: where its ranks meet, a torch.distributed.Store.
+        rank: this rank.
+        world: how many there are.
+        timeout_s: until they have met, and of its messages.
+
+    Returns:
+        The ProcessGroupGloo.
+
+    Raises:
+        RuntimeError: as torch says it.
+        CollectiveTimeoutError: the store does not answer.
+    """
+    from torch.distributed import PrefixStore, ProcessGroupGloo
+
+    patience, place = timedelta(seconds=timeout_s), PrefixStore(name, store)
+    return within(
+        timeout_s, f"rank {rank} of {world}", lambda: ProcessGroupGloo(place, rank, world, patience)
+    )
 
 
 def within(timeout_s: float, where: str, call: Callable[[], _T]) -> _T:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucomm import _core
 from gpucomm.errors import CollectiveTimeoutError, Error, InvalidArgumentError, UnavailableError
-from gpucomm.launch.attempt import all_say, own_store, said_by, within
+from gpucomm.launch.attempt import all_say, gloo_group, own_store, said_by, within
 from gpucomm.launch.fabric import Fabric
 from gpucomm.launch.patience import counting_down
 from gpucomm.launch.ranks import Ranks
@@ -48,7 +48,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
     left, begin, patience = counting_down(timeout), time.monotonic(), datetime.timedelta(seconds=timeout)
     try:
         from torch import distributed
-        from torch.distributed import PrefixStore, ProcessGroupGloo
+        from torch.distributed import ProcessGroupGloo  # noqa: F401  # not every torch has it
     except ImportError as error:
         raise UnavailableError(
             f"{where}: the ranks are on several nodes, which torch.distributed could connect, but it does not"
@@ -63,9 +63,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             store = _launchers[0]
             store.set_timeout(patience)
             all_say("", store, ranks.rank, ranks.world, left(), "the launcher")
-        patience = datetime.timedelta(seconds=left())
-        meeting = PrefixStore("gpucomm", store), ranks.rank, ranks.world, patience
-        group = within(left(), where, lambda: ProcessGroupGloo(*meeting))
+        group = gloo_group("gpucomm", store, ranks.rank, ranks.world, left())
     except ValueError as error:  # a variable is missing
         raise InvalidArgumentError(
             f"{where} cannot meet the other ranks by torch.distributed: {error}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from gpucomm.comm import Communicator
 from gpucomm.ending import close_at_exit
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.asked import deterministic
-from gpucomm.launch.attempt import own_store, within
+from gpucomm.launch.attempt import gloo_group, own_store
 from gpucomm.launch.store import Seat, communicator_of
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.messages import Messages
@@ -60,10 +59,7 @@ class ProcessGroup(Messages):
             self._comm.freeze()
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
-        patience = timedelta(seconds=seat.timeout_s)
-        meeting = dist.PrefixStore("gloo", store), seat.rank, seat.world, patience
-        where = f"rank {seat.rank} of {seat.world}"
-        self._gloo = within(seat.timeout_s, where, lambda: dist.ProcessGroupGloo(*meeting))
+        self._gloo = gloo_group("gloo", store, seat.rank, seat.world, seat.timeout_s)
         self._set_default_backend(inner)
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             self._register_backend(torch.device(device), inner, self._gloo)
