@@ -67,8 +67,10 @@ def _codings(turns: Turns, spec: str) -> Iterator[Row]:
     def fused(at: list[int]) -> None:
         device.recode(spec, "float32", at[SLOT], at[0], n, at[RESULT])
 
-    def add(at: list[int]) -> None:
-        device.add_coded(spec, "float32", at[SLOT], at[RESULT], n)
+    slots = [turns.addresses(turn)[SLOT] for turn in range(ROTATED)]
+
+    def add(at: list[int]) -> None:  # to what another slot has: copies overwrite the results
+        device.add_coded(spec, "float32", at[SLOT], slots[slots.index(at[SLOT]) - 1], n)
 
     yield turns.row(f"encode {spec}", dense + coded, encode)
     for turn in range(ROTATED):

@@ -7,6 +7,8 @@ import functools
 import importlib.machinery
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -160,6 +162,17 @@ def test_no_kernel_is_launched_before_it_is_loaded() -> None:
         for before in text.split("<<<")[:-1]:
             assert "resident_blocks(residency<" in before[-250:], before[-250:]
         assert "cudaLaunchKernel" not in text
+
+
+@needs_extension
+@pytest.mark.processes
+@pytest.mark.skipif(not shutil.which("nm"), reason="there is no nm here")
+def test_the_host_calls_nothing_that_only_devices_have() -> None:
+    """From a template nvcc lets it, without a word, and has the call end the process by exit(1)."""
+    extension = importlib.util.find_spec("gpucomm._cuda").origin
+    symbols = subprocess.run(["nm", "-D", extension], capture_output=True, text=True, check=True).stdout
+    assert "PyInit__cuda" in symbols
+    assert not re.search(r" U exit\b", symbols)
 
 
 def test_threads_that_open_one_gpu_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

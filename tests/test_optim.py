@@ -97,7 +97,7 @@ def test_step_refuses_gradients_that_are_local(world):
         opt = DistributedOptimizer(SGD(model.parameters()), model, comm)
         with opt.no_sync():
             loss_of(model, comm, 0).backward()
-        opt.add_param_group({"params": [here(nn.Parameter(torch.zeros(1)))]})
+        opt.add_param_group({"params": [nn.Parameter(here(torch.zeros(1)))]})
         with pytest.raises(InvalidArgumentError, match=rf"no_sync.*rank {comm.rank} of {world}"):
             opt.step()
         opt.synchronize()

@@ -36,9 +36,9 @@ struct MpcPiece {
   Status* status;
 };
 
-// One of an empty piece too.
+// One of an empty piece too. The host asks as well.
 template <class Word>
-GPUCOMM_PROGRAM size_t rounds_of(const MpcPiece& piece) {
+GPUCOMM_BLOCK size_t rounds_of(const MpcPiece& piece) {
   const size_t rounds = MpcLayout<Word>::rounds(piece.count);
   return rounds ? rounds : 1;
 }
