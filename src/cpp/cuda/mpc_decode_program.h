@@ -28,16 +28,23 @@ struct DecodeMpc {
 
   GPUCOMM_PROGRAM void run(size_t i) const {
     if (!UnpackMpc<Word, Exec>{ex, round, piece}.fetch(i)) return;
-    const unsigned some = elements_of<Word>(piece, i);
+    if (piece.divisor > 1)
+      put_all(i, [&](std::byte* at, Word bits) { put(at, piece.adds ? added<Form>(at, bits) : bits); });
+    else if (piece.adds)
+      put_all(i, [](std::byte* at, Word bits) { store(at, added<Form>(at, bits)); });
+    else
+      put_all(i, [](std::byte* at, Word bits) { store(at, bits); });
+  }
+
+ private:
+  template <class Put>
+  GPUCOMM_PROGRAM void put_all(size_t i, const Put& put) const {
     std::byte* const to = piece.to_dense + i * Round::kElements * sizeof(Word);
-    ex.each([&](unsigned lane) {
-      for (unsigned k = lane; k < some; k += kThreads) put(to + k * sizeof(Word), round.words[Round::at(k)]);
-    });
+    each_in_turn<true>(ex, round, elements_of<Word>(piece, i),
+                       [&](size_t k, Word word) { put(to + k * sizeof(Word), word); });
   }
 
   GPUCOMM_PROGRAM void put(std::byte* at, Word bits) const {
-    if (piece.adds) bits = added<Form>(at, bits);
-    if (piece.divisor <= 1) return store(at, bits);
     const auto value = __builtin_bit_cast(typename Form::Stored, bits);
     store(at, Form::store(Divide::apply(value, piece.divisor)));
   }
@@ -57,13 +64,9 @@ struct AddMpc {
 
   GPUCOMM_PROGRAM void fetch(size_t i) const {
     const bool there = UnpackMpc<Word, Exec>{ex, round, piece}.fetch(i);
-    const unsigned some = elements_of<Word>(piece, i);
     const std::byte* const own = piece.dense + i * Round::kElements * sizeof(Word);
-    ex.each([&](unsigned lane) {
-      for (unsigned k = lane; k < some; k += kThreads) {
-        Word& word = round.words[Round::at(k)];
-        word = added<Form>(own + k * sizeof(Word), there ? word : 0);
-      }
+    each_in_turn<true>(ex, round, elements_of<Word>(piece, i), [&](size_t k, Word& word) {
+      word = added<Form>(own + k * sizeof(Word), there ? word : 0);
     });
   }
 };

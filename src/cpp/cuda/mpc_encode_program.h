@@ -41,8 +41,14 @@ struct EncodeMpc {
   // How many words a round takes: where the table tells of those before the next round, and the last one's in
   // the header.
   GPUCOMM_PROGRAM void measure(size_t i) const {
+    const unsigned some = elements_of<Word>(piece, i);
     from.fetch(i);
-    const uint64_t words = counted(i);
+    ex.each([&](unsigned lane) {
+      Word mask = 0;
+      if (has(lane, some)) each_difference(lane, some, [&](unsigned, Word less) { mask |= less; });
+      round.sums.at(lane) = ones(mask);
+    });
+    const uint64_t words = sum_up(some);
     ex.each([&](unsigned lane) {
       if (lane == 0) store(i + 1 < rounds_of<Word>(piece) ? to.entry(i + 1) : to.slot, words);
     });
@@ -52,82 +58,82 @@ struct EncodeMpc {
   GPUCOMM_PROGRAM void write(size_t i) const {
     const size_t plain = piece.count * sizeof(Word);
     const bool one = rounds_of<Word>(piece) == 1;
+    const unsigned some = elements_of<Word>(piece, i);
     uint64_t bytes = one ? 0 : load<uint64_t>(to.slot);
+    unsigned words = 0;
     from.fetch(i);
-    const uint64_t words = one || bytes < plain ? counted(i) : 0;
+    typename Exec::template Lanes<Coded> coded;
+    if (bytes < plain) words = take_differences(some, coded);
     if (one) bytes = coded_bytes<Word>(piece.count, words);
     if (bytes == plain)
       copy(i);
     else
-      write(i, to.words(to.first(i)), words);
+      write(some, coded, to.words(to.first(i)), words);
     ex.each([&](unsigned lane) {
       if (lane == 0 && one) store(to.slot, bytes);
     });
   }
 
  private:
-  // How many words a round takes.
-  GPUCOMM_PROGRAM uint64_t counted(size_t i) const {
-    const unsigned some = elements_of<Word>(piece, i);
-    ex.each([&](unsigned lane) { round.sums.at(lane) = has(lane, some) ? ones(mask(lane, some)) : 0; });
+  // How many words a round takes, of whose groups round.sums has those that are not zero.
+  GPUCOMM_PROGRAM unsigned sum_up(unsigned some) const {
     round.sums.run(ex);
-    return Round::groups(some) + round.sums.all();
+    return Round::groups(some) + static_cast<unsigned>(round.sums.all());
+  }
+
+  // The same, of what is put into coded.
+  template <class Lanes>
+  GPUCOMM_PROGRAM unsigned take_differences(unsigned some, Lanes& coded) const {
+    ex.each([&](unsigned lane) {
+      Coded& own = coded[lane];
+      own.mask = 0;
+      if (has(lane, some))
+        each_difference(lane, some, [&](unsigned k, Word less) { own.words[k] = less, own.mask |= less; });
+      round.sums.at(lane) = ones(own.mask);
+    });
+    return sum_up(some);
   }
 
   // The elements as they are.
   GPUCOMM_PROGRAM void copy(size_t i) const {
-    const unsigned some = elements_of<Word>(piece, i);
     std::byte* const out = to.slot + kHeader + i * Round::kElements * sizeof(Word);
-    ex.each([&](unsigned lane) {
-      for (unsigned k = lane; k < some; k += kThreads)
-        store(out + k * sizeof(Word), round.words[Round::at(k)]);
-    });
+    each_in_turn<true>(ex, round, elements_of<Word>(piece, i),
+                       [&](size_t k, Word word) { store(out + k * sizeof(Word), word); });
   }
 
-  // Once it was measured.
-  GPUCOMM_PROGRAM void write(size_t i, std::byte* out, uint64_t words) const {
-    code(elements_of<Word>(piece, i));
+  template <class Lanes>
+  GPUCOMM_PROGRAM void write(unsigned some, Lanes& coded, std::byte* out, unsigned words) const {
     ex.each([&](unsigned lane) {
-      for (uint64_t k = lane; k < words; k += kThreads) store(out + k * sizeof(Word), round.words[k]);
+      if (!has(lane, some)) return;
+      blocks::transpose(coded[lane].words);
+      place(lane, some, coded[lane]);
     });
-  }
-
-  // Elements to coded words, in place.
-  GPUCOMM_PROGRAM void code(unsigned some) const {
-    typename Exec::template Lanes<Coded> coded;
-    ex.each([&](unsigned lane) {
-      if (has(lane, some)) transform(lane, some, coded[lane]);
-    });
-    ex.each([&](unsigned lane) {
-      if (has(lane, some)) place(lane, some, coded[lane]);
-    });
+    each_in_turn<false>(ex, round, words, [&](size_t k, Word word) { store(out + k * sizeof(Word), word); });
   }
 
   GPUCOMM_PROGRAM static bool has(unsigned lane, unsigned some) { return lane * kGroup < some; }
 
-  // A difference, each bit xor the one below: the bits of all make the words.
-  GPUCOMM_PROGRAM Word difference(unsigned at, unsigned some) const {
-    if (at >= some) return 0;
-    const Word before = at >= piece.distance ? round.words[Round::at(at - piece.distance)] : 0;
-    const Word less = round.words[Round::at(at)] - before;
-    return less ^ less << 1;
-  }
-  // Which words are not zero.
-  GPUCOMM_PROGRAM Word mask(unsigned lane, unsigned some) const {
-    Word mask = 0;
-#pragma unroll 8
-    for (unsigned i = 0; i < kGroup; ++i) mask |= difference(lane * kGroup + i, some);
-    return mask;
-  }
-  GPUCOMM_PROGRAM void transform(unsigned lane, unsigned some, Coded& coded) const {
-    coded.mask = 0;
+  // call(k, the difference) for each element of a group. A difference is given as each bit xor the one below;
+  // the bits of all make the words.
+  template <class Call>
+  GPUCOMM_PROGRAM void each_difference(unsigned lane, unsigned some, const Call& call) const {
+    const unsigned first = lane * kGroup;
+    const auto crossed = [&](unsigned k, Word less) { return first + k < some ? less ^ less << 1 : 0; };
+    if (piece.distance == 1) {
+      const Word* const own = &round.words[Round::at(first)];
+      Word before = lane ? round.words[Round::at(first - 1)] : 0;
 #pragma unroll
-    for (unsigned i = 0; i < kGroup; ++i) {
-      coded.words[i] = difference(lane * kGroup + i, some);
-      coded.mask |= coded.words[i];
+      for (unsigned k = 0; k < kGroup; ++k) call(k, crossed(k, own[k] - before)), before = own[k];
+    } else {
+#pragma unroll
+      for (unsigned k = 0; k < kGroup; ++k) call(k, crossed(k, less_than_before(first + k)));
     }
-    blocks::transpose(coded.words);
   }
+  GPUCOMM_PROGRAM Word less_than_before(unsigned at) const {
+    return round.words[Round::at(at)] -
+           (at >= piece.distance ? round.words[Round::at(at - piece.distance)] : 0);
+  }
+
   GPUCOMM_PROGRAM void place(unsigned lane, unsigned some, const Coded& coded) const {
     auto at = Round::groups(some) + static_cast<unsigned>(round.sums.before(lane));
     round.words[lane] = coded.mask;
@@ -149,6 +155,7 @@ struct SumUpMpc {
     const MpcSlot<Word, std::byte> to{piece.to_slot, piece.count};
     const size_t entries = rounds_of<Word>(piece) - 1, each = (entries + kThreads - 1) / kThreads;
     const auto visit = [&](unsigned lane, auto call) {
+#pragma unroll 8
       for (size_t i = lane * each; i < (lane + 1) * each && i < entries; ++i) call(to.entry(i + 1));
     };
     ex.each([&](unsigned lane) {

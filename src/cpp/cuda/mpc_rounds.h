@@ -14,9 +14,11 @@ struct MpcRound {
   static constexpr unsigned kGroup = MpcLayout<Word>::kGroup, kElements = MpcLayout<Word>::kRound;
   static constexpr unsigned kGroups = kElements / kGroup;
   static constexpr unsigned kChunk = 16, kChunks = kGroups / kChunk;  // groups that are summed first
-  static_assert(kGroups <= kThreads);
+  static_assert(kGroups <= kThreads && kElements % kThreads == 0 && kThreads % kGroup == 0);
 
-  Word words[kElements + kGroups];  // elements, one left free behind each group, or coded words
+  static constexpr unsigned kMost = kElements + kGroups;  // coded words
+
+  Word words[kMost];  // elements, one left free behind each group, or coded words
   Word bases[(kChunks + 1) * kMpcMostDistance];
   BlockSums sums;  // of the words of groups
 
@@ -51,16 +53,28 @@ GPUCOMM_PROGRAM unsigned elements_of(const MpcPiece& piece, size_t round) {
   return left < kElements ? static_cast<unsigned>(left) : kElements;
 }
 
+// call(k, the word) for the first words of a round, or for its first elements, in the order in which they
+// lie.
+template <bool kElements, class Word, class Exec, class Call>
+GPUCOMM_PROGRAM void each_in_turn(const Exec& ex, MpcRound<Word>& round, unsigned some, const Call& call) {
+  using Round = MpcRound<Word>;
+  constexpr auto place = [](unsigned k) { return kElements ? Round::at(k) : k; };
+  ex.each([&](unsigned lane) {
+    Word* const own = &round.words[place(lane)];
+    const int left = static_cast<int>(some) - static_cast<int>(lane);
+#pragma unroll 8
+    for (int begin = 0; begin < (kElements ? Round::kElements : Round::kMost); begin += kThreads)
+      if (begin < left) call(size_t{lane} + begin, own[place(begin)]);
+  });
+}
+
 // Puts elements as they are into round.words: those of a round of `from`.
 template <class Word, class Exec>
 GPUCOMM_PROGRAM void load_round(const Exec& ex, MpcRound<Word>& round, const MpcPiece& piece,
                                 const std::byte* from, size_t i) {
-  const unsigned some = elements_of<Word>(piece, i);
   from += i * MpcRound<Word>::kElements * sizeof(Word);
-  ex.each([&](unsigned lane) {
-    for (unsigned k = lane; k < some; k += kThreads)
-      round.words[MpcRound<Word>::at(k)] = load<Word>(from + k * sizeof(Word));
-  });
+  each_in_turn<true>(ex, round, elements_of<Word>(piece, i),
+                     [&](size_t k, Word& word) { word = load<Word>(from + k * sizeof(Word)); });
 }
 
 // Where the parts of a message lie in its slot. Byte: std::byte, const where it is only read.

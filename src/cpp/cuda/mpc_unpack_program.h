@@ -49,43 +49,57 @@ struct UnpackMpc {
     if (first > end || end > all || end - first < groups || end - first > groups * (kGroup + 1))
       return damaged(fault);
     const auto words = static_cast<unsigned>(end - first);
-    ex.each([&](unsigned lane) {
-      for (unsigned k = lane; k < words; k += kThreads)
-        round.words[k] = load<Word>(in.words(first) + k * sizeof(Word));
+    each_in_turn<false>(ex, round, words, [from = in.words(first)](size_t k, Word& word) {
+      word = load<Word>(from + k * sizeof(Word));
     });
     ex.each([&](unsigned lane) { round.sums.at(lane) = lane < groups ? ones(round.words[lane]) : 0; });
     round.sums.run(ex);
     if (groups + round.sums.all() != words) return damaged(fault);
-    restore(groups);
-    sum(groups);
+    typename Exec::template Lanes<Group> group;
+    ex.each([&](unsigned lane) { restore(groups, lane, group[lane]); });
+    if (piece.distance == 1) sum_up(group);
+    ex.each([&](unsigned lane) {
+      if (lane >= kGroups) return;
+      const auto before = static_cast<Word>(piece.distance == 1 ? round.sums.before(lane) : 0);
+#pragma unroll
+      for (unsigned i = 0; i < kGroup; ++i) word(lane, i) = group[lane].words[i] + before;
+    });
+    if (piece.distance > 1) sum(groups);
     return true;
   }
 
-  // Coded words to differences, in place.
-  GPUCOMM_PROGRAM void restore(unsigned groups) const {
-    typename Exec::template Lanes<Group> group;
-    ex.each([&](unsigned lane) {
-      if (lane >= kGroups) return;
-      const Word mask = lane < groups ? round.words[lane] : 0;
-      Word last = 0;
-      unsigned at = groups + static_cast<unsigned>(round.sums.before(lane));
+  // Coded words to the differences of a group.
+  GPUCOMM_PROGRAM void restore(unsigned groups, unsigned lane, Group& group) const {
+    if (lane >= kGroups) return;
+    const Word mask = lane < groups ? round.words[lane] : 0;
+    Word last = 0;
+    unsigned at = groups + static_cast<unsigned>(round.sums.before(lane));
 #pragma unroll
-      for (unsigned i = 0; i < kGroup; ++i) {
-        if (mask >> i & 1) last ^= round.words[at++];
-        group[lane].words[i] = last;
-      }
-      blocks::transpose(group[lane].words);
-    });
-    ex.each([&](unsigned lane) {
-      if (lane >= kGroups) return;
-#pragma unroll
-      for (unsigned i = 0; i < kGroup; ++i) round.words[Round::at(lane * kGroup + i)] = group[lane].words[i];
-    });
+    for (unsigned i = 0; i < kGroup; ++i) {
+      if (mask >> i & 1) last ^= round.words[at++];
+      group.words[i] = last;
+    }
+    blocks::transpose(group.words);
   }
 
-  // Every element becomes the sum of itself and of all that are a multiple of `distance` before it. The last
-  // `distance` elements of a group are a sum for each remainder of the index: those are summed over groups
-  // first.
+  // Every element becomes the sum of itself and of all before it in its group, and round.sums those of
+  // groups.
+  template <class Groups>
+  GPUCOMM_PROGRAM void sum_up(Groups& group) const {
+    ex.each([&](unsigned lane) {
+      round.sums.at(lane) = 0;
+      if (lane >= kGroups) return;
+      Word sum = 0;
+#pragma unroll
+      for (unsigned i = 0; i < kGroup; ++i) group[lane].words[i] = sum += group[lane].words[i];
+      round.sums.at(lane) = sum;
+    });
+    round.sums.run(ex);
+  }
+
+  // Every element becomes the sum of itself and of all that are a multiple of `distance` before it, in place.
+  // The last `distance` elements of a group are a sum for each remainder of the index: those are summed over
+  // groups first.
   GPUCOMM_PROGRAM void sum(unsigned groups) const {
     const unsigned d = piece.distance;
     ex.each([&](unsigned lane) {
