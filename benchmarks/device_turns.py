@@ -59,10 +59,16 @@ class Turns:
         return [self.place.address(x) for x in self.sets[turn % ROTATED]]
 
     def row(self, name: str, traffic: int, work: Callable[[list[int]], object]) -> Row:
-        """Measures what `work` enqueues on the addresses of a set of buffers."""
+        """Measures what `work` enqueues on the addresses of a set of buffers.
+
+        Raises:
+            RuntimeError: the device has failed in it, which otherwise the next call on the device tells.
+        """
         ceilings, times = [], []
         for turn in range(self.repeats + 1):
             addresses = self.addresses(turn)
             ceilings.append(self._copy(turn))
             times.append(self.place.timed(lambda places=addresses: work(places)))
+        if why := self.place.device.failure():
+            raise RuntimeError(f"{name}: {why}")
         return Row.of(name, traffic, statistics.median(times[1:]), statistics.median(ceilings[1:]))

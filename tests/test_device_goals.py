@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -50,3 +51,19 @@ def test_every_goal_has_a_row_by_the_names_that_the_benchmark_gives(goals: Any) 
     """Those of the file in the repository."""
     measured = json.loads((BENCHMARKS / "results" / "h200.json").read_text())
     assert [one.goal for one in goals.reached(measured)] == list(goals.GOALS)
+
+
+def test_work_that_the_device_fails_in_gives_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from device_places import Host
+    from device_turns import SLOT, Turns
+
+    turns = Turns(Host(), 4096, 1)
+    nan = turns.place.device.array(np.full(1024, np.nan, np.float32))
+
+    def encode(at: list[int], x: Any = None) -> None:
+        turns.place.device.encode("int8", "float32", turns.place.address(x) if x else at[0], 1024, at[SLOT])
+
+    assert turns.row("numbers", 5120, encode).traffic_bytes == 5120
+    with pytest.raises(RuntimeError, match=r"^none: .*nan"):
+        turns.row("none", 5120, lambda at: encode(at, nan))
