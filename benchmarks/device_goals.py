@@ -61,8 +61,9 @@ GOALS = (
     Goal("folds, of a copy", "reduce . x .*", "of_floor", ">=", 0.85),
     Goal("casts, `fp8` and `int8`, of a copy", _CASTS, "of_floor", ">=", 0.85),
     Goal("`zfp`, of a copy", "(en|de)code zfp:8", "of_floor", ">=", 0.6),
-    Goal("decode, add and encode, of a copy", _FUSED.format("(?!zfp).*"), "of_floor", ">=", 0.8),
+    Goal("decode, add and encode, of a copy", _FUSED.format("(?!zfp|mpc).*"), "of_floor", ">=", 0.8),
     Goal("the same of `zfp`", _FUSED.format("zfp:8"), "of_floor", ">=", 0.8),
+    Goal("the same of `mpc`", _FUSED.format("mpc"), "of_floor", ">=", 0.8),
     Goal(
         "`int8`, time over torch.compile's", "encode int8", "time_us", "<=", 1, "encode int8, torch.compile"
     ),
