@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -409,6 +410,27 @@ def later_work(comm: Any) -> bool:
             early = work.done()
         work.synchronize()
         return early and bool((x.values == comm.world).all())
+
+
+def after_close(comm: Any, messages: bool) -> bool:
+    """Whether what rank 0 sends is there when close() returns, though the streams were busy."""
+    kit, group = HostKit(), comm.subset(range(comm.world))
+    x = kit.array(np.full(1000, float(comm.rank)))
+    with stream_of(kit) as stream, contextlib.ExitStack() as busy:
+        if comm.rank:
+            busy.enter_context(held(kit.device, stream))
+        how = {"async_op": True, "stream": stream}
+        if not messages:
+            works = [group.broadcast(x, 0, algorithm="direct", **how)]
+        elif comm.rank:
+            works = [group.recv(x, 0, **how)]
+        else:
+            works = [group.send(x, rank, **how) for rank in range(1, comm.world)]
+        for work in works:
+            work.wait()
+        threading.Timer(0.1, busy.close).start()
+        group.close()
+        return bool((x.values == 0).all())
 
 
 def waits_in_order(comm: Any, calls: int) -> bool:

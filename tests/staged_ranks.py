@@ -42,6 +42,16 @@ def sent(comm: Any) -> tuple[int, int]:
     return tuple(after[key] - before[key] for key in ("bytes_sent", "bytes_received"))
 
 
+def slow_copies(comm: Any) -> bool:
+    """Whether a message of many parts arrives where the device takes its time to copy each."""
+    kit, values = HostKit(10_000), np.arange(5 << 18, dtype=np.float32)
+    to, source = (comm.rank + 1) % comm.world, (comm.rank - 1) % comm.world
+    x, out = kit.array(values + comm.rank), kit.array(np.zeros_like(values))
+    with comm.subset(range(comm.world)) as group:
+        group.sendrecv(x, to, out, source, async_op=True).synchronize()
+    return bool((out.values == values + source).all())
+
+
 def chosen_by_links(comm: Any) -> list[int]:
     """Bytes that rank 0 sends on links of 125 MB/s: of 4 MB from it to all, and of an exchange in int8."""
     x, found = own(50).array(np.ones(1_000_000, np.float32)), []

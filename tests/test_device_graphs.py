@@ -332,6 +332,50 @@ def test_a_stream_waits_for_a_call_of_its_own_capture_only(make_kit):
     capture.end()
 
 
+def test_the_host_waits_for_an_earlier_call_while_a_graph_is_captured(make_kit):
+    kit = make_kit()
+    capture = Capture(kit, 2)
+
+    def body(comm):
+        x = kit.array(np.ones(5, np.float32))
+        with stream_of(kit) as stream, stream_of(kit) as other:
+            work = comm.all_reduce(x, async_op=True, stream=other)
+            with capture.of(comm.rank, stream):
+                return float(kit.host(work.synchronize())[0])
+
+    assert run_ranks(2, body) == [2.0, 2.0]
+    capture.end()
+
+
+def test_a_stream_of_two_ranks_of_which_one_waits(make_kit):
+    """Scratch is made by the thread that captures."""
+    kit, barrier = make_kit(), threading.Barrier(2, timeout=TIMEOUT_S)
+    x, y = (kit.array(np.full(3000, value, np.float32)) for value in (1, 2))
+    how = {"algorithm": "coded_ring", "codec": "bf16"}
+
+    def body(comm):
+        if comm.rank == 0:
+            barrier.wait()
+            work = comm.all_reduce(x, stream=stream, async_op=True, **how)
+            barrier.wait()
+            barrier.wait()
+            return work
+        kit.begin_capture(stream)
+        barrier.wait()
+        barrier.wait()
+        try:
+            comm.all_reduce(y, stream=stream, **how)
+        finally:
+            graph = kit.end_capture(stream)
+            barrier.wait()
+        kit.launch(graph, stream)
+        finish(kit.device, stream)
+
+    with stream_of(kit) as stream:
+        run_ranks(2, body)
+    assert (kit.host(x) == 3).all() and (kit.host(y) == 3).all()
+
+
 def test_a_capture_that_begins_after_an_asynchronous_call(make_kit):
     """The other rank comes to that call while this one's stream is captured."""
     kit, barrier = make_kit(), threading.Barrier(2, timeout=TIMEOUT_S)

@@ -249,6 +249,28 @@ def test_calls_stay_in_order_where_the_first_rank_changes_its_device():
     assert run_ranks(3, body) == [106.0] * 3
 
 
+def test_a_stream_that_an_asynchronous_call_has_is_waited_for_by_another_rank():
+    kit, barrier = HostKit(), threading.Barrier(2, timeout=TIMEOUT_S)
+    x, y, values, found = kit.array(np.ones(10)), kit.array(np.zeros(10)), np.full(10, 2.0), np.zeros(10)
+
+    def body(comm):
+        if comm.rank == 0:
+            work = comm.all_reduce(x, stream=stream, async_op=True)
+            barrier.wait()
+            return work.synchronize().values.tolist()
+        barrier.wait()
+        with held(kit.device, stream):
+            kit.device.copy(kit.address(y), values.ctypes.data, values.nbytes, stream)
+            comm.all_reduce(y, stream=stream)
+            kit.device.copy(found.ctypes.data, kit.address(y), values.nbytes, stream)
+            time.sleep(0.05)  # who does not wait for the stream reads before it writes
+        finish(kit.device, stream)
+        return found.tolist()
+
+    with stream_of(kit) as stream:
+        assert run_ranks(2, body) == [[3.0] * 10] * 2
+
+
 def test_the_default_streams_of_two_devices_are_two():
     kits = [HostKit(), HostKit()]
     issued = threading.Barrier(2, timeout=TIMEOUT_S)

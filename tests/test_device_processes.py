@@ -124,6 +124,11 @@ def test_what_a_stream_gets_after_an_asynchronous_call_is_not_waited_for(world):
     assert world.run(ranks_do.later_work) == [True] * world.ranks
 
 
+@pytest.mark.parametrize("messages", [False, True])
+def test_after_close_the_device_touches_no_array(world, messages):
+    assert world.run(ranks_do.after_close, messages) == [True] * world.ranks
+
+
 def test_streams_that_wait_for_calls_in_another_order(world):
     assert world.run(ranks_do.waits_in_order, 300) == [True] * world.ranks
 

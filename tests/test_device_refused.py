@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from on_device import HostKit, Racing, held, stream_of, wait_for
-from ranks import outcomes_of, run_ranks
+from ranks import TIMEOUT_S, outcomes_of, run_ranks
 
 import gpucomm
 from gpucomm import _core
@@ -58,6 +58,23 @@ def test_an_element_that_a_codec_cannot_carry_ends_its_communicator_alone(make_k
 
     assert run_ranks(2, lambda comm: body(comm, np.inf)) == [""] * 2
     assert run_ranks(2, lambda comm: body(comm, 1)) == [True] * 2
+
+
+def test_an_element_that_a_codec_cannot_carry_is_told_where_the_ranks_have_moved_on():
+    """To another device, while the call is under way."""
+    kits, moved = [HostKit(), HostKit()], threading.Barrier(2, timeout=TIMEOUT_S)
+    xs = [kits[0].array(np.full(3000, np.inf, np.float32)) for _ in range(2)]
+
+    def body(comm):
+        with stream_of(kits[0]) as stream:
+            with held(kits[0].device, stream):
+                work = comm.all_reduce(xs[comm.rank], codec="int8", async_op=True, stream=stream)
+                comm.all_reduce(kits[1].array(np.ones(3)), async_op=True)
+                moved.wait()
+            with pytest.raises(InvalidArgumentError, match="cannot carry"):
+                work.synchronize()
+
+    run_ranks(2, body)
 
 
 def test_an_element_that_a_codec_cannot_carry_is_told_by_close_at_the_latest(make_kit):

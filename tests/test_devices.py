@@ -109,6 +109,78 @@ def test_the_host_is_not_blocked_and_events_tell_the_end():
     assert (x == 1).all()
 
 
+def test_captures_refuse_what_cuda_refuses():
+    gpu = HostKit()
+    device, inside, outside, x = gpu.device, *(gpu.device.make_event() for _ in range(2)), np.zeros(1)
+
+    def refused(text):
+        return pytest.raises(UnavailableError, match=text)
+
+    with stream_of(gpu) as origin, stream_of(gpu) as joined, stream_of(gpu) as other:
+        with refused("the default stream cannot be captured"):
+            gpu.begin_capture(0)
+        device.record(outside, other)
+        gpu.begin_capture(origin)
+        with refused("is being captured already"):
+            gpu.begin_capture(origin)
+        with refused("cannot wait for what is not"):
+            device.wait(origin, outside)
+        device.record(inside, origin)
+        with refused("the event was recorded in a capture"):
+            device.done(inside)
+        gpu.begin_capture(other)
+        with refused("two captures cannot be merged"):
+            device.wait(other, inside)
+        gpu.end_capture(other)
+        device.wait(joined, inside)
+        device.copy(address(x), address(x), 8, joined)
+        with refused("no capture has begun on this stream"):
+            gpu.end_capture(joined)
+        with refused("does not lead back to the stream that began it"):
+            gpu.end_capture(origin)
+        with refused("of a capture that has ended"):
+            device.wait(other, inside)
+    device.end_event(inside), device.end_event(outside)
+
+
+def test_a_graph_runs_in_any_order_that_it_allows():
+    """As streams without an event do: a wait that is missing shows."""
+    gpu, target, values, found = HostKit(), np.zeros(1), np.arange(3.0), set()
+    forks, joins = (gpu.device.make_event() for _ in range(2))
+    with stream_of(gpu) as origin, stream_of(gpu) as joined:
+        gpu.begin_capture(origin)
+        gpu.device.record(forks, origin)
+        gpu.device.wait(joined, forks)
+        for stream, value in ((origin, values[1:]), (joined, values[2:])):
+            gpu.device.copy(address(target), address(value), 8, stream)
+        gpu.device.record(joins, joined)
+        gpu.device.wait(origin, joins)
+        graph = gpu.end_capture(origin)
+        for _ in range(40):
+            gpu.launch(graph, origin)
+            finish(gpu.device, origin)
+            found.add(float(target[0]))
+    assert found == {1, 2}
+    gpu.device.end_event(forks), gpu.device.end_event(joins)
+
+
+def test_events_that_have_ended_are_in_no_capture():
+    """Later ones may have their handles."""
+    gpu = HostKit()
+    with stream_of(gpu) as stream:
+        gpu.begin_capture(stream)
+        events = [gpu.device.make_event() for _ in range(50)]
+        for event in events:
+            gpu.device.record(event, stream)
+        for event in events:
+            gpu.device.end_event(event)
+        later = [gpu.device.make_event() for _ in range(50)]
+        assert all(gpu.device.done(event) for event in later)
+        gpu.end_capture(stream)
+    for event in later:
+        gpu.device.end_event(event)
+
+
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_a_fold_has_several_destinations(count):
     gpu = HostKit()

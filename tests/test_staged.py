@@ -16,6 +16,7 @@ from conftest import pairs
 from rank_processes import kill_one, told_at_the_end
 from ranks import PROMPT_S
 from test_device_processes import (  # noqa: F401
+    test_after_close_the_device_touches_no_array,
     test_blocks_of_sizes_that_only_two_ranks_know,
     test_emulated_links_are_refused,
     test_every_algorithm,
@@ -82,6 +83,10 @@ def test_what_a_codec_loses(world, codec):
 
 def test_messages_are_counted_once(world):
     assert world.run(staged_ranks.sent) == [(4_000_004, 4_000_004)] * world.ranks
+
+
+def test_a_slot_is_kept_until_the_device_has_read_it(world):
+    assert world.run(staged_ranks.slow_copies) == [True] * world.ranks
 
 
 def test_parts_of_uneven_sizes(world):

@@ -85,15 +85,19 @@ def test_gpus_that_reach_each_other_already(emulated_kit):
         assert reduced(kits) == [{2.0}] * 2
 
 
-def test_an_error_is_told_once(emulated_kit):
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(UNSUPPORTED, "operation not supported"), (DEFAULT_STREAM, "is CUDA's default stream")],
+)
+def test_an_error_is_told_once(emulated_kit, error, text):
     """CUDA keeps it for the thread, whose next launch would be said to have failed."""
     kit = emulated_kit()
 
     def body(comm):
         x = kit.array(np.ones(3))
         with (
-            EmulatedKit.failing("cudaStreamGetCaptureInfo", UNSUPPORTED),
-            pytest.raises(UnavailableError, match="operation not supported"),
+            EmulatedKit.failing("cudaStreamGetCaptureInfo", error),
+            pytest.raises((UnavailableError, InvalidArgumentError), match=text),
         ):
             comm.all_reduce(x)
         kit.device.reduce("float64", "sum", [kit.address(x)], [kit.address(x)] * 2, 3, 1)
