@@ -341,10 +341,11 @@ def test_the_host_waits_for_an_earlier_call_while_a_graph_is_captured(make_kit):
         with stream_of(kit) as stream, stream_of(kit) as other:
             work = comm.all_reduce(x, async_op=True, stream=other)
             with capture.of(comm.rank, stream):
-                return float(kit.host(work.synchronize())[0])
+                return work.synchronize()
 
-    assert run_ranks(2, body) == [2.0, 2.0]
+    results = run_ranks(2, body)
     capture.end()
+    assert [float(kit.host(x)[0]) for x in results] == [2.0, 2.0]
 
 
 def test_a_stream_of_two_ranks_of_which_one_waits(make_kit):

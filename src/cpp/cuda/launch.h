@@ -43,8 +43,14 @@ inline constexpr unsigned kDecodeWarps = [] {
   else
     return kWarps;
 }();
+// The same of one that codes partial sums.
 template <class Math>
-using DecodeExec = WarpExecOf<kDecodeWarps<Math>>;
+inline constexpr unsigned kRecodeWarps = [] {
+  if constexpr (requires { Math::kRecodeWarps; })
+    return Math::kRecodeWarps;
+  else
+    return kDecodeWarps<Math>;
+}();
 
 template <class Shared>
 __device__ __forceinline__ void prepare_block(Shared& shared, unsigned warps) {
@@ -82,19 +88,19 @@ __global__ void __launch_bounds__(kDecodeWarps<Math>* kLanes)
   __shared__ typename SharedOf<Math>::Decode shared;
   prepare_block(shared, kDecodeWarps<Math>);
   const Piece<Math> piece = coded.template piece<kKind>();
-  const DecodeExec<Math> ex;
-  Decode<Math, const DecodeExec<Math>>{ex, shared, piece, coded.from[blockIdx.y], adds, divisor}.run();
+  const WarpExecOf<kDecodeWarps<Math>> ex;
+  Decode<Math, decltype(ex)>{ex, shared, piece, coded.from[blockIdx.y], adds, divisor}.run();
 }
 
 // 32 warps at a time: without the number ptxas spills registers of some to make room for more.
 template <class Math, Kind kKind>
-__global__ void __launch_bounds__(kDecodeWarps<Math>* kLanes, 32 / kDecodeWarps<Math>)
+__global__ void __launch_bounds__(kRecodeWarps<Math>* kLanes, 32 / kRecodeWarps<Math>)
     recode_tiles(const __grid_constant__ Coded<Math> coded) {
   __shared__ typename Math::Shared shared;
-  prepare_block(shared, kDecodeWarps<Math>);
+  prepare_block(shared, kRecodeWarps<Math>);
   const Piece<Math> piece = coded.template piece<kKind>();
-  const DecodeExec<Math> ex;
-  Recode<Math, const DecodeExec<Math>>{ex, shared, piece, coded.from[blockIdx.y], coded.to[blockIdx.y]}.run();
+  const WarpExecOf<kRecodeWarps<Math>> ex;
+  Recode<Math, decltype(ex)>{ex, shared, piece, coded.from[blockIdx.y], coded.to[blockIdx.y]}.run();
 }
 
 template <class Math>
@@ -141,7 +147,7 @@ struct TileKernels {
   static void recode(const Job* jobs, size_t count) {
     const Pieces all(jobs, count, Math::kTiles);
     with_kind(jobs->dtype, [&]<Kind kKind>() {
-      launch<recode_tiles<Math, kKind>, kStaysFused, kDecodeWarps<Math>>(all.rows, jobs->stream, all.coded);
+      launch<recode_tiles<Math, kKind>, kStaysFused, kRecodeWarps<Math>>(all.rows, jobs->stream, all.coded);
     });
   }
   static CodecKernels named(const char* name) { return {name, encode, decode, recode}; }

@@ -54,7 +54,7 @@ GPUCOMM_PROGRAM void copy_table(Tables& to, const Tables& from, unsigned thread,
 }
 
 struct ZfpWord {  // R = 8
-  static constexpr unsigned kTiles = 4, kDecodeWarps = 16;
+  static constexpr unsigned kTiles = 4, kDecodeWarps = 16, kRecodeWarps = 32;
   static constexpr bool kStays = true;  // each thread block copies the tables first
   using Raw = uint32_t;
   using Shared = ZfpWordTables;
