@@ -338,6 +338,23 @@ def test_where_the_kernel_refuses_writes_only_results_are_sent():
     assert int(sent) > 2
 
 
+@knows_the_numbers
+def test_what_the_sender_may_not_write_the_receiver_reads():
+    script = """
+import gpucomm, numpy as np
+forbid(WRITEV)
+comm = gpucomm.init(timeout=20)
+x, wrong = np.empty(1 << 18, np.float32), 0
+for number in range(40):
+    x[:] = number * comm.rank
+    comm.broadcast(x, 1, algorithm="direct", segments=1)
+    wrong += int((x != number).any())
+wrong = int(comm.all_gather(np.array([wrong])).sum())
+print(wrong) if comm.rank == 0 else None
+"""
+    assert run(FORBID + script, GPUCOMM_CMA="2") == "0\n"
+
+
 def test_secret_memory_is_staged():
     """Memory that the kernel lets nobody copy, as that of some devices."""
     script = """

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import signal
+import struct
 import subprocess
 import textwrap
 import time
@@ -11,6 +14,9 @@ from pathlib import Path
 
 import pytest
 import rank_processes
+from ranks import PROMPT_S
+
+from gpucomm import Communicator, _core, errors
 
 pytestmark = pytest.mark.processes
 
@@ -216,3 +222,19 @@ def test_nothing_is_left_behind(ranks):
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not rank_processes.left_since(before)
+
+
+def test_of_a_fault_whose_finder_ended_while_it_told_it_the_rank_is_known():
+    """Its words are not read, for they may be half there."""
+    memory = _core.shm_create(2)
+    first, second = (Communicator("shm", rank, 2, fd=memory, timeout=20) for rank in range(2))
+    second._give_up("PeerLostError", "rank 7 is gone")
+    with mmap.mmap(memory, mmap.PAGESIZE) as shared:
+        state = shared.find(b"rank 7 is gone") - 8
+        (told,) = struct.unpack_from("I", shared, state)
+        struct.pack_into("I", shared, state, told - 1)  # as it is before the words are there
+    os.close(memory)
+    begin = time.monotonic()
+    with pytest.raises(errors.PeerLostError, match="rank 1 reports: a fault, of which it could say no more"):
+        first.barrier()
+    assert time.monotonic() - begin < PROMPT_S

@@ -199,3 +199,21 @@ def test_a_fault_in_a_group_leaves_its_parent_open():
         return group.closed, comm.closed
 
     assert run_ranks(2, body) == [(True, False)] * 2
+
+
+def test_threads_that_split_at_once_get_groups_of_their_own():
+    def body(comm):
+        def split():
+            for _ in range(10):
+                with comm.split(0, timeout=5) as group:
+                    found.append(group.all_gather(np.array([comm.rank])).tolist())
+
+        found = []
+        threads = [threading.Thread(target=split, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        return found
+
+    assert run_ranks(2, body) == [[[0, 1]] * 30] * 2

@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import compiled
 import numpy as np
 import pytest
 import rank_processes
@@ -152,6 +153,33 @@ def test_a_rank_that_wakes_late_writes_into_nobodys_array(ranks, array, call, at
     assert "reports: " in json.loads(ranks[1].stdout.readline())[1]
     out, _ = ranks[0].communicate("\n", timeout=20)
     assert json.loads(out) is True
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("call", "count"), [(FOLDED, 1 << 18), (WRITTEN, 1 << 24)], ids=["folded", "written"]
+)
+def test_a_rank_that_is_stopped_about_to_write_writes_into_nobodys_array(
+    ranks, call, count, tmp_path, tmp_path_factory
+):
+    """Another process's private memory: it has looked where to, and goes on once it is woken."""
+    source, when = Path(__file__).parent / "stopping_writer.cpp", tmp_path / "now"
+    library = compiled.shared_object(tmp_path_factory, "stopping_writer.so", [source])
+    script = SCRIPT.format(timeout=1, array=f"__import__('numpy').empty({count}, 'float32')", call=call)
+    stops = {"LD_PRELOAD": str(library), "STOPS_WHEN": str(when)}
+    ranks += rank_processes.start(script, [{"GPUCOMM_CMA": "2"}, {"GPUCOMM_CMA": "2", **stops}])
+    for process in ranks:
+        assert process.stdout.readline() == "started\n"
+    when.touch()
+    deadline = time.monotonic() + 10
+    while (state := Path(f"/proc/{ranks[1].pid}/stat").read_text().rsplit(")")[-1].split()[0]) != "T":
+        if time.monotonic() > deadline:
+            pytest.skip(f"no rank writes the other's memory here ({state})")
+        time.sleep(0.01)
+    assert json.loads(ranks[0].stdout.readline())[0] == "CollectiveTimeoutError"
+    ranks[1].send_signal(signal.SIGCONT)
+    assert "reports: " in json.loads(ranks[1].stdout.readline())[1]
+    assert json.loads(ranks[0].communicate("\n", timeout=20)[0]) is True
 
 
 def run(body: str, world: int = 2, before: str = "", **env: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -13,6 +16,8 @@ import uuid
 import jobs
 import pytest
 from test_namespaces import unshared
+
+from gpucomm import Communicator, _core
 
 pytestmark = pytest.mark.processes
 
@@ -69,3 +74,21 @@ def test_where_proc_is_not_there_a_killed_rank_is_still_found(ranks: list[subpro
     kind, text = told(ranks[0])
     assert kind == "PeerLostError" and f"rank 1 is gone (pid {ranks[1].pid} has ended)" in text
     assert time.monotonic() - killed < 10, "it took as long as a timeout"
+
+
+def test_another_process_of_that_number_is_not_read() -> None:
+    """As where two ranks number processes differently: what lies there is not what the rank has told."""
+    told = []
+    for changed in (0, 1):
+        memory = _core.shm_create(2)
+        first, second = (Communicator("shm", rank, 2, fd=memory, timeout=20) for rank in range(2))
+        with mmap.mmap(memory, 0) as shared:
+            cookie = shared.find(struct.pack("q", os.getpid())) + 3 * 8  # of rank 0
+            struct.pack_into("Q", shared, cookie, struct.unpack_from("Q", shared, cookie)[0] ^ changed)
+        os.close(memory)
+        for work in [comm.barrier(async_op=True) for comm in (first, second)]:
+            work.wait()
+        told.append(first.readers[1])
+    if told[0]:
+        pytest.skip(f"processes may not read each other here: {told[0]}")
+    assert told[1] == "the kernel refused it"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,6 +77,33 @@ def test_a_store_that_never_answers_has_a_deadline(monkeypatch):
     with pytest.raises(errors.CollectiveTimeoutError, match=said):
         all_say("", store, 1, 3, 0.1, "the job")
     never.set()
+
+
+def test_a_store_is_asked_with_any_patience_and_keeps_no_process():
+    def ask():
+        time.sleep(0.05)
+        return threading.current_thread().daemon
+
+    assert attempt.within(1e12, "rank 0 of 1", ask)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "kind", "said"),
+    [
+        (0.05, errors.CollectiveTimeoutError, r"rank 1 of 2 could not meet .* within 0\.05 s: no answer"),
+        (20, errors.UnavailableError, r"rank 1 of 2 could not meet .* by torch\.distributed: no answer"),
+    ],
+)
+def test_ranks_whose_connections_fail_are_told_whether_it_took_too_long(monkeypatch, timeout, kind, said):
+    def fail(*_):
+        time.sleep(0.05)
+        raise RuntimeError("no answer")
+
+    kept = dist.HashStore()
+    kept.set("member 0", "")
+    monkeypatch.setattr(c10d, "gloo_group", fail)
+    with pytest.raises(kind, match=said):
+        c10d.open_c10d(Ranks(1, 2, "job", "store"), timeout, kept)
 
 
 def test_whatever_ends_a_receive_is_told():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import numpy as np
@@ -21,7 +23,9 @@ import pytest
 
 import gpucomm
 from gpucomm import errors
+from gpucomm.launch import process_world
 from gpucomm.launch.cores import threads_per_rank
+from gpucomm.launch.member import Member
 from gpucomm.launch.worlds import World
 
 pytest.importorskip("cloudpickle")
@@ -74,17 +78,17 @@ def test_an_exception_names_its_rank_and_the_world_lives_on(world: World) -> Non
 @pytest.mark.parametrize("threads", KINDS)
 def test_others_that_wait_for_a_failed_rank_do_not_hang(threads: bool) -> None:
     def fail(comm: gpucomm.Communicator) -> None:
-        if comm.rank == 0:
+        if comm.rank == 1:
             raise ValueError("root cause")
         comm.barrier()
 
     began = time.monotonic()
     with gpucomm.local(3, threads=threads) as world:
-        with pytest.raises(errors.RankFailedError, match="rank 0 raised ValueError: root cause") as caught:
+        with pytest.raises(errors.RankFailedError, match="rank 1 raised ValueError: root cause") as caught:
             world.run(fail)
-        with pytest.raises(errors.ClosedError, match=r"rank 0 failed while .* busy; make a new one"):
+        with pytest.raises(errors.ClosedError, match=r"rank 1 failed while .* busy; make a new one"):
             world.run(fail)
-    assert caught.value.rank == 0
+    assert caught.value.rank == 1
     assert time.monotonic() - began < QUICK
 
 
@@ -360,6 +364,73 @@ def test_a_worker_that_exits_is_named() -> None:
         pytest.raises(errors.RankFailedError, match=r"rank 0 \(pid \d+\) ended with exit code 5"),
     ):
         world.run(lambda comm: os._exit(5) if comm.rank == 0 else None)
+
+
+@pytest.mark.processes
+def test_a_worker_that_cannot_start_is_named_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(errors.RankFailedError, match=r"rank \d \(pid \d+\) ended with exit code 1 while it"):
+        gpucomm.local(2, env={"PYTHONHOME": "/nowhere"})
+    assert time.monotonic() - began < QUICK
+
+
+@pytest.mark.processes
+def test_workers_that_are_not_ready_in_time_are_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Member] = []
+
+    def member(*given: Any) -> Member:
+        started.append(Member(*given))
+        return started[-1]
+
+    monkeypatch.setattr(process_world, "Member", member)
+    said = r"^ranks \[0, 1\] of the 2 of a local world were not ready after 0\.001 s$"
+    with pytest.raises(errors.CollectiveTimeoutError, match=said) as caught:
+        gpucomm.local(2, timeout=0.001)
+    check_gone([one.process.pid for one in started])
+    del caught  # which has kept the world
+
+
+@pytest.mark.processes
+def test_what_a_rank_starts_inherits_nothing_of_the_world() -> None:
+    """Not the world's socket, nor its memory, of which this process keeps nothing either."""
+
+    def inherited(comm: gpucomm.Communicator) -> list[str]:
+        found = []
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):  # that of the list itself
+                if fd > 2 and os.get_inheritable(fd):
+                    found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return found
+
+    def memories() -> int:
+        files = [os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+        return sum("memfd:gpucomm" in file for file in files)
+
+    before = memories()
+    with gpucomm.local(2) as world:
+        assert world.run(inherited) == [[], []]
+        assert memories() == before
+
+
+@pytest.mark.processes
+def test_a_rank_may_end_its_function_or_its_output_and_the_world_lives_on() -> None:
+    with gpucomm.local(1) as world:
+        with pytest.raises(errors.RankFailedError, match="rank 0 raised SystemExit: 5"):
+            world.run(lambda comm: sys.exit(5))
+        world.run(lambda comm: sys.stdout.close())
+        assert world.run(lambda comm: comm.rank) == [0]
+
+
+def test_a_communicator_that_does_not_close_well_leaves_no_other_open() -> None:
+    def fail() -> None:
+        raise errors.MismatchError("not alike")
+
+    world = gpucomm.local(2, threads=True)
+    first, second = world._comms  # type: ignore[attr-defined]
+    world._comms[0] = SimpleNamespace(close=fail)  # type: ignore[attr-defined]
+    world.close()
+    assert second.closed
+    first.close()
 
 
 @pytest.mark.processes

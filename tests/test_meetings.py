@@ -81,7 +81,7 @@ def test_a_split_that_is_interrupted_ends_on_every_rank(ranks):
     first, second, last = told(ranks, "raise KeyboardInterrupt", calls)
     for (kind, text, closed), _ in (first, last):
         assert (kind, closed) == ("ClosedError", True)
-        assert "rank 1 reports: split/subset: ended by KeyboardInterrupt" in text
+        assert "rank 1 reports: split/subset: ended by KeyboardInterrupt (rank 1 of 3)" in text
     assert second[0] == ["KeyboardInterrupt", "", True]
     assert all(shrunk == ["made", 3, True] for _, shrunk in (first, second, last))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
+import sys
 import textwrap
 import threading
 import time
@@ -14,7 +16,7 @@ import rank_processes
 from ranks import PROMPT_S
 
 import gpucomm
-from gpucomm import Communicator, _core, object_work
+from gpucomm import Communicator, _core, ending, object_work
 from gpucomm.errors import ClosedError
 
 
@@ -162,3 +164,36 @@ def test_whatever_a_call_raises_is_raised_where_it_is_waited_for():
             with pytest.raises(KeyboardInterrupt):
                 work.wait(10)
         assert comm.gather_objects(1, async_op=True).wait() == [1]
+
+
+class Ending:
+    """A communicator with a call under way until it is looked at, whose close fails."""
+
+    def __init__(self, interrupts):
+        self.closed, self._interrupts = False, interrupts
+
+    @property
+    def _busy(self):
+        if self._interrupts:
+            raise KeyboardInterrupt
+        return False
+
+    def close(self):
+        self.closed = True
+        raise ClosedError("rank 1 was gone")
+
+
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_an_error_at_the_end_of_the_process_is_logged(interrupts, caplog):
+    comm = Ending(interrupts)
+    with pytest.raises(KeyboardInterrupt) if interrupts else contextlib.nullcontext():
+        ending.close_at_exit(comm, comm.close)
+    assert comm.closed and caplog.messages == ["rank 1 was gone"]
+
+
+def test_errors_of_before_do_not_end_an_interactive_session(monkeypatch):
+    monkeypatch.delattr(sys, "ps1", raising=False)
+    monkeypatch.setattr(sys, "last_value", ValueError("of before"), raising=False)
+    assert ending.ended_by_error()
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert not ending.ended_by_error()
