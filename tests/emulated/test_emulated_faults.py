@@ -5,7 +5,7 @@ import ctypes
 import emulated_ranks
 import numpy as np
 import pytest
-from on_device import stream_of
+from on_device import finish, stream_of
 from on_emulated import EmulatedKit, process_environment
 from ranks import run_ranks
 
@@ -15,11 +15,15 @@ from gpucomm.errors import InvalidArgumentError, UnavailableError
 NO_DEVICE, NO_IMAGE, NO_ACCESS, REACHED, UNSUPPORTED, DEFAULT_STREAM = 100, 209, 700, 704, 801, 906
 
 
+_kept = []  # what was enqueued before an error may still write them
+
+
 def reduced(kits, **options):
     """What an all_reduce of two ranks says, on each."""
 
     def body(comm):
         x = kits[comm.rank % len(kits)].array(np.ones(4096, np.float32))
+        _kept.append(x)
         try:
             return set(comm.all_reduce(x, async_op=True, **options).synchronize().values.tolist())
         except (UnavailableError, InvalidArgumentError) as error:
@@ -101,6 +105,7 @@ def test_an_error_is_told_once(emulated_kit, error, text):
         ):
             comm.all_reduce(x)
         kit.device.reduce("float64", "sum", [kit.address(x)], [kit.address(x)] * 2, 3, 1)
+        finish(kit.device)
 
     run_ranks(1, body)
 
@@ -111,6 +116,7 @@ def test_the_callers_gpu_stays_the_current_one(emulated_kit):
     kit.device.reduce("float64", "sum", [kit.address(x)], [kit.address(x)] * 2, 3, 1)
     EmulatedKit.library.cudaGetDevice(ctypes.byref(current))
     assert current.value == 0
+    finish(kit.device)
 
 
 def test_a_stream_of_another_gpu(emulated_kit):
