@@ -43,12 +43,8 @@ struct EncodeMpc {
   GPUCOMM_PROGRAM void measure(size_t i) const {
     const unsigned some = elements_of<Word>(piece, i);
     from.fetch(i);
-    ex.each([&](unsigned lane) {
-      Word mask = 0;
-      if (has(lane, some)) each_difference(lane, some, [&](unsigned, Word less) { mask |= less; });
-      round.sums.at(lane) = ones(mask);
-    });
-    const uint64_t words = sum_up(some);
+    typename Exec::template Lanes<Coded> coded;
+    const uint64_t words = take_differences(some, coded);
     ex.each([&](unsigned lane) {
       if (lane == 0) store(i + 1 < rounds_of<Word>(piece) ? to.entry(i + 1) : to.slot, words);
     });
@@ -75,13 +71,7 @@ struct EncodeMpc {
   }
 
  private:
-  // How many words a round takes, of whose groups round.sums has those that are not zero.
-  GPUCOMM_PROGRAM unsigned sum_up(unsigned some) const {
-    round.sums.run(ex);
-    return Round::groups(some) + static_cast<unsigned>(round.sums.all());
-  }
-
-  // The same, of what is put into coded.
+  // Returns how many words the round takes.
   template <class Lanes>
   GPUCOMM_PROGRAM unsigned take_differences(unsigned some, Lanes& coded) const {
     ex.each([&](unsigned lane) {
@@ -91,7 +81,8 @@ struct EncodeMpc {
         each_difference(lane, some, [&](unsigned k, Word less) { own.words[k] = less, own.mask |= less; });
       round.sums.at(lane) = ones(own.mask);
     });
-    return sum_up(some);
+    round.sums.run(ex);
+    return Round::groups(some) + static_cast<unsigned>(round.sums.all());
   }
 
   // The elements as they are.

@@ -12,11 +12,9 @@ template <class W>
 struct MpcRound {
   using Word = W;
   static constexpr unsigned kGroup = MpcLayout<Word>::kGroup, kElements = MpcLayout<Word>::kRound;
-  static constexpr unsigned kGroups = kElements / kGroup;
+  static constexpr unsigned kGroups = kElements / kGroup, kMost = kElements + kGroups;  // words
   static constexpr unsigned kChunk = 16, kChunks = kGroups / kChunk;  // groups that are summed first
   static_assert(kGroups <= kThreads && kElements % kThreads == 0 && kThreads % kGroup == 0);
-
-  static constexpr unsigned kMost = kElements + kGroups;  // coded words
 
   Word words[kMost];  // elements, one left free behind each group, or coded words
   Word bases[(kChunks + 1) * kMpcMostDistance];
