@@ -136,15 +136,16 @@ std::string StreamGroup::coding_fault() const {
 
 Fold StreamGroup::fold_of(const Launch::Step& step, const DeviceCall& call) const {
   std::vector<const std::byte*> arrived;
-  std::vector<std::byte*> answered;
-  for (const Launch::Source& from : step.sources) {
-    arrived.push_back(lies(from));
-    const int answer = at(from.rank, from.step).answered_by;
-    if (from.answered) answered.push_back(call_of(from.rank, nullptr).target(at(from.rank, answer)));
-  }
+  arrived.reserve(step.sources.size() + 1);  // the own one
+  for (const Launch::Source& from : step.sources) arrived.push_back(lies(from));
   const Instruction& in = at(step.rank, step.index);
   Fold fold = gpucomm::fold_of(call, in, std::move(arrived), {0, in.bytes});
-  fold.destinations.insert(fold.destinations.end(), answered.begin(), answered.end());
+  for (const Launch::Source& from : step.sources) {
+    if (!from.answered) continue;
+    fold.destinations.reserve(step.sources.size() + 1);
+    const int answer = at(from.rank, from.step).answered_by;
+    fold.destinations.push_back(call_of(from.rank, nullptr).target(at(from.rank, answer)));
+  }
   return fold;
 }
 

@@ -42,10 +42,10 @@ class StreamGroup {
   void check_captures() const;
   void prepare();
   Held held_on(const std::shared_ptr<Device>& device);
-  void move_hub(const std::shared_ptr<Device>& device);
   void lend(size_t rank, bool moved) const;
   const Launches& launches_of();
   void begin(const Launches& launches);
+  bool on_one_stream() const;
   bool on_one_device() const;
   void give_streams(const std::vector<int>& tracks);
   void enqueue(const Launch& launch);
@@ -69,6 +69,8 @@ class StreamGroup {
   // Of the group: between the ranks' streams and its own, so that calls follow one another.
   OwnStream hub_;
   OwnEvent hub_event_;
+  Stream base_ = nullptr;                            // of the call at hand: the hub, or the ranks' own stream
+  std::shared_ptr<OwnEvent> former_;                 // the end of the former call that was not captured
   std::vector<OwnEvent> came_;                       // by rank: what its stream held
   std::vector<std::shared_ptr<OwnEvent>> finished_;  // by rank; one for each device
   Events finished_of_;                               // where they come from

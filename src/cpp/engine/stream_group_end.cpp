@@ -31,6 +31,7 @@ void StreamGroup::leave(int rank) {
 bool StreamGroup::mark_end() try {
   Device& device = *hub_.device();
   if (device.capture_of(hub_.get())) return false;
+  if (former_) device.wait(hub_.get(), former_->get());
   for (auto* all : {&ranks_, &left_behind_})
     for (Held& held : *all) held.join(device, hub_.get());
   device.record(hub_event_.get(), hub_.get());

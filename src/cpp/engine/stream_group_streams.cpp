@@ -20,7 +20,7 @@ void StreamGroup::prepare() {
       if (held.device) left_behind_.push_back(std::move(held));
       held = held_on(part.arrays.device);
       came_[rank] = make_event(held.device);
-      if (rank == 0) move_hub(held.device);
+      if (rank == 0) hub_ = make_stream(held.device), hub_event_ = make_event(held.device);
     }
     std::byte* const scratch = held.grow_scratch(scratch_of(*part.program, part.arrays), part.arrays.capture);
     spaces_[rank] = staged_spaces(*part.program, part.arrays, scratch);
@@ -42,17 +42,6 @@ Held StreamGroup::held_on(const std::shared_ptr<Device>& device) {
   return held;
 }
 
-// What comes on the new one comes after all that the former one held; its event may be one of a capture that
-// has ended.
-void StreamGroup::move_hub(const std::shared_ptr<Device>& device) {
-  OwnStream hub = make_stream(device);
-  if (hub_) {
-    hub_.device()->record(hub_event_.get(), hub_.get());
-    device->wait(hub.get(), hub_event_.get());
-  }
-  hub_ = std::move(hub), hub_event_ = make_event(device);
-}
-
 // A rank's memory to other devices' work.
 void StreamGroup::lend(size_t rank, bool moved) const {
   bool lent = false;
@@ -72,22 +61,34 @@ void StreamGroup::lend(size_t rank, bool moved) const {
 
 // All of the group comes after what all ranks' streams hold, and after its former call.
 void StreamGroup::begin(const Launches& launches) {
+  base_ = on_one_stream() ? parts_[0]->arrays.stream : hub_.get();
   give_streams(launches.tracks);
-  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+  if (former_ && !parts_[0]->arrays.capture) device(0).wait(base_, former_->get());
+  for (size_t rank = 0; base_ == hub_.get() && rank < parts_.size(); ++rank) {
     const Arrays& arrays = parts_[rank]->arrays;
     if (!arrays.came && streams_alike(rank)) continue;
-    device(0).wait(hub_.get(), came_of(arrays, came_[rank]));
+    device(0).wait(base_, came_of(arrays, came_[rank]));
   }
   stage(stage_in);
   if (events_.empty()) return;
-  device(0).record(hub_event_.get(), hub_.get());
+  device(0).record(hub_event_.get(), base_);
   for (size_t t = 0; t < streams_.size(); ++t) device(launches.tracks[t]).wait(streams_[t], hub_event_.get());
 }
 
-// To each track; a single one needs none beside the hub's.
+// Of all ranks, which then has the call itself: no other one waits, or is waited for. Not in a capture, whose
+// end the hub tells.
+bool StreamGroup::on_one_stream() const {
+  const Arrays& first = parts_[0]->arrays;
+  return !first.capture && std::all_of(parts_.begin(), parts_.end(), [&](const auto& part) {
+    const Arrays& arrays = part->arrays;
+    return arrays.stream == first.stream && arrays.device == first.device && arrays.stream_waits;
+  });
+}
+
+// To each track; a single one needs none beside that of the call.
 void StreamGroup::give_streams(const std::vector<int>& tracks) {
   streams_.clear(), events_.clear();
-  if (tracks.size() == 1 && ranks_[tracks[0]].device == hub_.device()) return streams_.push_back(hub_.get());
+  if (tracks.size() == 1 && ranks_[tracks[0]].device == hub_.device()) return streams_.push_back(base_);
   std::vector<size_t> used(parts_.size());
   for (const int rank : tracks) {
     Held& held = ranks_[rank];
@@ -100,12 +101,12 @@ void StreamGroup::give_streams(const std::vector<int>& tracks) {
 void StreamGroup::end(const Launches& launches) {
   for (size_t t = 0; t < events_.size(); ++t) {
     device(launches.tracks[t]).record(events_[t], streams_[t]);
-    device(0).wait(hub_.get(), events_[t]);
+    device(0).wait(base_, events_[t]);
   }
   stage(stage_out);
-  device(0).record(hub_event_.get(), hub_.get());
   mark_finished();
-  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+  if (!parts_[0]->arrays.capture) former_ = finished_[0];
+  for (size_t rank = 0; base_ == hub_.get() && rank < parts_.size(); ++rank) {
     const Arrays& arrays = parts_[rank]->arrays;
     const bool waits = arrays.stream_waits && !streams_alike(rank, true);
     if (waits) device(rank).wait(arrays.stream, finished_[rank]->get());
@@ -139,12 +140,12 @@ bool StreamGroup::streams_alike(size_t rank, bool waiting) const {
   });
 }
 
-// A stream behind the hub that can record an event of the rank's device.
+// A stream behind the call that can record an event of the rank's device.
 Stream StreamGroup::ended(size_t rank) {
   Held& held = ranks_[rank];
-  if (held.device == ranks_[0].device) return hub_.get();
+  if (held.device == ranks_[0].device) return base_;
   held.grow_streams(1);
-  held.device->wait(held.streams[0].get(), hub_event_.get());
+  held.device->wait(held.streams[0].get(), finished_[0]->get());
   return held.streams[0].get();
 }
 
@@ -155,13 +156,13 @@ void StreamGroup::stage(Stage stage) {
   for (size_t rank = 0; rank < parts_.size(); ++rank) {
     const StreamCall& part = *parts_[rank];
     if (!staged(part.arrays)) continue;
-    if (!std::exchange(recorded, true)) device(0).record(hub_event_.get(), hub_.get());
+    if (!std::exchange(recorded, true)) device(0).record(hub_event_.get(), base_);
     Held& held = ranks_[rank];
     held.grow_streams(1);
     device(rank).wait(held.streams[0].get(), hub_event_.get());
     stage(*part.program, part.arrays, held.at_hand, held.streams[0].get());
     device(rank).record(held.events[0].get(), held.streams[0].get());
-    device(0).wait(hub_.get(), held.events[0].get());
+    device(0).wait(base_, held.events[0].get());
   }
 }
 
