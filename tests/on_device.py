@@ -17,6 +17,11 @@ import numpy as np
 from gpucomm import _core
 
 
+def check_readable(capturing: set[int]) -> None:
+    """As a GPU, for which nobody may wait as a whole while one of its streams is being captured."""
+    assert not capturing, "an array is read while a stream of its device is being captured"
+
+
 class HostKit:
     """A host device of its own, whatever the index.
 
@@ -29,6 +34,7 @@ class HostKit:
         self.device = _core.HostDevice(
             deferred_us, shares="UNSHARED_DEVICE" not in os.environ, opens="UNOPENED_DEVICE" not in os.environ
         )
+        self.capturing: set[int] = set()
 
     def array(self, values: np.ndarray, dtype: str = "") -> Any:
         """Values as an array of this device; `dtype`: "bfloat16" where they are its bits."""
@@ -36,6 +42,7 @@ class HostKit:
 
     def host(self, array: Any) -> np.ndarray:
         """What is in an array now."""
+        check_readable(self.capturing)
         return array.values
 
     def address(self, array: Any) -> int:
@@ -51,9 +58,11 @@ class HostKit:
     def begin_capture(self, stream: int) -> None:
         """What the stream gets from here on is kept for a graph."""
         self.device.begin_capture(stream)
+        self.capturing.add(stream)
 
     def end_capture(self, stream: int) -> Any:
         """The graph; by the thread that began."""
+        self.capturing.discard(stream)
         return self.device.end_capture(stream)
 
     def launch(self, graph: Any, stream: int) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled import FLAGS, compiler
+from on_device import check_readable
 from once import once
 
 import gpucomm
@@ -167,6 +168,7 @@ class EmulatedKit:
         self.library.emulated_defer(deferred_us)
         self.index = index % 2
         self.device = gpucomm.cuda.device(self.index)
+        self.capturing: set[int] = set()
 
     @classmethod
     def limit(cls, most_bytes: int) -> None:
@@ -187,6 +189,7 @@ class EmulatedKit:
         return Array(np.array(values, order="C"), self.index, dtype == "bfloat16")
 
     def host(self, array: Array) -> np.ndarray:
+        check_readable(self.capturing)
         return array.values
 
     def address(self, array: Array) -> int:
@@ -201,8 +204,10 @@ class EmulatedKit:
 
     def begin_capture(self, stream: int) -> None:
         self._graph(stream, 1)
+        self.capturing.add(stream)
 
     def end_capture(self, stream: int) -> int:
+        self.capturing.discard(stream)
         return self._graph(stream, 0)
 
     def _graph(self, stream: int, begins: int) -> int:
