@@ -394,6 +394,7 @@ def test_a_capture_that_begins_after_an_asynchronous_call(make_kit):
             barrier.wait()
             if comm.rank == 0:
                 kit.end_capture(stream)
+            barrier.wait()
             work.synchronize()
             return float(kit.host(x)[0])
 
