@@ -5,6 +5,7 @@ A check returns a list of what was wrong.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -83,17 +84,39 @@ def handles(rank, world):
 
     def another(future):
         y = future.value()[0].clone()
-        dist.all_reduce(y, async_op=True).get_future().wait()
+        for _ in range(2):
+            dist.all_reduce(y, async_op=True).get_future().wait()
         return y
 
     future = dist.all_reduce(torch.ones(5), async_op=True).get_future().then(another)
-    wrong += [] if future.wait()[0] == world**2 else ["a callback that waits for a future"]
+    wrong += [] if future.wait()[0] == world**3 else ["a callback that waits for futures"]
     dist.barrier() if rank % 2 else dist.barrier(async_op=True).wait()
     polled = dist.barrier(async_op=True)
     deadline = time.monotonic() + 20
     while not polled.is_completed() and time.monotonic() < deadline:
         time.sleep(0.001)
     return wrong + ([] if polled.is_success() else ["barrier"])
+
+
+def callbacks(rank, world):
+    """What a callback issues is refused where other calls were issued since: ranks' orders might differ."""
+    group = dist.new_group()
+    if rank:
+        dist.barrier()
+    first = dist.all_reduce(torch.ones(4), group=group, async_op=True).get_future()
+    later = first.then(lambda future: None if rank else dist.all_reduce(future.value()[0], group=group))
+    second = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+    if rank:
+        with contextlib.suppress(errors.Error):  # as rank 0 has refused a call
+            second.wait()
+        return []
+    dist.barrier()  # then both end
+    try:
+        later.wait()
+    except RuntimeError as error:  # torch's own
+        text = "all_reduce: it is issued by a callback of the future of call #1 of this group, when call #2"
+        return [] if text in str(error) else [str(error)]
+    return ["a call in another order is issued"]
 
 
 def coalesced(rank, world):
@@ -262,6 +285,8 @@ def refusals(rank, world):
     refused(kind, "cut as [1, 1]", lambda: group.all_to_all_single(x, x.clone(), [1, 1], [1, 1]))
     refused(kind, f"(rank {rank} of {world})", lambda: group.all_to_all_single(x, x.clone(), [1], [1]))
     refused(kind, "got dict", lambda: dist.new_group(everyone, pg_options={"codec": "int8"}))
+    refused(kind, f"dst must be a rank in [0, {world}), got {world}", lambda: dist.isend(x, world))
+    refused(kind, f"src must be a rank in [0, {world}), got -3", lambda: dist.recv(x, -3))
     own = Options(all_reduce={"codec": "int4"}) if rank else Options()
     said = (
         f"rank 0 the options none, rank 1 the options all_reduce={{'codec': 'int4'}} (rank {rank} of {world})"

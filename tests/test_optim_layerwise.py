@@ -88,25 +88,31 @@ def test_weights_that_are_read_outside_their_own_forward():
     assert_same(on_ranks(3, partial(train_layerwise, template=template)), train(None, template=template))
 
 
-def test_state_dict_waits_for_the_weights():
+@pytest.mark.parametrize("parts", [lambda model: [model], lambda model: list(model)])
+def test_state_dict_waits_for_the_weights(parts):
+    """Of the whole model, and of its modules one by one."""
+
     def body(comm):
         model = here(MLP)
         opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
         loss_of(model, comm, 0).backward()
         opt.step()
-        return torch.cat([tensor.reshape(-1).double() for tensor in model.state_dict().values()])
+        states = [part.state_dict() for part in reversed(parts(model))]  # the first one comes last
+        return torch.cat([x.reshape(-1).double() for state in reversed(states) for x in state.values()])
 
     with gpucomm.local(3, threads=True, timeout=20, links="switch:100Mbit,latency=5ms") as ranks:
         assert_same(ranks.run(body), train(None, steps=1))
 
 
-def test_load_state_dict_waits_for_the_weights():
+@pytest.mark.parametrize("parts", [lambda model: [model], lambda model: list(model)])
+def test_load_state_dict_waits_for_the_weights(parts):
     def body(comm):
         model = here(MLP)
         opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
         loss_of(model, comm, 0).backward()
         opt.step()
-        model.load_state_dict(MLP.state_dict())
+        for part, saved in zip(parts(model), parts(MLP), strict=True):
+            part.load_state_dict(saved.state_dict())
         opt.synchronize()
         return weights(model)
 

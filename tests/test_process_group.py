@@ -42,6 +42,7 @@ COLLECTIVES = [
     "halves",
     "silence",
     "handles",
+    "callbacks",
     "coalesced",
     "many_sparse",
     "patience",

@@ -46,6 +46,8 @@ class StreamGroup {
   const Launches& launches_of();
   void begin(const Launches& launches);
   bool on_one_stream() const;
+  void wait_for_ranks();
+  void have_ranks_wait();
   bool on_one_device() const;
   void give_streams(const std::vector<int>& tracks);
   void enqueue(const Launch& launch);

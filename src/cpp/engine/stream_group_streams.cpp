@@ -64,11 +64,7 @@ void StreamGroup::begin(const Launches& launches) {
   base_ = on_one_stream() ? parts_[0]->arrays.stream : hub_.get();
   give_streams(launches.tracks);
   if (former_ && !parts_[0]->arrays.capture) device(0).wait(base_, former_->get());
-  for (size_t rank = 0; base_ == hub_.get() && rank < parts_.size(); ++rank) {
-    const Arrays& arrays = parts_[rank]->arrays;
-    if (!arrays.came && streams_alike(rank)) continue;
-    device(0).wait(base_, came_of(arrays, came_[rank]));
-  }
+  if (base_ == hub_.get()) wait_for_ranks();
   stage(stage_in);
   if (events_.empty()) return;
   device(0).record(hub_event_.get(), base_);
@@ -83,6 +79,13 @@ bool StreamGroup::on_one_stream() const {
     const Arrays& arrays = part->arrays;
     return arrays.stream == first.stream && arrays.device == first.device && arrays.stream_waits;
   });
+}
+
+void StreamGroup::wait_for_ranks() {
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
+    const Arrays& arrays = parts_[rank]->arrays;
+    if (arrays.came || !streams_alike(rank)) device(0).wait(hub_.get(), came_of(arrays, came_[rank]));
+  }
 }
 
 // To each track; a single one needs none beside that of the call.
@@ -106,7 +109,11 @@ void StreamGroup::end(const Launches& launches) {
   stage(stage_out);
   mark_finished();
   if (!parts_[0]->arrays.capture) former_ = finished_[0];
-  for (size_t rank = 0; base_ == hub_.get() && rank < parts_.size(); ++rank) {
+  if (base_ == hub_.get()) have_ranks_wait();
+}
+
+void StreamGroup::have_ranks_wait() {
+  for (size_t rank = 0; rank < parts_.size(); ++rank) {
     const Arrays& arrays = parts_[rank]->arrays;
     const bool waits = arrays.stream_waits && !streams_alike(rank, true);
     if (waits) device(rank).wait(arrays.stream, finished_[rank]->get());

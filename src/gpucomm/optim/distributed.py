@@ -267,9 +267,8 @@ class DistributedOptimizer(WrappedOptimizer):
         require_kept(self._taken, self._rank)
         self._require_exchanged()
         if self.comm.world > 1:
-            self._frozen.require_old_gradients(
-                f"call zero_grad() between unfreezing and backward() ({self._rank})"
-            )
+            advice = "call zero_grad() between unfreezing and backward()"
+            self._frozen.require_old_gradients(advice, self._rank)
 
     def _require_exchanged(self) -> None:
         for number, group in enumerate(self.param_groups):

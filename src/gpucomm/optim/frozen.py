@@ -47,11 +47,12 @@ class Frozen:
         """Takes the gradients that they have now for old ones."""
         self._held = [_Held(param.grad) for _, param in self.members]
 
-    def require_old_gradients(self, advice: str) -> None:
+    def require_old_gradients(self, advice: str, place: str) -> None:
         """Checks that they have got no gradients since; zeros change nothing.
 
         Args:
-            advice: what to do in place of that, and which rank this is.
+            advice: what to do in place of that.
+            place: which rank this is.
 
         Raises:
             InvalidArgumentError: one has.
@@ -60,6 +61,7 @@ class Frozen:
             grad = param.grad
             if grad is not None and not held.is_still(grad) and _counts(grad):
                 raise InvalidArgumentError(
-                    f"[optim] parameter {name!r} was frozen, so the gradient that it has got is of this rank "
-                    f"alone: {advice}"
+                    f"[optim] parameter {name!r} was frozen, but its gradient has changed: what a backward() "
+                    f"has given it is of this rank alone, so {advice}; where you have written an old one, as "
+                    f"clipping does, set it to None when you freeze the parameter ({place})"
                 )

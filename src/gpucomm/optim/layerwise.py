@@ -161,7 +161,7 @@ class LayerwiseBSP(WrappedOptimizer):
                     f"[optim] parameter {name!r} was unfrozen after wrapping; wrap it anew ({rank})"
                 )
         if self.comm.world > 1:
-            self._frozen.require_old_gradients(f"call zero_grad(), or wrap it anew ({rank})")
+            self._frozen.require_old_gradients("call zero_grad(), or wrap it anew", rank)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, and the leavings of a backward() that an exception cut short."""

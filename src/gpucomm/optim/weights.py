@@ -144,7 +144,7 @@ class WeightFlow:
 
     Args:
         comm: the ranks.
-        model: its modules wait before their forward; its state_dict() and load_state_dict() wait for all.
+        model: its modules wait before their forward; their state_dict() and load_state_dict() wait for all.
         root: the rank that gives the weights.
         broadcast: starts the broadcast of a buffer.
         number: of the optimizer among those of the communicator, which its messages tell.
@@ -165,9 +165,11 @@ class WeightFlow:
         if not self._comm.closed:  # else they never come
             self.wait()
         _remove(self._handles)
-        self._handles.append(self._model.register_state_dict_pre_hook(_Hook(self)))
-        # Else they would overwrite what is loaded.
-        self._handles.append(self._model.register_load_state_dict_pre_hook(_Hook(self)))
+        waits = _Hook(self)
+        for module in self._model.modules():  # a part may be saved or loaded alone
+            self._handles.append(module.register_state_dict_pre_hook(waits))
+            # Else they would overwrite what is loaded.
+            self._handles.append(module.register_load_state_dict_pre_hook(waits))
         holders = _find_holders(self._model)
         self._layers = [self._make_layer(group, holders) for group in find_layers(self._model, members)]
 

@@ -169,9 +169,13 @@ class Collectives(Issuing):
         """Ends when every rank has called it."""
         how = {"timeout": self._patience_s()} | keywords({}, None, opts)
         if not is_async(opts):
+            with self._issuing("barrier"):
+                pass
             self._comm.barrier(**how)
             return Done(None)
-        return self._under_way([self._comm.barrier(async_op=True, **how)], None)
+        with self._issuing("barrier") as number:
+            pending = self._comm.barrier(async_op=True, **how)
+        return self._under_way(number, [pending], None)
 
     def _exchange(
         self, sent: Any, into: Any, sizes: dict[str, Any], opts: Any, result: Any, copies: Copies

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
-from gpucomm.errors import ClosedError, UnsupportedTypeError
+from gpucomm.errors import ClosedError, Error, InvalidArgumentError, UnsupportedTypeError
 from gpucomm.optim.process_group.calls import is_async
+from gpucomm.optim.process_group.order import Order
 from gpucomm.optim.process_group.work import Done, Work, place
 from gpucomm.optim.streams import Beside
 
@@ -35,6 +38,7 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
         # C++ would wait for ever for a Work that it alone holds, without the Python half, as in DDP's join(),
         # which asks for the result too, a number.
         self._kept: OrderedDict[int, Work] = OrderedDict()
+        self._order = Order(alone=world == 1)
 
     def _patience_s(self) -> float:
         """The group's timeout, which torch's set_timeout() changes, as other functions of torch do."""
@@ -45,19 +49,31 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
         for _, how in calls:
             how.setdefault("timeout", patience)
         if not is_async(opts):
+            with self._issuing(call.__name__):
+                pass  # who issues something else need not wait for its end
             for args, how in calls:
                 call(*args, **how)
             place(copies)
             return Done(result)
         beside, pending = Beside(), []
-        for args, how in calls:
-            with beside.behind(_first(args[0], how)):
-                pending.append(call(*args, async_op=True, **how))
-        return self._under_way(pending, result, copies, beside)
+        with self._issuing(call.__name__) as number:
+            for args, how in calls:
+                with beside.behind(_first(args[0], how)):
+                    pending.append(call(*args, async_op=True, **how))
+        return self._under_way(number, pending, result, copies, beside)
 
-    def _under_way(self, pending: Any, result: Any, copies: Any = (), beside: Beside | None = None) -> Work:
+    def _issuing(self, what: str) -> AbstractContextManager[int]:
+        def refused(text: str) -> Error:
+            return self._comm._refused(what, InvalidArgumentError(f"{what}: {text}"))
+
+        return self._order.issuing(refused)
+
+    def _under_way(
+        self, number: int, pending: Any, result: Any, copies: Any = (), beside: Beside | None = None
+    ) -> Work:
         """Work that has been issued; what is coalesced is waited for together."""
-        work = Work(pending, result, copies, beside, self._kept)
+        callbacks = partial(self._order.callbacks, number)
+        work = Work(pending, result, copies, beside, self._kept, callbacks)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
         if (together := self._together) is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from gpucomm.optim.streams import Beside, used_here
 __all__ = ["Done", "Together", "Work", "place"]
 
 Copies = Sequence[tuple[Any, Any]]  # (to, from)
+Callbacks = Callable[[], AbstractContextManager[None]]
 _SMALL_BYTES = 64
 
 
@@ -85,6 +86,7 @@ class Work(Done):
         copies: Copies = (),
         beside: Beside | None = None,
         kept: MutableMapping[int, Work] | None = None,
+        callbacks: Callbacks = nullcontext,
     ) -> None:
         """Takes over calls.
 
@@ -94,6 +96,7 @@ class Work(Done):
             copies: pairs of tensors; at the end each first one gets what the second one holds.
             beside: the streams of tensors on GPUs, on which the calls were issued.
             kept: where it is until it has ended; with a small result, longer.
+            callbacks: within it those of the future run.
         """
         super().__init__(result)
         self._kept = kept
@@ -105,6 +108,7 @@ class Work(Done):
         self._settled = False
         self._waiting, self._lock = threading.Lock(), threading.Lock()
         self._future: Any = None
+        self._callbacks = callbacks
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits for the end; raises the call's error.
@@ -134,7 +138,7 @@ class Work(Done):
     def _settle(self, timeout_s: float | None) -> None:
         """Waits for the calls and puts the results in place; of several threads one does."""
         if not self._waiting.acquire(blocking=False):
-            with contextlib.suppress(Error):  # the other thread, whose timeout may be longer, keeps it
+            with suppress(Error):  # the other thread, whose timeout may be longer, keeps it
                 self._wait(timeout_s)
             self._waiting.acquire()
         try:
@@ -187,7 +191,8 @@ class Work(Done):
 
     def _complete(self, base: Any) -> None:
         self._settle(None)
-        base.set_result(None)
+        with self._callbacks():
+            base.set_result(None)
 
     def _deliver(self, _: Any) -> Any:
         if self._error is not None:
@@ -203,6 +208,8 @@ class Together(Work):
         """Takes them over."""
         super().__init__([_Part(work) for work in works], [work.result() for work in works])
         self._works = works
+        if works:
+            self._callbacks = works[-1]._callbacks
 
     def _join(self) -> None:
         for work in self._works:
