@@ -37,6 +37,25 @@ def test_an_attempt_that_some_never_joined_does_not_count(monkeypatch):
         assert stores[0].add("used", 1) == 1
 
 
+def test_agents_of_several_nodes_count_attempts_each_by_itself(monkeypatch):
+    kept = dist.HashStore()
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    stores = []
+    for restart in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
+        stores.append(own_store(kept, 0, 2, 5))
+    stores[0].set("who", "first")
+    assert stores[1].check(["who"])
+
+
+def test_what_a_rank_said_first_counts():
+    kept = dist.HashStore()
+    with pytest.raises(errors.CollectiveTimeoutError, match=r"^rank 0 of 2 waited 0\.01 s .* ranks \[1\],"):
+        all_say("early", kept, 0, 2, 0.01, "the job")
+    assert all_say("other", kept, 1, 2, 5, "the job") == [b"early", b"other"]
+    assert all_say("late", kept, 0, 2, 5, "the job") == [b"early", b"other"]
+
+
 def test_ranks_of_several_nodes_that_do_not_come_are_named(monkeypatch):
     kept = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     monkeypatch.setattr(c10d, "_launchers", [])
@@ -44,8 +63,11 @@ def test_ranks_of_several_nodes_that_do_not_come_are_named(monkeypatch):
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     said = r"rank 1 of 3 waited 0\.5 s in the store of the launcher for ranks \[0, 2\], which did not come"
-    with pytest.raises(errors.CollectiveTimeoutError, match=said):
-        c10d.open_c10d(Ranks(1, 3, "job", "torchrun"), 0.5)
+    for _ in range(2):
+        with pytest.raises(errors.CollectiveTimeoutError, match=said):
+            c10d.open_c10d(Ranks(1, 3, "job", "torchrun"), 0.5)
+    later = [own_store(kept, rank, 3, 5) for rank in (0, 2)]  # who tried twice counts once
+    assert [store.check(["member 1"]) for store in later] == [True, True]
 
 
 def test_a_store_that_cannot_be_served_is_no_timeout(monkeypatch):
@@ -58,6 +80,19 @@ def test_a_store_that_cannot_be_served_is_no_timeout(monkeypatch):
         monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
         with pytest.raises(errors.UnavailableError, match=r"rank 0 of 2 could not meet .*: .*EADDRINUSE"):
             c10d.open_c10d(Ranks(0, 2, "job", "torchrun"), 20)
+
+
+def test_a_torch_without_gloo_is_told(monkeypatch):
+    monkeypatch.delattr(dist, "ProcessGroupGloo")
+    with pytest.raises(errors.UnavailableError, match=r"^rank 1 of 2: .*ProcessGroupGloo.*: install PyTorch"):
+        c10d.open_c10d(Ranks(1, 2, "job", "torchrun"), 20)
+
+
+def test_a_variable_of_torchrun_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(c10d, "_launchers", [])
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(errors.InvalidArgumentError, match=r"^rank 1 of 2 cannot meet .*MASTER_ADDR"):
+        c10d.open_c10d(Ranks(1, 2, "job", "torchrun"), 20)
 
 
 def test_a_store_that_does_not_answer_is_a_lost_peer():

@@ -29,6 +29,8 @@ class Net:
         self._frames = defaultdict(list)
         self.lines = [set(), set()]  # by which a rank receives: (peer, stream) of each
         self.held = []  # whose thread waits until a message is received
+        self.deaf = False  # nobody hears what is said beside messages
+        self.claims = None  # bytes that a chunk says it has
         for rank in range(2):
             threading.Thread(target=self._serve, args=(rank,), daemon=True).start()
 
@@ -72,9 +74,11 @@ class Net:
     def _send(self, me, line):
         wire, way = self.wires[me], (me, line.peer, line.stream)
         while (frame := wire.next_send(line)) is not None and not frame.last:
-            received = threading.Event()
+            received, data = threading.Event(), np.array(frame.data, np.uint8)
+            if self.claims and line.stream % 2 == 0:
+                data[16:24] = np.array([self.claims], np.uint64).view(np.uint8)
             with self._changed:
-                self._sent[way].append((np.array(frame.data, np.uint8), received))
+                self._sent[way].append((data, received))
                 self._match(*way)
             if frame.matched:
                 self.held.append(line)
@@ -83,7 +87,7 @@ class Net:
                 wire.finish_send(frame.request)
 
     def _match(self, *way):
-        while self._sent[way] and self._posted[way]:
+        while self._sent[way] and self._posted[way] and not (self.deaf and way[2] % 2):
             (data, received), (request, frame) = self._sent[way].pop(0), self._posted[way].pop(0)
             self._whole[way[1], request] = frame, data
             here = len(data) - 8 * (self.torn and len(frame) > 1 << 14)
@@ -185,6 +189,25 @@ def test_who_has_left_takes_what_others_still_send(net):
     with pytest.raises(errors.PeerLostError, match="rank 1 has closed its communicator"):
         works[-1].wait()
         first.recv(np.zeros(1), 1)
+
+
+def test_who_has_left_takes_as_much_as_others_send_before_they_hear_of_it(net):
+    first, second = net.pair()
+    net.deaf = True
+    works = [first.send(np.ones(1), 1, async_op=True) for _ in range(8)]
+    comes(lambda: net.held)
+    second.close()
+    for work in works:
+        work.wait(10)
+
+
+def test_a_chunk_that_is_longer_than_ours_is_refused(net):
+    first, second = net.pair()
+    net.claims = 1 << 20
+    first.send(np.ones(1), 1)
+    said = "a message from rank 0 is cut into chunks of 1048576 bytes, ours hold 262144: do all ranks run"
+    with pytest.raises(errors.MismatchError, match=said):
+        second.recv(np.zeros(1), 0)
 
 
 def test_a_wire_is_closed_whose_ranks_did_not_meet(monkeypatch):

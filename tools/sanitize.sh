@@ -15,7 +15,7 @@ selected='not fork and not as_they_like and not test_the_host_waits and not ((te
 selected+=' and not ((same_bits or same_errors) and (fp8 or int4 or bf16)) and not ((test_emulated_kernels or test_emulated_collectives) and (all_magnitudes or mpc:3 or 1e-2-20 or mean-float16 or premul_sum-float32 or gather-ring_per_hop or scatter-two_shot or (of_squares and not bfloat16) or (mpc and many and float64)))'
 alone=(tests/test_reduce.py tests/test_plans.py tests/test_codecs.py tests/test_codec_formats.py) # they start no threads
 # Hypothesis tries its many calls, and each rank has a device of its own, on the host device alone.
-emulated=(tests/test_device_{bounded,graphs,order}.py tests/emulated/test_emulated_{kernels,collectives}.py --deselect tests/emulated/test_emulated_collectives.py::test_a_device_for_each_rank --deselect tests/emulated/test_emulated_collectives.py::test_any_call_has_the_bits_of_host_memory)
+emulated=(tests/test_device_{bounded,graphs,one_stream,order}.py tests/emulated/test_emulated_{kernels,collectives}.py --deselect tests/emulated/test_emulated_collectives.py::test_a_device_for_each_rank --deselect tests/emulated/test_emulated_collectives.py::test_any_call_has_the_bits_of_host_memory)
 
 # The extension of one sanitizer.
 build() {

@@ -50,23 +50,25 @@ class Mpi : public Wire {
   }
 
   Request send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) override {
-    const auto [number, request] = take();
-    check(matched ? "MPI_Issend" : "MPI_Isend",
+    const auto [number, slot] = take(peer);
+    check(matched ? "MPI_Issend" : "MPI_Isend", peer,
           (matched ? issend_ : isend_)(data, static_cast<int>(bytes), byte_, peer, stream, communicator_,
-                                       request));
+                                       &slot->request));
     return number;
   }
 
   Request receive(int peer, int stream, std::byte* data, size_t most) override {
-    const auto [number, request] = take();
-    check("MPI_Irecv", irecv_(data, static_cast<int>(most), byte_, peer, stream, communicator_, request));
+    const auto [number, slot] = take(peer);
+    check("MPI_Irecv", peer,
+          irecv_(data, static_cast<int>(most), byte_, peer, stream, communicator_, &slot->request));
     return number;
   }
 
   bool done(Request number) override {
     int flag = 0;
     Status status;
-    check("MPI_Test", test_(at(number), &flag, &status));
+    Slot& slot = at(number);
+    check("MPI_Test", slot.peer, test_(&slot.request, &flag, &status));
     if (flag) give(number);
     return flag;
   }
@@ -75,7 +77,8 @@ class Mpi : public Wire {
     int over = 0, flag = 0;
     if (finalized_(&over) || over) return true;  // it went with MPI
     Status status;
-    if (cancel_(at(number)) || test_(at(number), &flag, &status) || !flag) return false;
+    Slot& slot = at(number);
+    if (cancel_(&slot.request) || test_(&slot.request, &flag, &status) || !flag) return false;
     give(number);
     return true;
   }
@@ -84,34 +87,40 @@ class Mpi : public Wire {
   struct alignas(16) Status {  // larger than any MPI's
     char bytes[64];
   };
+  struct Slot {
+    Handle request;
+    int peer;
+  };
 
   // Requests live where they do not move, for another thread may test one meanwhile.
   static constexpr size_t kBlock = 256;
-  std::pair<Request, Handle*> take() {
+  std::pair<Request, Slot*> take(int peer) {
     std::lock_guard lock(mutex_);
     if (free_.empty()) {
-      blocks_.push_back(std::make_unique<Handle[]>(kBlock));
+      blocks_.push_back(std::make_unique<Slot[]>(kBlock));
       for (size_t i = kBlock; i-- > 0;) free_.push_back((blocks_.size() - 1) * kBlock + i);
     }
     const Request number = free_.back();
     free_.pop_back();
-    return {number, &blocks_[number / kBlock][number % kBlock]};
+    Slot& slot = blocks_[number / kBlock][number % kBlock];
+    slot.peer = peer;
+    return {number, &slot};
   }
-  Handle* at(Request number) {
+  Slot& at(Request number) {
     std::lock_guard lock(mutex_);
-    return &blocks_[number / kBlock][number % kBlock];
+    return blocks_[number / kBlock][number % kBlock];
   }
   void give(Request number) {
     std::lock_guard lock(mutex_);
     free_.push_back(number);
   }
 
-  void check(const char* call, int code) const {
+  void check(const char* call, int peer, int code) const {
     if (!code) return;
     char text[2048] = {};  // MPI_MAX_ERROR_STRING is at most 1024 where we know it
     int length = 0;
     error_string_(code, text, &length);
-    fail(ErrorKind::peer_lost, call, " failed: ", text);
+    fail(ErrorKind::peer_lost, "the connection to rank ", peer, " has failed: ", call, ": ", text);
   }
 
   Library library_;
@@ -124,7 +133,7 @@ class Mpi : public Wire {
   int (*error_string_)(int, char*, int*) = nullptr;
   Handle communicator_{}, byte_{};
   std::mutex mutex_;  // guards the two below
-  std::vector<std::unique_ptr<Handle[]>> blocks_;
+  std::vector<std::unique_ptr<Slot[]>> blocks_;
   std::vector<Request> free_;
 };
 

@@ -72,7 +72,7 @@ def open_mpi(ranks: Ranks, timeout: float) -> Fabric:
         MPI.__file__, handle_bytes=MPI._sizeof(MPI.Comm), communicator=_value(own), byte=_value(MPI.BYTE)
     )
     most_tags = world.Get_attr(MPI.TAG_UB) or _LEAST_TAGS
-    return Fabric("mpi", wire, most_tags // _STREAMS, keep=own)
+    return Fabric("mpi", wire, most_tags // _STREAMS)
 
 
 def _limit_finalize() -> None:
