@@ -186,7 +186,7 @@ def test_unfreezing_needs_zero_grad():
             if step == 0 and comm is not None:
                 model[0].requires_grad_(True)
                 loss_of(model, comm, 0).backward()
-                with pytest.raises(InvalidArgumentError, match=r"'0\.weight' was frozen, so"):
+                with pytest.raises(InvalidArgumentError, match=r"'0\.weight' was frozen, but"):
                     opt.step()
                 model[0].requires_grad_(False)
                 opt.zero_grad()

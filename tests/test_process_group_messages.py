@@ -71,7 +71,7 @@ def test_tags_and_any_source_of_gpus_are_refused():
         group = Group(comm)
         for call, what in ((group.send, "send"), (group.recv, "recv")):
             with pytest.raises(UnsupportedTypeError, match=rf"{what} of tensors on a GPU .* tag 3 \(rank 0"):
-                call(ON_GPU, 1, 3)
+                call(ON_GPU, 0, 3)
         with pytest.raises(UnsupportedTypeError, match=r"recv from any rank .* cuda:0"):
             group.recv_anysource(ON_GPU)
 
