@@ -169,11 +169,12 @@ class Collectives(Issuing):
         """Ends when every rank has called it."""
         how = {"timeout": self._patience_s()} | keywords({}, None, opts)
         if not is_async(opts):
-            with self._issuing("barrier"):
-                pass
+            with self._order.lock:
+                self._number("barrier")
             self._comm.barrier(**how)
             return Done(None)
-        with self._issuing("barrier") as number:
+        with self._order.lock:
+            number = self._number("barrier")
             pending = self._comm.barrier(async_op=True, **how)
         return self._under_way(number, [pending], None)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
 from gpucomm.comm import Communicator
-from gpucomm.errors import ClosedError, Error, InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import ClosedError, InvalidArgumentError, UnsupportedTypeError
 from gpucomm.optim.process_group.calls import is_async
 from gpucomm.optim.process_group.order import Order
 from gpucomm.optim.process_group.work import Done, Work, place
@@ -38,7 +37,7 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
         # C++ would wait for ever for a Work that it alone holds, without the Python half, as in DDP's join(),
         # which asks for the result too, a number.
         self._kept: OrderedDict[int, Work] = OrderedDict()
-        self._order = Order(alone=world == 1)
+        self._order = Order()
 
     def _patience_s(self) -> float:
         """The group's timeout, which torch's set_timeout() changes, as other functions of torch do."""
@@ -49,24 +48,30 @@ class Issuing(dist.ProcessGroup):  # type: ignore[misc]
         for _, how in calls:
             how.setdefault("timeout", patience)
         if not is_async(opts):
-            with self._issuing(call.__name__):
-                pass  # who issues something else need not wait for its end
+            with self._order.lock:  # not until its end: others may issue something meanwhile
+                self._number(call.__name__)
             for args, how in calls:
                 call(*args, **how)
             place(copies)
             return Done(result)
         beside, pending = Beside(), []
-        with self._issuing(call.__name__) as number:
+        with self._order.lock:
+            number = self._number(call.__name__)
             for args, how in calls:
                 with beside.behind(_first(args[0], how)):
                     pending.append(call(*args, async_op=True, **how))
         return self._under_way(number, pending, result, copies, beside)
 
-    def _issuing(self, what: str) -> AbstractContextManager[int]:
-        def refused(text: str) -> Error:
-            return self._comm._refused(what, InvalidArgumentError(f"{what}: {text}"))
+    def _number(self, what: str) -> int:
+        """Of a call that is issued now, behind the order's lock.
 
-        return self._order.issuing(refused)
+        Raises:
+            InvalidArgumentError: a callback issues it, behind others; the ranks would not agree.
+        """
+        why = self._order.why_not()
+        if why and self._comm.world > 1:
+            raise self._comm._refused(what, InvalidArgumentError(f"{what}: {why}"))
+        return self._order.take()
 
     def _under_way(
         self, number: int, pending: Any, result: Any, copies: Any = (), beside: Beside | None = None

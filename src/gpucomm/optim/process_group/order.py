@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["Order"]
@@ -14,40 +14,34 @@ class Order:
 
     A future's callback runs when its call has ended, on a thread of its own. A call that it issues comes
     before or after those that other threads issue meanwhile, on each rank as it happens: where it would come
-    after them, it is refused.
+    after them, it is to be refused.
 
-    Args:
-        alone: a group of one rank, which has no other order.
+    Attributes:
+        lock: held from why_not() until the call is issued.
     """
 
-    def __init__(self, alone: bool = False) -> None:
-        self._alone = alone
-        self._lock = threading.Lock()  # held while a call is issued
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
         self._last = 0
         self._callback = threading.local()
 
-    @contextmanager
-    def issuing(self, refused: Callable[[str], Exception]) -> Iterator[int]:
-        """A call is issued within.
+    def why_not(self) -> str:
+        """Why this thread may not issue a call now; empty: it may."""
+        behind = getattr(self._callback, "behind", None)
+        if behind is None or behind == self._last:
+            return ""
+        return (
+            f"it is issued by a callback of the future of call #{behind} of this group, when call"
+            f" #{self._last} was issued already: on another rank the callback may be the first. Issue all"
+            " calls before, or nothing else until it has run"
+        )
 
-        Args:
-            refused: makes the error of a text.
-
-        Yields:
-            Its number.
-        """
-        with self._lock:
-            behind = getattr(self._callback, "behind", None)
-            if behind not in (None, self._last) and not self._alone:
-                raise refused(
-                    f"it is issued by a callback of the future of call #{behind} of this group, when call"
-                    f" #{self._last} was issued already: on another rank the callback may be the first. Issue"
-                    " all calls before, or nothing else until it has run"
-                )
-            self._last += 1
-            if behind is not None:
-                self._callback.behind = self._last
-            yield self._last
+    def take(self) -> int:
+        """The number of a call that this thread issues now."""
+        self._last += 1
+        if getattr(self._callback, "behind", None) is not None:
+            self._callback.behind = self._last
+        return self._last
 
     @contextmanager
     def callbacks(self, number: int) -> Iterator[None]:
