@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from test_served_wire import both, comes
+from test_served_wire import both, comes, exchange
 
 from gpucomm import Communicator, errors
 from gpucomm.launch import attempt, c10d
@@ -123,14 +123,6 @@ def make_net(monkeypatch):
         net.match()
         for server in net.servers:
             server.close()
-
-
-def exchange(first, second, count):
-    got = np.zeros(count)
-    works = [second.recv(got, 0, async_op=True), first.send(np.arange(float(count)), 1, async_op=True)]
-    for work in works:
-        work.wait()
-    assert np.array_equal(got, np.arange(count))
 
 
 @pytest.mark.parametrize("broken", [False, True])

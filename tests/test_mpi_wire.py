@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from compiled import shared_object
 from ranks import PROMPT_S
-from test_served_wire import both
+from test_served_wire import both, exchange
 
 from gpucomm import Communicator, _core, errors
 
@@ -55,21 +55,13 @@ def mpi(request, tmp_path_factory):
     assert mpi.library.fake_misused() == 0
 
 
-def send_and_receive(first, second, count):
-    got = np.zeros(count)
-    works = [second.recv(got, 0, async_op=True), first.send(np.arange(float(count)), 1, async_op=True)]
-    for work in works:
-        work.wait()
-    assert np.array_equal(got, np.arange(count))
-
-
 def test_messages_arrive_and_leave_nothing(mpi):
     """Requests of what has ended, and of what nobody waits for any more, are used again."""
     wires = [mpi.wire(rank) for rank in range(2)]
     for context in range(100):
         first, second = mpi.comms(2, wires, context)
         for count in (0, 1, 100_000):
-            send_and_receive(first, second, count)
+            exchange(first, second, count)
         both([first.close, second.close])
     assert mpi.library.fake_open() == 0
     assert mpi.library.fake_slots() < 100
@@ -172,7 +164,7 @@ def test_memory_that_mpi_may_still_use_is_not_given_back(mpi):
     mpi.library.fake_cancels(False)
     for context in range(2):
         first, second = mpi.comms(2, wires, context)
-        send_and_receive(first, second, 10)
+        exchange(first, second, 10)
         for tag in (DATA, CONTROL, MESSAGES):
             mpi.hold(4 * context + tag)
         first.send(np.ones(1), 1, async_op=True)
@@ -193,7 +185,7 @@ def test_what_has_come_is_not_cancelled(mpi):
 @pytest.mark.parametrize("call", ["MPI_Isend", "MPI_Test", "MPI_Cancel"])
 def test_who_closes_is_not_told_of_a_wire_that_fails(mpi, call):
     first, second = mpi.comms()
-    send_and_receive(first, second, 10)
+    exchange(first, second, 10)
     mpi.fail(call, 16)
     with contextlib.suppress(errors.Error):
         first.close()

@@ -126,18 +126,20 @@ def comes(holds):
         time.sleep(0.001)
 
 
+def exchange(first, second, count):
+    """A message from rank 0 to rank 1."""
+    got = np.zeros(count)
+    works = [second.recv(got, 0, async_op=True), first.send(np.arange(float(count)), 1, async_op=True)]
+    for work in works:
+        work.wait()
+    assert np.array_equal(got, np.arange(count))
+
+
 def test_messages_arrive(net):
     for context in range(3):
         first, second = net.pair(context)
         for count in (0, 1, 1000, 500_000):
-            got = np.zeros(count)
-            works = [
-                first.send(np.arange(float(count)), 1, async_op=True),
-                second.recv(got, 0, async_op=True),
-            ]
-            for work in works:
-                work.wait()
-            assert np.array_equal(got, np.arange(count))
+            exchange(first, second, count)
         both([first.close, second.close])
     assert net.early == 0
 
