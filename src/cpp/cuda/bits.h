@@ -48,6 +48,15 @@ GPUCOMM_PROGRAM uint32_t shift_right(uint32_t bits, unsigned by) {
 #endif
 }
 
+// The same of a word of 64 bits, of which the lower half is left.
+GPUCOMM_PROGRAM uint32_t shift_right(uint32_t low, uint32_t high, unsigned by) {
+#ifdef __CUDACC__
+  return __funnelshift_r(low, high, by);
+#else
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (by & 31));
+#endif
+}
+
 // The upper `count` bits of `more`, behind `bits`.
 GPUCOMM_PROGRAM uint32_t append(uint32_t bits, uint32_t more, unsigned count) {
 #ifdef __CUDACC__
@@ -86,6 +95,14 @@ GPUCOMM_PROGRAM uint32_t masked(uint32_t a, uint32_t mask) { return of_three<0xc
 // (a ^ b) & within.
 GPUCOMM_PROGRAM uint32_t differing(uint32_t a, uint32_t b, uint32_t within) {
   return of_three<0x28>(a, b, within);
+}
+
+// What compilers do not look into.
+GPUCOMM_PROGRAM uint32_t opaque(uint32_t bits) {
+#ifdef __CUDACC__
+  asm("" : "+r"(bits));
+#endif
+  return bits;
 }
 
 // The last bit first.

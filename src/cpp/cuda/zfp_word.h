@@ -2,6 +2,8 @@
 // multiplies them, and adds floats, beside that. So products move bits, and decoding transforms floats:
 // exactly, for a block has at most 11 planes that are not all zeros.
 #pragma once
+#include <cmath>
+
 #include "codecs/blocks/zfp.h"
 #include "cuda/dense.h"
 #include "cuda/zfp_bits.h"
@@ -16,9 +18,27 @@ GPUCOMM_PROGRAM uint32_t entry_at(const uint32_t* table, unsigned byte) {
   return *reinterpret_cast<const uint32_t*>(reinterpret_cast<const char*>(table) + byte);
 }
 
+// Where n is that of the entry before. The table's address has none of n's bits, of which look_at_address()
+// makes sure: so one instruction takes n out of the entry and adds the address.
+GPUCOMM_PROGRAM uint32_t entry_behind(uint32_t before, const uint32_t* table, unsigned byte) {
+#ifdef __CUDACC__
+  const auto base = static_cast<unsigned>(__cvta_generic_to_shared(table));
+  const unsigned at = of_three<0xea>(before, kZfpFieldOfN, base) + byte;  // (before & field) | base
+  return *static_cast<const uint32_t*>(__cvta_shared_to_generic(at));
+#else
+  return entry_at(table, (before & kZfpFieldOfN) + byte);
+#endif
+}
+
+GPUCOMM_PROGRAM void look_at_address(const ZfpDecodeTable& table) {
+#ifdef __CUDACC__
+  if (__cvta_generic_to_shared(table.decode) & kZfpFieldOfN) __trap();
+#endif
+}
+
 // Eight planes coded.
 struct EightPlanes {
-  uint32_t bits;    // the first on top; those of them that fit, but for the last eight
+  uint32_t bits;    // the first on top; those of them that fit, but for the last five
   uint32_t length;  // of all, in the lowest byte
   uint32_t last;    // the entry of the last two planes
 };
@@ -36,20 +56,31 @@ GPUCOMM_PROGRAM EightPlanes encode_eight(const ZfpEncodeTable& table, const uint
     // Two bits of each byte; by the product those of all meet on top.
     const uint32_t pairs = differing(bytes, flips, 0xc0c0c0c0 >> (2 * two)) * (kGather << (2 * two));
     const uint32_t entry = entry_at(table.encode, 4 * bytes_at<0xdd53>(pairs, planes.last));
-    // What is no code in the first entry is masked, in the others it is among the last eight bits.
-    planes.bits |= two ? shift_right(entry, planes.length) : entry & ~0u << kZfpCodeBegin;
+    // The codes of six planes fit in a word; what fits of all eight is then moved to its top.
+    planes.bits =
+        two < 3 ? append(planes.bits, entry, entry) : shift_right(entry, planes.bits, planes.length);
     planes.length += entry;
     planes.last = entry;
   }
   return planes;
 }
 
+// blocks::zfp::transform(), and kNegabinary added. Of one half only the sum with it is used: one instruction,
+// where compilers do not take it apart.
+GPUCOMM_PROGRAM void transform_to_negabinary(uint32_t (&q)[4]) {
+  using blocks::zfp::half_of;
+  q[0] += q[3], q[0] = half_of(q[0]), q[3] -= q[0];
+  q[2] += q[1], q[2] = half_of(q[2]), q[1] -= q[2];
+  q[0] = opaque(half_of(q[0] + q[2]) + kNegabinary), q[2] += 2 * kNegabinary - q[0];
+  q[3] += q[1], q[3] = half_of(q[3]), q[1] -= q[3];
+  q[3] += half_of(q[1]), q[1] += kNegabinary - half_of(q[3]), q[3] += kNegabinary;
+}
+
 // q: integers, of which any is not 0 if `most`, the largest magnitude, is not; or else the word is wrong.
 GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (&q)[4], uint32_t most) {
   constexpr uint32_t flip = kNegabinary;  // in place of four exclusive ors, one of the bytes
   const uint32_t header = most ? ((most & blocks::kInfinityBits) >> 22) + 3 : 0;
-  blocks::zfp::transform(q);
-  for (uint32_t& coefficient : q) coefficient += kNegabinary;
+  transform_to_negabinary(q);
   const uint32_t zeros = zeros_above((q[0] ^ flip) | (q[1] ^ flip) | (q[2] ^ flip) | (q[3] ^ flip));
   const uint32_t power = factor_for(zeros);
   for (uint32_t& coefficient : q) coefficient *= power;
@@ -120,8 +151,7 @@ GPUCOMM_PROGRAM void to_floats(uint32_t two, float& first, float& second) {
 }
 
 // blocks::zfp::integers(), of numbers that it would not round, as to_floats() gives them: from coefficients
-// to what the floats were, exactly. Gives what is at least the fourth power of their largest magnitude,
-// rounded here and there differently, and not much more; where that magnitude is in the integers' range,
+// to what the floats were, exactly. Gives their largest magnitude; where that is in the integers' range,
 // nothing on the way was beyond it.
 GPUCOMM_PROGRAM float restore(float (&q)[4]) {
   constexpr float kMore = kZfpFlip;
@@ -129,10 +159,11 @@ GPUCOMM_PROGRAM float restore(float (&q)[4]) {
   q[1] = times_plus(1.0f / 32, q[1], q[3]), q[3] = times_plus(2, q[3], -q[1]);
   q[2] = times_plus(1.0f / 32, q[0], q[2]), q[0] = times_plus(1.0f / 16, q[0], -q[2]);
   q[1] -= 1.75f * kMore, q[3] += 1.25f * kMore, q[2] -= 2 * kMore;  // of q[0] it is gone
+  // The sum of two numbers and their difference: one of the two is the sum of their magnitudes.
+  const float most = fmaxf(fabsf(q[1]) + fabsf(q[2]), fabsf(q[3]) + fabsf(q[0]));
   q[1] += q[2], q[2] = times_plus(2, q[2], -q[1]);
   q[3] += q[0], q[0] = times_plus(2, q[0], -q[3]);
-  const float some = times_plus(q[1], q[1], q[0] * q[0]), others = times_plus(q[3], q[3], q[2] * q[2]);
-  return times_plus(some, some, others * others);
+  return most;
 }
 
 // By three looks into the table. False where they take more, or the coded bits end within the first two: the
@@ -141,15 +172,14 @@ GPUCOMM_PROGRAM bool read_planes(const ZfpDecodeTable& table, uint32_t word, Zfp
   constexpr uint32_t kMore = 1u << kZfpWindow;                     // above the bits of a window that is full
   uint32_t pending = word >> kZfpHeaderBits | 1u << kZfpCodeBits;  // a 1 behind the last bit
   planes.zeros = trailing_zeros(pending);
-  pending = shift_right(pending, planes.zeros + 1);
-  uint32_t entry = 0;
-#pragma unroll
-  for (unsigned look = 0; look < 3; ++look) {
-    const uint32_t* const at = look < 2 ? table.decode + kMore : table.decode;
-    const uint32_t window = masked(pending, look < 2 ? kMore - 1 : 2 * kMore - 1);
-    entry = entry_at(at, (entry & kZfpFieldOfN) + 4 * window);
-    planes.take(entry), pending = shift_right(pending, entry);
-  }
+  pending = shift_right(pending, planes.zeros);
+  // The window is above the 1 that is left.
+  uint32_t entry = entry_at(table.decode, 4 * kMore + 2 * masked(pending, 2 * kMore - 1) - 2);
+  planes.take(entry), pending = shift_right(pending, entry);
+  entry = entry_behind(entry, table.decode, 4 * masked(pending, kMore - 1) + 4 * kMore);
+  planes.take(entry), pending = shift_right(pending, entry);
+  entry = entry_behind(entry, table.decode, 4 * masked(pending, 2 * kMore - 1));
+  planes.take(entry), pending = shift_right(pending, entry);
   return pending == 1;
 }
 
@@ -161,8 +191,8 @@ GPUCOMM_PROGRAM bool decode_scaled(const ZfpDecodeTable& table, uint32_t word, f
   to_floats(planes.b >> 4, q[1], q[3]);
   // Integers of 32 bits, divided by (-2)^(32 - count).
   const unsigned count = planes.zeros + highest(planes.power);
-  const auto size = static_cast<int32_t>(blocks::bits_of(restore(q)) - count * (4u << 23));
-  const bool fits = size < static_cast<int32_t>((127u - 4) << 23);
+  const auto size = static_cast<int32_t>(blocks::bits_of(restore(q)) - count * (1u << 23));
+  const bool fits = size < static_cast<int32_t>((127u - 1) << 23);
   // 2 field + 1, if anything is in the block. The integers' factor is 2^(field - 157).
   const uint32_t header = masked(word, 0x1ff), some = masked(word, 1);
   const float factor = blocks::float_of((header << 22) + (3u << 22) - count * ((1u << 23) + (1u << 31)));

@@ -16,8 +16,8 @@ struct alignas(16) ZfpEncodeTable {
 struct alignas(16) ZfpDecodeTable {
   // [n << 11 | 1 << left | the next `left` bits], left up to 10: of each coefficient its bits in up to four
   // planes, those of the first on top, at bits 5, 9, 16 and 20; n at 13; the bits that were read at 0; two to
-  // the number of planes at 27. Where n is 0 a plane with any bit is next: its first bit, 1, was read before,
-  // for indices that are all odd would share half of the banks.
+  // the number of planes at 27. Where n is 0 a plane with any bit is next: its first bit, 1, is one of those
+  // that were read, but not of the index: if all were odd, they would share half of the banks.
   uint32_t decode[5 << (kZfpWindow + 1)];
 };
 // Not derived from both: for a base nvcc asks, again and again, whether the pointer is null.
@@ -28,7 +28,6 @@ struct ZfpWordTables {
   GPUCOMM_PROGRAM operator ZfpDecodeTable&() { return decode; }
 };
 inline constexpr uint32_t kZfpFieldOfN = 7u << 13;
-inline constexpr unsigned kZfpCodeBegin = 18;
 
 constexpr uint32_t encode_pairs(uint32_t n, uint32_t pairs) {
   const zfp::Code code = encode_two_planes(n, pairs, 0, 2);
@@ -41,7 +40,7 @@ constexpr uint32_t decode_window(uint32_t n, uint32_t stream, uint32_t left) {
   constexpr uint32_t kPlaces[] = {5, 9, 16, 20};
   const PlanesAhead planes = n ? look_ahead<kZfpWindow, kZfpMostPlanes>(n, stream, left)
                                : look_ahead<kZfpWindow + 1, kZfpMostPlanes>(0, stream << 1 | 1, left + 1);
-  uint32_t entry = (n ? planes.used : planes.used - 1) | planes.n << 13 | 1u << (27 + planes.count);
+  uint32_t entry = planes.used | planes.n << 13 | 1u << (27 + planes.count);
   for (uint32_t i = 0; i < 4; ++i) entry |= planes.of[i] << kPlaces[i];
   return entry;
 }
