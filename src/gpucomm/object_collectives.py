@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,61 +57,47 @@ def _issue(
     return side_of(comm, timeout).start(call, *args) if async_op else call(comm, *args)
 
 
-def _parts_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Of a function of a communicator: that call's parts are all that it sends."""
-
-    def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(call)
-        def named(comm: Communicator, *args: Any) -> Any:
-            with turn(comm), comm._parts_of(name):
-                return call(comm, *args)
-
-        return named
-
-    return decorate
-
-
-@_parts_of("broadcast_object")
 def _broadcast(
     comm: Communicator, obj: Any, message: _Message, root: int, pickle: bool, timeout: float | None
 ) -> Any:
-    begin, mine = time.monotonic(), comm.rank == root
-    content, kind, error = message
-    header = np.array([[len(content), kind, root]], np.int64)
-    headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
-    _check_roots(comm, headers[:, 2].tolist())
-    size_bytes, kind, _ = headers[root].tolist()
-    data = np.frombuffer(content, np.uint8) if mine else np.empty(size_bytes, np.uint8)
-    comm.broadcast(data, root, timeout=_left(comm, timeout, begin), **_how(size_bytes))
-    if error:
-        raise error
-    return obj if mine else _decoded(comm, data.tobytes(), kind, root, pickle)
+    with turn(comm), comm._parts_of("broadcast_object"):
+        begin, mine = time.monotonic(), comm.rank == root
+        content, kind, error = message
+        header = np.array([[len(content), kind, root]], np.int64)
+        headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
+        _check_roots(comm, headers[:, 2].tolist())
+        size_bytes, kind, _ = headers[root].tolist()
+        data = np.frombuffer(content, np.uint8) if mine else np.empty(size_bytes, np.uint8)
+        comm.broadcast(data, root, timeout=_left(comm, timeout, begin), **_how(size_bytes))
+        if error:
+            raise error
+        return obj if mine else _decoded(comm, data.tobytes(), kind, root, pickle)
 
 
-@_parts_of("gather_objects")
 def _gather(
     comm: Communicator, message: _Message, root: int | None, pickle: bool, timeout: float | None
 ) -> list[Any] | None:
-    begin = time.monotonic()
-    content, kind, error = message
-    header = np.array([[len(content), kind]], np.int64)
-    headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
-    counts = headers[:, 0].tolist()
-    data = np.frombuffer(content, np.uint8)
-    left = _left(comm, timeout, begin)
-    how: dict[str, Any] = {"counts": counts, "timeout": left, **_how(max(counts))}
-    gathered = comm.all_gather(data, **how) if root is None else comm.gather(data, root, **how)
-    if error:
-        raise error
-    # A refusal concerns all ranks, also those that get nothing: its sentence is on those that do.
-    if gathered is None:
-        _check_all(comm, headers[:, 1])
-        return None
-    ends = np.cumsum(counts)
-    refused = np.flatnonzero(headers[:, 1])
-    order = [int(refused[0])] if len(refused) else range(comm.world)
-    parts = {r: gathered[ends[r] - counts[r] : ends[r]].tobytes() for r in order}
-    return [_decoded(comm, data, int(headers[r, 1]), r, pickle) for r, data in parts.items()]
+    with turn(comm), comm._parts_of("gather_objects"):
+        begin = time.monotonic()
+        content, kind, error = message
+        header = np.array([[len(content), kind]], np.int64)
+        headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
+        counts = headers[:, 0].tolist()
+        data = np.frombuffer(content, np.uint8)
+        left = _left(comm, timeout, begin)
+        how: dict[str, Any] = {"counts": counts, "timeout": left, **_how(max(counts))}
+        gathered = comm.all_gather(data, **how) if root is None else comm.gather(data, root, **how)
+        if error:
+            raise error
+        # A refusal concerns all ranks, also those that get nothing: its sentence is on those that do.
+        if gathered is None:
+            _check_all(comm, headers[:, 1])
+            return None
+        ends = np.cumsum(counts)
+        refused = np.flatnonzero(headers[:, 1])
+        order = [int(refused[0])] if len(refused) else range(comm.world)
+        parts = {r: gathered[ends[r] - counts[r] : ends[r]].tobytes() for r in order}
+        return [_decoded(comm, data, int(headers[r, 1]), r, pickle) for r, data in parts.items()]
 
 
 def _left(comm: Communicator, timeout: float | None, begin: float) -> float:
