@@ -24,6 +24,11 @@ class Part(NamedTuple):
     offset: int
     length: int
 
+    @property
+    def span(self) -> slice:
+        """The same as an index of the bucket."""
+        return slice(self.offset, self.offset + self.length)
+
 
 class Handle(Protocol):
     """An exchange under way; a gpucomm Work is one."""

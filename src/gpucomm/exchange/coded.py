@@ -77,7 +77,7 @@ class Coded(Exchange):
         Raises:
             UnsupportedTypeError: the codec does not take the buffer's dtype.
         """
-        end = parts[-1].offset + parts[-1].length
+        end = parts[-1].span.stop
         self.require(buffer.dtype, parts[0].name)
         if self._coding.lossy:
             return self._start_lossy(buffer[:end], buffer[end:], parts)
@@ -147,10 +147,10 @@ class Coded(Exchange):
             raise
 
     def _take_out(self, gradients: Any, parts: Sequence[Part], overflows: Any) -> None:
-        for place, (_, offset, length) in enumerate(parts):
-            part = gradients[offset : offset + length]
-            if not _within(part, self._limit):
-                part.zero_()
+        for place, part in enumerate(parts):
+            gradient = gradients[part.span]
+            if not _within(gradient, self._limit):
+                gradient.zero_()
                 overflows[place] = 1
 
     def _placed(self, gradients: Any, total: Any, parts: Sequence[Part], overflows: Any) -> list[int]:
@@ -159,12 +159,11 @@ class Coded(Exchange):
             gradients.copy_(total)
         broken = _places(overflows > 0)
         for place in broken:
-            _, offset, length = parts[place]
-            gradients[offset : offset + length] = float("nan")
+            gradients[parts[place].span] = float("nan")
         if (self._coding.refuses and total is gradients) or _within(gradients, LARGEST):
             return broken
-        each = (gradients[offset : offset + length] for _, offset, length in parts)
-        return [i for i, part in enumerate(each) if not _within(part, LARGEST)]  # fp16 may hold less
+        # fp16 may hold less
+        return [i for i, part in enumerate(parts) if not _within(gradients[part.span], LARGEST)]
 
     def understands(self, name: str) -> bool:
         """Residuals are in units of gradients: those of any lossy codec will do."""

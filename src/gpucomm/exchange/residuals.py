@@ -38,7 +38,7 @@ class Flat:
 
         self.parts = parts
         self._parts_of = {part.name: part for part in parts}
-        count = parts[-1].offset + parts[-1].length
+        count = parts[-1].span.stop
         self.held, self.lost = (torch.zeros(count, dtype=torch.float32, device=device) for _ in range(2))
         self._widened: Any = None
         self._before: Any = None  # held when gradients were last used; None: no round has been accepted since
@@ -53,8 +53,7 @@ class Flat:
 
     def part(self, name: str) -> Any:
         """Returns the view of one parameter's residual, shape (length,)."""
-        part = self._parts_of[name]
-        return self.held[part.offset : part.offset + part.length]
+        return self.held[self._parts_of[name].span]
 
     def added_to(self, gradients: Any) -> Any:
         """Adds what is held to gradients: in place to float32, in a float32 buffer of its own to others.
@@ -71,33 +70,30 @@ class Flat:
 
     def accept(self, unsent: Sequence[int]) -> None:
         """Holds what was lost; of the parts that nobody uses, what was held before."""
-        for place in unsent:
-            _, offset, length = self.parts[place]
-            self.lost[offset : offset + length] = self.held[offset : offset + length]
+        _copy(self.held, self.lost, [self.parts[place] for place in unsent])
         self.held, self.lost = self.lost, self.held
         if self._before is None:
             self._before = self.lost
 
     def used(self, names: Collection[str]) -> None:
         """The gradients of these parameters were used."""
-        if self._before is not None and not self._copy(self.held, self._before, names):
+        if self._before is not None and not self._copy_named(self.held, self._before, names):
             self._forget()
 
     def discard(self, names: Collection[str]) -> None:
         """Holds of these what was held when gradients were last used: those made since are thrown away."""
-        if self._before is not None and not self._copy(self._before, self.held, names):
+        if self._before is not None and not self._copy_named(self._before, self.held, names):
             if self._before is self.lost:
                 self.lost = self.held
             self.held, self._before = self._before, self.held
             self._forget()
 
-    def _copy(self, source: Any, target: Any, names: Collection[str]) -> bool:
+    def _copy_named(self, source: Any, target: Any, names: Collection[str]) -> bool:
         """Copies these parts; False: they are all there are, and nothing was copied."""
         parts = [part for part in self.parts if part.name in names]
         if len(parts) == len(self.parts):
             return False
-        for _, offset, length in parts:
-            target[offset : offset + length] = source[offset : offset + length]
+        _copy(source, target, parts)
         return True
 
     def _forget(self) -> None:
@@ -107,9 +103,12 @@ class Flat:
 
     def accept_some(self, places: Sequence[int]) -> None:
         """Holds what was lost of these parts alone."""
-        for place in places:
-            _, offset, length = self.parts[place]
-            self.held[offset : offset + length] = self.lost[offset : offset + length]
+        _copy(self.lost, self.held, [self.parts[place] for place in places])
+
+
+def _copy(source: Any, target: Any, parts: Iterable[Part]) -> None:
+    for part in parts:
+        target[part.span] = source[part.span]
 
 
 class Residuals:
