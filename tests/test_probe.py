@@ -249,7 +249,7 @@ def test_all_of_it_waits_no_longer_than_told(monkeypatch):
     """Both have come, but one measures for longer than the other waits."""
     over = threading.Event()
     begun = itertools.count()
-    monkeypatch.setitem(survey._RATES, "reduce", lambda: next(begun) and float(over.wait(20)))
+    monkeypatch.setattr(survey, "_reducing", lambda: next(begun) and float(over.wait(20)))
 
     def job(comm):
         try:

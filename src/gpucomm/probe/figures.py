@@ -63,7 +63,7 @@ class Figures:
 
         A rank's figure is the median over its pairs, so that a slow port counts and one odd pair does not.
         """
-        mesh = np.array([[a != b for b in self.nodes] for a in self.nodes])
+        mesh = np.not_equal.outer(self.nodes, self.nodes)
         if not mesh.any():
             alpha, latency, beta = self._slowest(~mesh)
             return _core.Links("switch", alpha=alpha, beta=beta, lambda_=latency, gamma=self.rates["reduce"])
@@ -160,7 +160,7 @@ class Figures:
     def _remarks(self) -> Iterator[str]:
         if self.together:
             yield "ranks outnumber the cores of their node: measured all at once, not pair by pair"
-        mesh = np.array([[a != b for b in self.nodes] for a in self.nodes])
+        mesh = np.not_equal.outer(self.nodes, self.nodes)
         for where, chosen in (("between nodes", mesh), ("inside a node", ~mesh)):
             beta = np.where(chosen, self.beta, np.nan)
             known = beta[~np.isnan(beta)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain, zip_longest
 
 __all__ = ["MOST_ROUNDS", "Group", "leaders", "plan_rounds"]
 
@@ -27,18 +28,12 @@ def plan_rounds(nodes: Sequence[int], together: Collection[int]) -> list[list[Gr
         [[tuple(ranks)]] if node in together and len(ranks) > 1 else _tournament(ranks)
         for node, ranks in enumerate(members)
     ]
-    longest = max(map(len, inside))
-    merged = [[group for rounds in inside for group in _at(rounds, i)] for i in range(longest)]
-    return [*across, *merged]
+    return [*across, *(list(chain(*some)) for some in zip_longest(*inside, fillvalue=()))]
 
 
 def leaders(nodes: Sequence[int]) -> list[int]:
     """The first rank of each node."""
     return [list(nodes).index(node) for node in sorted(set(nodes))]
-
-
-def _at(rounds: Sequence[list[Group]], index: int) -> list[Group]:
-    return rounds[index] if index < len(rounds) else []
 
 
 def _tournament(players: Sequence[int]) -> list[list[Group]]:

@@ -129,11 +129,11 @@ def _kept(comm: Communicator, file: Path | None, left: Left) -> Figures | None:
 
 
 def _surveyed(comm: Communicator, together: Collection[int], left: Left) -> Figures:
-    rates = {name: _slowest(comm, rate(), left) for name, rate in _RATES.items()}
+    gamma = _slowest(comm, _reducing(), left)
     table = np.full((3, comm.world, comm.world), -1.0)
     rounds = plan_rounds(comm.nodes, together)
     for groups in rounds:
-        _play(comm, groups, table, rates["reduce"], _PASSES if len(rounds) == 1 else 1, left)
+        _play(comm, groups, table, gamma, _PASSES if len(rounds) == 1 else 1, left)
     # Who has measured knows; all others have -1 there.
     comm.all_reduce(table, op="max", algorithm="direct", segments=1, timeout=left())
     table[table < 0] = np.nan
@@ -142,7 +142,7 @@ def _surveyed(comm: Communicator, together: Collection[int], left: Left) -> Figu
         transport=comm.transport,
         nodes=tuple(comm.nodes),
         together=tuple(sorted(together)),
-        rates=rates,
+        rates={"reduce": gamma},
         measured_at=_slowest(comm, time.time(), left),
         alpha=alpha,
         latency=latency,
@@ -192,7 +192,7 @@ def _slowest(comm: Communicator, value: float, left: Left) -> float:
 
 
 def _reducing() -> float:
-    """Seconds that adding a byte takes, in memory of the size of a segment."""
+    """Seconds that adding a byte takes, in memory of the size of a segment; all ranks measure at once."""
     x = np.zeros(1 << 16, np.float32)
     times = []
     for _ in range(7):
@@ -200,7 +200,3 @@ def _reducing() -> float:
         _core.reduce("float32", "sum", [x, x], out=x)
         times.append(time.perf_counter() - start)
     return float(np.median(times)) / x.nbytes
-
-
-# Seconds a byte of what a rank computes by itself; all ranks measure at once.
-_RATES: dict[str, Callable[[], float]] = {"reduce": _reducing}
