@@ -94,12 +94,6 @@ class Mpi:
                 f"python of an environment with `pip install {name} mpi4py numpy`"
             )
 
-    def variants(self, collective: str) -> list[str]:
-        """The names of those that are for this collective, the default first."""
-        return [
-            name for name, v in self._variants.items() if not v.collectives or collective in v.collectives
-        ]
-
     def run(self, variant: str, ranks: int, job: Mapping[str, object], timeout: float) -> Outcome:
         """Runs one small job.
 
