@@ -79,7 +79,7 @@ def _members(kind: type, module: ModuleType) -> Iterator[tuple[str, Any]]:
 def _described(name: str, entry: Any) -> tuple[str, str]:
     """The signature and the text; what comes from C++ has the signature in its docstring."""
     text = inspect.getdoc(entry) or ""
-    if not inspect.isroutine(entry) or not inspect.isfunction(entry):
+    if not inspect.isfunction(entry):
         found = split_signature(text)
         if found is not None:
             return re.sub(r"^\w+", name, found[0]), found[1]

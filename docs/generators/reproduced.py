@@ -8,6 +8,7 @@ from typing import Any
 
 from generators.markdown import table
 from generators.results import RESULTS
+from gpucomm.units import format_size
 
 __all__ = ["claim"]
 
@@ -27,10 +28,9 @@ def claim(name: str) -> str:
 
 def _line(row: dict[str, Any], some: list[str]) -> list[str]:
     under = row["setting"]
-    size = f"{under['bytes'] >> 20} MiB" if under["bytes"] >> 20 else f"{under['bytes'] >> 10} KiB"
     paper = "" if row["paper"] is None else f"{row['paper']:g}"
     goal = "" if row["goal"] is None else f"{row['relation']} {row['goal']:.4g}"
     unit = re.sub(r"([*_])", r"\\\1", row["unit"])
-    line = [unit, row["how"], f"{under['ranks']}", size, f"{under['x']:.4g}"]
+    line = [unit, row["how"], f"{under['ranks']}", format_size(under["bytes"]), f"{under['x']:.4g}"]
     line += ["" if under[_SOME[name]] is None else f"{under[_SOME[name]]:.3g}" for name in some]
     return [*line, paper, f"{row['ours']:.4g}", goal, _HOLDS[row["holds"]], row["note"]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from generators.markdown import table
 from gpucomm.bench.metrics import MEMORIES, p95
+from gpucomm.units import format_size
 
 __all__ = [
     "auto_coded_results",
@@ -28,13 +29,6 @@ _OTHERS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "limit": lambda row: row["library"] == "limit",
 }
 RESULTS = Path(__file__).parent.parent.parent / "benchmarks" / "results"
-
-
-def _size(nbytes: int) -> str:
-    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return f"{nbytes // unit} {name}"
-    return f"{nbytes} B"
 
 
 def auto_results() -> str:
@@ -68,7 +62,7 @@ def peer_results(name: str) -> str:
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
         here = [row for row in rows if row["bytes"] == nbytes]
         times = [min(row["time_us"] for row in here if row["library"] == one) for one in ours]
-        line = [_size(nbytes), *(f"{time:,.1f}" for time in times)]
+        line = [format_size(nbytes), *(f"{time:,.1f}" for time in times)]
         for _, chosen in others:
             line += _beside(list(filter(chosen, here)), times)
         lines.append(line)
@@ -93,7 +87,7 @@ def process_group_results() -> str:
     lines = []
     for nbytes, taken in found["samples_s"].items():
         ours, gloo = (median(taken[name]) * 1e6 for name in ("gpucomm", "gloo"))
-        lines.append([_size(int(nbytes)), f"{ours:,.1f}", f"{gloo:,.1f}", f"{gloo / ours:.1f}"])
+        lines.append([format_size(int(nbytes)), f"{ours:,.1f}", f"{gloo:,.1f}", f"{gloo / ours:.1f}"])
     return table(["message", "gpucomm, us>", "Gloo, us>", "ratio>"], lines)
 
 
