@@ -13,7 +13,7 @@ from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.closure import with_global_loss
 from gpucomm.optim.frozen import Frozen
 from gpucomm.optim.members import Member, find_buffers, find_members, plan_buckets
-from gpucomm.optim.owners import claim, claimable, require_kept, trained
+from gpucomm.optim.owners import claim, claimable, trained
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors, require_plain
 from gpucomm.optim.wrapped import WrappedOptimizer, require_arguments
@@ -77,7 +77,6 @@ class DistributedOptimizer(WrappedOptimizer):
             self._rank = f"rank {comm.rank} of {comm.world}"
             self._members: list[Member] = []
             self._known: set[int] = set()  # their ids
-            self._taken = False
             planned = self._plan(find_buffers(model))
             self._exchange = exchanges.create(exchange, comm, algorithm=algorithm, segments=segments)
             self._reducer = Reducer(comm, self._exchange)
@@ -121,7 +120,7 @@ class DistributedOptimizer(WrappedOptimizer):
         """
         gone = {id(param) for param in params}
         members = [member for member in self._members if id(member.param) not in gone]
-        self._taken = self._taken or not gone.isdisjoint(trained(self))
+        self._reducer.taken |= not gone.isdisjoint(trained(self))
         self._attach(members, plan_buckets(members, self._merge))
         return self._reducer.has_local
 
@@ -264,7 +263,6 @@ class DistributedOptimizer(WrappedOptimizer):
 
     def _require_global(self) -> None:
         self._reducer.require_global(self._rank)
-        require_kept(self._taken, self._rank)
         self._require_exchanged()
         if self.comm.world > 1:
             advice = "call zero_grad() between unfreezing and backward()"

@@ -11,7 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpucomm.errors import InvalidArgumentError
 
-__all__ = ["ModuleHook", "OutsideDdp"]
+__all__ = ["ModuleHook", "OutsideDdp", "remove_all"]
+
+
+def remove_all(hooks: list[Any]) -> None:
+    """Removes hooks, or handles of hooks, and forgets them."""
+    while hooks:
+        hooks.pop().remove()
 
 
 class ModuleHook:

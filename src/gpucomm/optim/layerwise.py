@@ -17,7 +17,7 @@ from gpucomm.exchange.dense import averaging
 from gpucomm.optim.agreement import require_same_layout, telling
 from gpucomm.optim.frozen import Frozen
 from gpucomm.optim.members import Member, find_buffers, find_members, plan_buckets
-from gpucomm.optim.owners import claim, claimable, require_kept, trained
+from gpucomm.optim.owners import claim, claimable, trained
 from gpucomm.optim.reducer import Reducer
 from gpucomm.optim.replicate import broadcast_tensors, require_plain
 from gpucomm.optim.weights import WeightFlow, find_layers
@@ -77,7 +77,6 @@ class LayerwiseBSP(WrappedOptimizer):
                 )
             self.comm, self.root = comm, root
             self._rounds = 0  # of the reducer, up to the last step() or zero_grad()
-            self._taken = False
             self._model = model
             how: dict[str, Any] = {"algorithm": algorithm, "segments": segments, "async_op": True}
             self._reducer = Reducer(comm, _ToRoot(partial(comm.reduce, root=root, **how), comm.world))
@@ -115,7 +114,7 @@ class LayerwiseBSP(WrappedOptimizer):
             Whether gradients are of this rank alone; after a backward() those of all but the root are.
         """
         gone = {id(param) for param in params}
-        self._taken = self._taken or not gone.isdisjoint(trained(self))
+        self._reducer.taken |= not gone.isdisjoint(trained(self))
         self._sent = [member for member in self._sent if id(member.param) not in gone]
         self._frozen = Frozen([member for member in self._frozen.members if id(member.param) not in gone])
         self._attach(self._plan())
@@ -148,7 +147,6 @@ class LayerwiseBSP(WrappedOptimizer):
 
     def _require_global(self, rank: str) -> None:
         self._reducer.require_global(rank)
-        require_kept(self._taken, rank)
         if self._reducer.rounds - self._rounds > 1:
             raise InvalidArgumentError(
                 "[optim] step() after several backward(), whose gradients do not add up, for only the root's "

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gpucomm.errors import InvalidArgumentError
 from gpucomm.optim.members import Member
 
-__all__ = ["Owner", "claim", "claimable", "require_kept", "trained"]
+__all__ = ["Owner", "claim", "claimable", "trained"]
 
 
 class Owner(Protocol):
@@ -37,22 +36,6 @@ _lock = threading.Lock()  # ranks may be threads
 def trained(owner: Owner) -> set[int]:
     """Returns the ids of the parameters in an optimizer's groups."""
     return {id(param) for group in owner.param_groups for param in group["params"]}
-
-
-def require_kept(taken: bool, rank: str) -> None:
-    """Checks, before a step, that an optimizer still exchanges what it trains.
-
-    Args:
-        taken: a newer optimizer has taken some of that.
-        rank: which rank this is, for the text.
-
-    Raises:
-        InvalidArgumentError: it does not.
-    """
-    if taken:
-        raise InvalidArgumentError(
-            f"[optim] step() of an optimizer whose parameters were wrapped again; use the newer ({rank})"
-        )
 
 
 def claimable(owner: Owner, members: Sequence[Member]) -> list[Member]:

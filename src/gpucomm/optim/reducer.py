@@ -15,6 +15,7 @@ from gpucomm.errors import Error, InvalidArgumentError
 from gpucomm.exchange import Exchange
 from gpucomm.optim.agreement import next_number
 from gpucomm.optim.buckets import Bucket
+from gpucomm.optim.hooks import remove_all
 from gpucomm.optim.members import Member
 from gpucomm.optim.stepping import Stepping, names_in
 from gpucomm.optim.streams import Beside, used_here
@@ -57,11 +58,6 @@ class _Hook:
 _together: dict[int, list[weakref.ref[Reducer]]] = {}
 
 
-def _remove(hooks: list[_Hook]) -> None:
-    while hooks:
-        hooks.pop().remove()
-
-
 class Reducer:
     """One round per backward: hooks fill and send buckets, a callback at its end completes it.
 
@@ -91,19 +87,20 @@ class Reducer:
         self._bytes_before = 0
         self.synchronising = True
         self.has_local = False  # gradients were made that no exchange has seen
+        self.taken = False  # a newer optimizer has some of the parameters that this one trains
         self.rounds = 0
         self.steps = 0  # of the optimizer: ranks that have not stepped alike must not share a round
         self.bytes_sent = 0
         self.exposed_s = 0.0
         self.hooks_s = 0.0
-        weakref.finalize(self, _remove, self._hooks)
+        weakref.finalize(self, remove_all, self._hooks)
 
     def attach(self, buckets: Sequence[Sequence[Member]]) -> None:
         """Takes over these buckets in place of the present ones."""
         local = self.has_local or self.running
         self.reset()
         self.has_local = local  # the parameters hold what they held
-        _remove(self._hooks)
+        remove_all(self._hooks)
         self._buckets = [Bucket(members, self._comm) for members in buckets] if self._comm.world > 1 else []
         self._names = {id(param): name for members in buckets for name, param in members}
         for bucket in self._buckets:
@@ -288,13 +285,14 @@ class Reducer:
         return None
 
     def require_global(self, rank: str) -> None:
-        """Checks that what the parameters hold is global.
+        """Checks that what the parameters hold is global, and that no newer optimizer exchanges it.
 
         Args:
             rank: which rank this is, for the text.
 
         Raises:
-            InvalidArgumentError: a gradient was made that no exchange has seen, or a backward() failed.
+            InvalidArgumentError: a gradient was made that no exchange has seen, a backward() failed, or one
+                does.
         """
         if self.running and torch._C._current_graph_task_id() != -1:
             raise InvalidArgumentError(
@@ -308,4 +306,8 @@ class Reducer:
             raise InvalidArgumentError(
                 "[optim] step() with gradients of this rank alone: run the last backward() of a step outside "
                 f"no_sync(), or call synchronize(), or zero_grad() to begin anew ({rank})"
+            )
+        if self.taken:
+            raise InvalidArgumentError(
+                f"[optim] step() of an optimizer whose parameters were wrapped again; use the newer ({rank})"
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpucomm import _core
-from gpucomm.optim.hooks import ModuleHook
+from gpucomm.optim.hooks import ModuleHook, remove_all
 from gpucomm.optim.members import Member
 from gpucomm.optim.streams import Beside, used_here
 
@@ -103,11 +103,6 @@ class _Layer:
                 target.copy_(source)
 
 
-def _remove(handles: list[Any]) -> None:
-    while handles:
-        handles.pop().remove()
-
-
 class _Hook(ModuleHook):
     """Waits for a layer, or for all, before a module goes on: on behalf of a flow, while that lives.
 
@@ -158,13 +153,13 @@ class WeightFlow:
         self._layers: list[_Layer] = []
         self._handles: list[Any] = []
         self.waited_s = 0.0
-        weakref.finalize(self, _remove, self._handles)
+        weakref.finalize(self, remove_all, self._handles)
 
     def attach(self, members: Sequence[Member]) -> None:
         """Takes over these parameters in place of the present ones, whose weights it waits for."""
         if not self._comm.closed:  # else they never come
             self.wait()
-        _remove(self._handles)
+        remove_all(self._handles)
         waits = _Hook(self)
         for module in self._model.modules():  # a part may be saved or loaded alone
             self._handles.append(module.register_state_dict_pre_hook(waits))
