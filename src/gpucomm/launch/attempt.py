@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError
+from gpucomm.errors import CollectiveTimeoutError, PeerLostError
 
 __all__ = ["all_say", "answering", "gloo_group", "own_store", "said_by", "within"]
 
@@ -147,8 +147,6 @@ def answering(where: str, whose: str) -> Iterator[None]:
     """
     try:
         yield
-    except Error:
-        raise
     except RuntimeError as error:
         raise PeerLostError(
             f"{where}: the store of {whose} does not answer, the process that serves it may have ended"

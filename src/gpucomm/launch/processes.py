@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpucomm.errors import Error, UnavailableError
+from gpucomm.errors import UnavailableError
 from gpucomm.launch.cores import threads_per_rank
 
 __all__ = [
@@ -96,8 +96,6 @@ def starting(rank: int, world: int) -> Iterator[None]:
     """
     try:
         yield
-    except Error:
-        raise
     except OSError as error:
         raise UnavailableError(
             f"rank {rank} of {world} cannot be started: {error.strerror or error}"
