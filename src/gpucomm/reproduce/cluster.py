@@ -90,18 +90,9 @@ class Cluster:
         # As variables, for Open MPI 4 and 5 name them differently and each passes over the other's.
         told = [f"OMPI_MCA_plm_rsh_agent={self.agent}", f"PRTE_MCA_plm_ssh_agent={self.agent}"]
         told += [f"OMPI_MCA_oob_tcp_if_include={_NET}", f"PRTE_MCA_prte_if_include={_NET}"]
-        command += [
-            "--host",
-            names,
-            "--map-by",
-            "slot:OVERSUBSCRIBE",
-            "--bind-to",
-            "none",
-            "--mca",
-            "pml",
-            "ob1",
-        ]
-        command += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", _NET]
+        command += ["--host", names, "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
+        for name, value in (("pml", "ob1"), ("btl", "self,vader,tcp"), ("btl_tcp_if_include", _NET)):
+            command += ["--mca", name, value]
         return self.on(1, "env", *told, *command, mpi.python)
 
 

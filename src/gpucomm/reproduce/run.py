@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from gpucomm.launch.rendezvous import share_memory
 from gpucomm.links import host_bound, parse_emulated, parse_spec
 from gpucomm.reproduce.claims import setting
 
-__all__ = ["Call", "Cell", "Run", "Span", "last_ends", "measure_calls", "ratio", "start_together"]
+__all__ = ["Call", "Cell", "Run", "Span", "last_ends", "measure_calls", "ratio", "start_together", "unlinked"]
 
 _SHORT_S = 0.3  # what takes less is measured more often
 _SUSPECT = 1.05  # times the model: emulated links are better than that on an idle machine
@@ -88,8 +89,7 @@ class Run:
     tell: Callable[[str], None] = lambda text: None
     left_out: list[str] = field(default_factory=list)
     _again_s: float = field(init=False)
-    _known: dict[Any, Any] = field(default_factory=dict)
-    _marks: dict[Any, str] = field(default_factory=dict)
+    _known: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._again_s = 0.0 if self.hurry > 1 else 5.0 if self.quick else 120.0
@@ -119,18 +119,16 @@ class Run:
         Returns:
             For each call its repeats.
         """
-        key = (cell, ranks, calls)
-        if key not in self._known:
-            names = ", ".join(dict.fromkeys(f"{call.collective} by {call.algorithm}" for call in calls))
-            self.tell(f"{names}: {ranks} ranks, {cell.kind}, x = {cell.x:g}")
-            self._known[key] = self._measured(cell, ranks, calls)
-        return self._known[key]  # type: ignore[no-any-return]
+        work = partial(self._measured, cell, ranks, calls)
+        return self.once((cell, ranks, calls), work)  # type: ignore[no-any-return]
 
     def _measured(self, cell: Cell, ranks: int, calls: Sequence[Call]) -> list[list[float]]:
         """Where the median is off the model, all is measured once more, and counts together with the first.
 
         For a machine that does other work meanwhile; not more often than `_again_s` allows.
         """
+        names = ", ".join(dict.fromkeys(f"{call.collective} by {call.algorithm}" for call in calls))
+        self.tell(f"{names}: {ranks} ranks, {cell.kind}, x = {cell.x:g}")
         models = [call.model_s(cell, ranks) for call in calls]
         times: list[list[float]] = [[] for _ in calls]
         for _ in range(2):
@@ -149,7 +147,7 @@ class Run:
         self._again_s -= seconds
         return True
 
-    def once(self, key: str, work: Callable[[], Any]) -> Any:
+    def once(self, key: Hashable, work: Callable[[], Any]) -> Any:
         """What `work` gives, which is done at the first call of this key."""
         if key not in self._known:
             self._known[key] = work()
@@ -175,10 +173,8 @@ class Run:
 
     def note(self, cell: Cell, ranks: int, text: str) -> str:
         """The note of a row: the text, marked where the links were too fast for this machine."""
-        key = (cell, ranks)
-        if key not in self._marks:
-            self._marks[key] = host_bound(parse_emulated(cell.links), ranks)
-        return "; ".join(part for part in (text, self._marks[key]) if part)
+        mark = self.once((cell, ranks), lambda: host_bound(parse_emulated(cell.links), ranks))
+        return "; ".join(part for part in (text, mark) if part)
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> float:
@@ -220,10 +216,14 @@ def measure_calls(comm: Communicator, nbytes: int, calls: Sequence[Call], repeat
 
 def meeting(comm: Communicator) -> AbstractContextManager[Communicator]:
     """The same ranks without emulated links: who has ended a call disturbs nobody who is still in it."""
-    if not comm.emulation:
-        return nullcontext(comm)
-    name = comm.broadcast_object(secrets.token_hex(8) if comm.rank == 0 else None)
-    return share_memory(Ranks(comm.rank, comm.world, f"meeting {name}", "meeting"), comm.timeout)
+    return unlinked(comm) if comm.emulation else nullcontext(comm)
+
+
+def unlinked(comm: Communicator) -> Communicator:
+    """The same ranks, processes of this machine, over its memory: no links are emulated."""
+    name = f"{comm.broadcast_object(secrets.token_hex(8))} without links"
+    ranks = Ranks(comm.rank, comm.world, name, "without links", nodes=tuple(comm.nodes))
+    return share_memory(ranks, comm.timeout)
 
 
 def start_together(comm: Communicator) -> None:

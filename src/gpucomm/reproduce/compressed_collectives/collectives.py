@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from gpucomm.reproduce.claims import Outcome, Row
@@ -36,27 +37,7 @@ _RS_DENSE = _Comparison("rs_vs_dense", "reduce_scatter", True, 88.1, 85.0)
 _RS_PER_HOP = _Comparison("rs_vs_per_hop", "reduce_scatter", False, 40.6, 40.6)
 
 
-def ag_vs_dense(run: Run) -> Outcome:
-    """All-gather of coded messages beside the fastest dense one."""
-    return _outcome(run, _AG_DENSE)
-
-
-def ag_vs_per_hop(run: Run) -> Outcome:
-    """All-gather of coded messages beside one that codes them at every hop."""
-    return _outcome(run, _AG_PER_HOP)
-
-
-def rs_vs_dense(run: Run) -> Outcome:
-    """Reduce-scatter of coded messages beside the fastest dense one."""
-    return _outcome(run, _RS_DENSE)
-
-
-def rs_vs_per_hop(run: Run) -> Outcome:
-    """Reduce-scatter with coding under the transfer beside one that codes and sends in turns."""
-    return _outcome(run, _RS_PER_HOP)
-
-
-def _outcome(run: Run, what: _Comparison) -> Outcome:
+def _outcome(what: _Comparison, run: Run) -> Outcome:
     found = all_measured(run, what.collective)
     rows = [_headline_row(run, what, some) for some in found if some.point.headline]
     rows += [_model_row(run, what, some) for some in found]
@@ -65,6 +46,10 @@ def _outcome(run: Run, what: _Comparison) -> Outcome:
     if hosts := between_hosts.measured(run, what.collective):
         rows.append(_model_row(run, what, hosts))
     return Outcome(rows, _picture(what, found))
+
+
+ag_vs_dense, ag_vs_per_hop = partial(_outcome, _AG_DENSE), partial(_outcome, _AG_PER_HOP)
+rs_vs_dense, rs_vs_per_hop = partial(_outcome, _RS_DENSE), partial(_outcome, _RS_PER_HOP)
 
 
 def _headline_row(run: Run, what: _Comparison, found: Measured) -> Row:

@@ -1,15 +1,12 @@
-"""Communicators whose links take no time: what is left of a step is not communication, or only coding."""
+"""A communicator whose links take no time: what is left of a step is not communication."""
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from gpucomm.comm import Communicator
-from gpucomm.launch.ranks import Ranks
-from gpucomm.launch.rendezvous import share_memory
 
-__all__ = ["Idle", "without_links"]
+__all__ = ["Idle"]
 
 _LONG = 64  # elements; short messages are sent, for they are agreements
 
@@ -47,12 +44,3 @@ class Idle:
         if out is None or len(x) < _LONG:
             return self._comm.reduce_scatter(x, op, out=out, **how)
         return out.copy_(x.view(self.world, -1)[self.rank])
-
-
-def without_links(comm: Communicator) -> Communicator:
-    """The same ranks, processes of this machine, over its memory: no links are emulated, but chosen for."""
-    name = f"{comm.broadcast_object(secrets.token_hex(8))} without links"
-    ranks = Ranks(comm.rank, comm.world, name, "without links", nodes=tuple(comm.nodes))
-    apart = share_memory(ranks, comm.timeout)
-    apart.set_links(comm.links)
-    return apart

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from gpucomm import cost
 from gpucomm.bench.learning import has_learnt
 from gpucomm.comm import Communicator
-from gpucomm.reproduce.compressed_collectives.idle import Idle, without_links
+from gpucomm.reproduce.compressed_collectives.idle import Idle
 from gpucomm.reproduce.compressed_collectives.points import Point
-from gpucomm.reproduce.run import Run
+from gpucomm.reproduce.run import Run, unlinked
 
 __all__ = [
     "AUTO",
@@ -197,7 +197,8 @@ def _train(
 
     links: dict[str, Any] = {COMPUTE: Idle(comm)}
     if CODING in ways:
-        links[CODING] = without_links(comm)
+        links[CODING] = unlinked(comm)
+        links[CODING].set_links(comm.links)  # for which it chooses
     trainings = {name: Training(links.get(name, comm), Settings(**how)) for name, how in ways.items()}
     gc.collect()
     gc.freeze()  # or now and then a step goes through all of torch's objects

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import Any
 
 from gpucomm.reproduce.claims import Outcome, Row
 from gpucomm.reproduce.compressed_collectives.steps import (
@@ -27,6 +26,9 @@ __all__ = ["fsdp_loss", "fsdp_vs_dense", "fsdp_vs_per_hop"]
 _SHARE = (0.70, 0.75)  # for which the paper's figures are the goals
 _HEADLINE = 0.72
 _POINTS, _AUTO, _NATS = 5.0, 1.05, 0.05
+
+# the paper's, ours, unit, how, relation, goal
+_Figures = tuple[float | None, float, str, str, str, float | None]
 
 
 def fsdp_vs_dense(run: Run) -> Outcome:
@@ -90,10 +92,12 @@ def _codecs() -> str:
     return f"parameters {CODECS['all_gather']}, gradients {CODECS['reduce_scatter']}"
 
 
-def _setting(run: Run, found: Steps) -> dict[str, Any]:
+def _row(
+    run: Run, claim: str, found: Steps, figures: _Figures, samples: dict[str, list[float]], text: str
+) -> Row:
     cell = found.point.cell
     more = {"codec_to_wire": found.c, "communication_share": found.share, "repeats": len(found.times[CODED])}
-    return run.setting(cell, RANKS, **more)
+    return Row(claim, *figures, run.setting(cell, RANKS, **more), samples, run.note(cell, RANKS, text))
 
 
 def _headline_row(run: Run, claim: str, found: Steps, other: str, paper: float) -> Row:
@@ -103,7 +107,7 @@ def _headline_row(run: Run, claim: str, found: Steps, other: str, paper: float) 
         text += f"; the share is outside of {low:g} to {high:g}, for which the goal is"
     than = "per hop" if other == PER_HOP else "dense"
     figures = (paper, found.saved(CODED, other), f"% less time than {than}", "emulated", ">=", paper)
-    return Row(claim, *figures, _setting(run, found), found.times, run.note(found.point.cell, RANKS, text))
+    return _row(run, claim, found, figures, found.times, text)
 
 
 def _model_row(run: Run, found: Steps) -> Row:
@@ -111,15 +115,11 @@ def _model_row(run: Run, found: Steps) -> Row:
     text = f"{ours:.1f} % less than {found.dense}, the model: {model:.1f} %; {_codecs()}"
     figures = (None, abs(ours - model), "points off the model", "emulated", "<=", _POINTS)
     samples = found.times | {f"{name} of a block, per hop": some for name, some in found.per_hop.items()}
-    return Row(
-        "fsdp_vs_dense", *figures, _setting(run, found), samples, run.note(found.point.cell, RANKS, text)
-    )
+    return _row(run, "fsdp_vs_dense", found, figures, samples, text)
 
 
 def _auto_row(run: Run, found: Steps) -> Row:
     times = {name: found.times[name] for name in (AUTO, found.dense)}
     text = f'algorithm="auto" with the same codecs against {found.dense}, dense'
     figures = (None, ratio(*times.values()), "T(auto)/T(dense)", "emulated", "<=", _AUTO)
-    return Row(
-        "fsdp_vs_dense", *figures, _setting(run, found), times, run.note(found.point.cell, RANKS, text)
-    )
+    return _row(run, "fsdp_vs_dense", found, figures, times, text)

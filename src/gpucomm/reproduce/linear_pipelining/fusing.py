@@ -48,10 +48,10 @@ def _model(cell: Cell, p: int, other: str) -> float:
 
 def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
     measured = cells(run, "chain", (500, 1074), (10, 54, 200, 500, 1074, 5000, 6000))
-    rows = [_chain_row(run, cell, MOST_RANKS, claim, other, goal) for cell in measured]
+    rows = [_over_fused(run, cell, MOST_RANKS, claim, other, goal) for cell in measured]
     if not run.quick:
         (cell,) = cells(run, "chain", (), (1074,))
-        rows += [_chain_row(run, cell, p, claim, other, None) for p in run.worlds() if p < MOST_RANKS]
+        rows += [_over_fused(run, cell, p, claim, other, None) for p in run.worlds() if p < MOST_RANKS]
         if other == _RING:
             rows += [row for cell in measured for row in _beside(run, cell, MOST_RANKS, claim)]
     rows.append(_far_row(run, claim, other))
@@ -71,7 +71,7 @@ def _on_a_chain(run: Run, claim: str, other: str, goal: float) -> Outcome:
     return Outcome(rows, Picture(title, "x = n beta / alpha", f"T({other}) / T(fused)", curves, log_x=True))
 
 
-def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float | None) -> Row:
+def _over_fused(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float | None) -> Row:
     times, fused = _times(run, cell, p), _FUSED[cell.kind]
     if cell.x < _FROM_X or p < MOST_RANKS:
         goal = None  # it is for p = 8 and long messages
@@ -91,13 +91,7 @@ def _chain_row(run: Run, cell: Cell, p: int, claim: str, other: str, goal: float
 
 def _beside(run: Run, cell: Cell, p: int, claim: str) -> list[Row]:
     """How much longer the other fused pipeline takes, and the trees and exchanges of the paper."""
-    times, rows, fused = _times(run, cell, p), [], _FUSED[cell.kind]
-    for other in _OTHERS[cell.kind]:
-        figures = (None, ratio(times[other], times[fused]), f"T({other})/T(fused)", "emulated", ">=", None)
-        samples = {fused: times[fused], other: times[other]}
-        note = run.note(cell, p, f"the model: {_model(cell, p, other):.3f}")
-        rows.append(Row(claim, *figures, run.setting(cell, p), samples, note))
-    return rows
+    return [_over_fused(run, cell, p, claim, other, None) for other in _OTHERS[cell.kind]]
 
 
 def _far_row(run: Run, claim: str, other: str) -> Row:
