@@ -75,6 +75,7 @@ def _run(name: str, given: Sequence[str]) -> int:
         module_name, summary = COMMANDS[name]
         module = importlib.import_module(module_name)
         parser = argparse.ArgumentParser(prog=f"gpucomm {name}", description=summary, allow_abbrev=False)
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter  # an epilog keeps its lines
         module.add_arguments(parser)
         args = parser.parse_args(given)
         _check(args)

@@ -38,7 +38,6 @@ nodes:1Gbit,of=2x2.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm explain`."""
     parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("collective", help="all_reduce, broadcast, gather, all_to_all, ...")
     parser.add_argument("--bytes", default="1M", metavar="SIZE", help="of the whole message (default: 1M)")
     parser.add_argument(

@@ -32,7 +32,6 @@ own, as in switch:1Gbit,rank2=100Mbit, chain:1Gbit,link0=100Mbit or nodes:1Gbit,
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm plan`."""
     parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("collective", help="all_reduce, broadcast, gather, ...: what the algorithm offers")
     parser.add_argument("--algorithm", required=True, help=", ".join(_core.algorithms()))
     parser.add_argument("--world", type=int, default=4, metavar="N", help="number of ranks (default: 4)")

@@ -81,7 +81,6 @@ class Cell:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm bench-auto`."""
     parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add(
         "--collectives",

@@ -41,7 +41,6 @@ codec's bound.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm bench`."""
     parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("collective", choices=COLLECTIVES, metavar="collective", help=", ".join(COLLECTIVES))
     add("--ranks", type=int, default=2, metavar="N", help="processes (default: 2)")

@@ -37,7 +37,6 @@ on, in seconds since the start.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm run`."""
     parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-n", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
     parser.add_argument("--tag-output", action="store_true", help='put "[rank] " before every line of output')
     parser.add_argument(

@@ -29,7 +29,6 @@ ranks in the last 24 hours is shown as it is, unless --fresh is given.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm probe`."""
     parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("-n", "--ranks", type=int, metavar="N", help="start so many ranks here")
     parser.add_argument("--links", metavar="SPEC", help="emulate slower links (see gpucomm run --help)")
     parser.add_argument("--fresh", action="store_true", help="measure again, whatever was measured before")

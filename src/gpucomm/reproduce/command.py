@@ -30,7 +30,6 @@ exit code is 0 even where a goal is missed: the column "holds" says it.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm reproduce`."""
     parser.epilog = _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("paper", metavar="PAPER", help=", ".join(PAPERS))
     add("--quick", action="store_true", help="few sizes, worlds and repeats: about a minute")
