@@ -188,7 +188,7 @@ class ReduceScatter(_Allocating):
             if x.dtype == lost.dtype:
                 residual.clear()
         self._borrowed = lost
-        self._clear_padding()
+        residual.clear_padding()
 
     def lost_later(self, error: Any) -> None:
         """Takes what was lost of this rank's part of the last result, on its further way.
@@ -196,13 +196,9 @@ class ReduceScatter(_Allocating):
         Args:
             error: a tensor like the result.
         """
-        if self._borrowed is not None:
+        if self._borrowed is not None and self.residual is not None:  # there are both or neither
             rank, world = self._lane.comm.rank, self._lane.comm.world
             self._borrowed.view(world, -1)[rank].add_(error, alpha=self._unit)
-            self._clear_padding()
-
-    def _clear_padding(self) -> None:
-        if self.residual is not None:
             self.residual.clear_padding()
 
 

@@ -36,10 +36,8 @@ class Residual:
 
     def lay_out(self, slots: tuple[Slot, ...]) -> None:
         """Lays the residuals of some parameters out as their message is; others keep theirs."""
-        if slots != self._slots:
-            self._move_to(slots)
-
-    def _move_to(self, slots: tuple[Slot, ...]) -> None:
+        if slots == self._slots:
+            return
         left = {slot.name for slot in self._slots} - {slot.name for slot in slots}
         for name in left:
             self._held[name] = self._held[name].clone()
