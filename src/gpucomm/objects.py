@@ -5,6 +5,7 @@ A value is a tag of one byte and its content; lengths are 8 bytes, little-endian
 
 from __future__ import annotations
 
+import math
 import pickle as pickles
 import re
 import struct
@@ -203,10 +204,7 @@ class _Reader:
             raise ValueError(f"{name!r} is no dtype")
         dtype = np.dtype(name)
         shape = [self._length() for _ in range(self._count())]
-        count = 1
-        for extent in shape:
-            count *= extent
-        content = bytearray(self._take(count * dtype.itemsize))
+        content = bytearray(self._take(math.prod(shape) * dtype.itemsize))
         x = np.ndarray(shape, dtype, content if content else None)
         return x[()] if scalar else x
 

@@ -158,7 +158,7 @@ class Residuals:
     @property
     def flats(self) -> list[Flat]:
         """Those of all buckets."""
-        return list({id(flat): flat for flat in self._flats.values()}.values())
+        return list(dict.fromkeys(self._flats.values()))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of all residuals in host memory, by parameter, and whose they are."""

@@ -95,7 +95,7 @@ def use(
     place = (comm.rank, comm.world)
     if replicate is not None:
         place = (replicate.rank * comm.world + comm.rank, replicate.world * comm.world)
-    meters = list({id(lane.meter): lane.meter for lane in lanes}.values())
+    meters = list(dict.fromkeys(lane.meter for lane in lanes))
     return Handle(groups, residuals, backward, meters, place)
 
 
