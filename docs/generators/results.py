@@ -12,13 +12,7 @@ from generators.markdown import table
 from gpucomm.bench.metrics import MEMORIES, p95
 from gpucomm.units import format_size
 
-__all__ = [
-    "auto_coded_results",
-    "auto_results",
-    "peer_results",
-    "process_group_results",
-    "training_results",
-]
+__all__ = ["auto_coded_results", "auto_results", "peer_results", "process_group_results", "training_results"]
 
 _MPIS = ("openmpi", "mpich")
 # What stands beside our times, and which rows it is the least of.

@@ -158,12 +158,7 @@ def _summed(comm: Communicator, values: Any, timeout: float | None) -> Any:
 
 
 def _agree(
-    comm: Communicator,
-    x: Any,
-    scale: float | None,
-    specs: tuple[str, ...],
-    most: float,
-    how: dict[str, Any],
+    comm: Communicator, x: Any, scale: float | None, specs: tuple[str, ...], most: float, how: dict[str, Any]
 ) -> Sizes:
     blocks = _blocks()
     by = abs(scale) if scale is not None else 1.0

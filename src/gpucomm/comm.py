@@ -69,10 +69,7 @@ class Communicator(_core.Communicator):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with contextlib.suppress(*[Error] if error else []):  # the first one counts
             self.close()

@@ -118,11 +118,7 @@ def _require_few(args: argparse.Namespace) -> None:
 
 
 def _summary(
-    nbytes: int,
-    links: _core.Links,
-    schedule: _core.Schedule,
-    findings: _core.Verified,
-    coding: Coding | None,
+    nbytes: int, links: _core.Links, schedule: _core.Schedule, findings: _core.Verified, coding: Coding | None
 ) -> str:
     betas = sorted({links.beta} if not links.betas else set(links.betas))
     rates = " to ".join(f"{format_seconds(beta)}/B" for beta in dict.fromkeys((betas[0], betas[-1])))

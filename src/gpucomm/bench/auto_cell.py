@@ -30,12 +30,7 @@ Choice = tuple[str, int | None]
 
 
 def measure(
-    comm: Communicator,
-    collective: str,
-    nbytes: int,
-    repeats: int,
-    least_s: float,
-    codec: str | None = None,
+    comm: Communicator, collective: str, nbytes: int, repeats: int, least_s: float, codec: str | None = None
 ) -> dict[str, Any]:
     """Times "auto" and the best fixed choices, in turns.
 

@@ -82,11 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command line of `gpucomm bench-auto`."""
     parser.epilog = _EPILOG
     add = parser.add_argument
-    add(
-        "--collectives",
-        metavar="LIST",
-        help="default: all with a choice, with --codec all that take one",
-    )
+    add("--collectives", metavar="LIST", help="default: all with a choice, with --codec all that take one")
     add("--ranks", default="2,4,8", metavar="LIST", help="default: 2,4,8")
     add("--sizes", default=_SIZES, metavar="LIST", help=f"bytes of the whole message (default: {_SIZES})")
     add(

@@ -57,11 +57,7 @@ def subset(comm: Communicator, ranks: Sequence[int], timeout: float | None) -> C
 
 
 def _divide(
-    comm: Communicator,
-    color: int | None,
-    key: int,
-    asked: list[int] | None,
-    timeout: float | None,
+    comm: Communicator, color: int | None, key: int, asked: list[int] | None, timeout: float | None
 ) -> Communicator | NonMember:
     """Makes the groups; `asked` is what all must have said alike, None where each says its own."""
     begin = time.monotonic()

@@ -58,10 +58,7 @@ def try_connect(name: str, ranks: Ranks) -> socket.socket | None:
 
 
 def join(
-    connection: socket.socket,
-    ranks: Ranks,
-    patience: Patience,
-    attach: Callable[[int], Attached],
+    connection: socket.socket, ranks: Ranks, patience: Patience, attach: Callable[[int], Attached]
 ) -> Attached:
     """Take part in the meeting; see `rendezvous.meet`."""
     with connection:

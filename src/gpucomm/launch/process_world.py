@@ -43,12 +43,7 @@ class ProcessWorld(World):
     """
 
     def __init__(
-        self,
-        ranks: int,
-        timeout: float,
-        env: Mapping[str, str],
-        links: str = "",
-        nodes: Sequence[int] = (),
+        self, ranks: int, timeout: float, env: Mapping[str, str], links: str = "", nodes: Sequence[int] = ()
     ) -> None:
         super().__init__(ranks)
         self._cloudpickle = _import_cloudpickle()

@@ -35,12 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="few sizes, worlds and repeats: about a minute")
     add("--claims", metavar="LIST", help="only these (default: all)")
     add("--json", type=Path, metavar="FILE", help="write a list of rows there, raw samples included")
-    add(
-        "--pictures",
-        type=Path,
-        metavar="DIR",
-        help="draw a picture of each claim there",
-    )
+    add("--pictures", type=Path, metavar="DIR", help="draw a picture of each claim there")
     add("--samples", action="store_true", help="print the raw samples too (a full run always does)")
 
 
