@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.errors import CollectiveTimeoutError, Error, InvalidArgumentError, UnavailableError
+from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, UnavailableError
 from gpucomm.launch.attempt import all_say, gloo_group, own_store, said_by, within
 from gpucomm.launch.fabric import Fabric
 from gpucomm.launch.patience import counting_down
@@ -68,8 +68,6 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
         raise InvalidArgumentError(
             f"{where} cannot meet the other ranks by torch.distributed: {error}"
         ) from error
-    except Error:
-        raise
     except RuntimeError as error:
         late = time.monotonic() - begin >= 0.9 * timeout  # torch counts from a little later
         raise (CollectiveTimeoutError if late else UnavailableError)(
