@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/soon.h"
 
 namespace gpucomm {
 namespace {
@@ -14,7 +13,6 @@ using namespace std::chrono_literals;
 constexpr size_t kMemory = 8 << 20;  // of all rings together
 constexpr size_t kMostChunk = 256 << 10, kLeastChunk = 4 << 10;
 constexpr auto kLeastNap = 20us, kMostNap = 1000us;
-constexpr auto kFarewell = 5s;  // how long who leaves waits until the wire has taken what it sent
 
 enum Stream { kData, kControl, kStreams };
 
@@ -165,10 +163,6 @@ void Messages::tell(int peer, uint64_t word) {
 }
 
 void Messages::leave() {
-  try {
-    soon(kFarewell, [this] { return withdrawn_ || control_.poisoned() || flush(kEverybody); });
-  } catch (const Error&) {  // a line has failed: nothing more goes that way
-  }
   control_.leave(withdrawn_);
   // A peer waits for a receive in each turn of its ring, which is at most a turn ahead of those posted, and
   // may have sent most of another turn.
