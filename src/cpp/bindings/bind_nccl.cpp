@@ -39,6 +39,7 @@ struct PyNccl {
         idle_event(make_event(device)) {}
 
   void finish(const Deadline& deadline) {
+    communicator->settle(deadline);
     device->record(event.get(), stream.get());
     communicator->wait(event.get(), deadline);
     const std::string failure = device->failure();
@@ -70,8 +71,10 @@ std::unique_ptr<PyNccl> make(const Library& library, const std::shared_ptr<Devic
                              const py::bytes& bytes, int rank, int world, double timeout) {
   const nccl::UniqueId id = id_of(bytes);
   const Released release;
-  return std::make_unique<PyNccl>(
-      device, std::make_unique<NcclCommunicator>(library, device, id, rank, world, Deadline(timeout)));
+  const Deadline deadline(timeout);
+  auto made = std::make_unique<NcclCommunicator>(library, device, id, rank, world);
+  made->settle(deadline);
+  return std::make_unique<PyNccl>(device, std::move(made));
 }
 
 std::unique_ptr<PyNccl> split(PyNccl& self, int color, int key, double timeout) {
@@ -99,7 +102,7 @@ void native(PyNccl& self, Text name, py::handle x, py::handle out, Text op_name,
   shape.root = root;
   const Released release;
   const Deadline deadline(timeout);
-  enqueue_native(shape, {in.data(), to.data()}, *self.communicator, self.stream.get(), deadline);
+  enqueue_native(shape, {in.data(), to.data()}, *self.communicator, self.stream.get());
   self.finish(deadline);
 }
 
@@ -108,6 +111,21 @@ size_t message_count(Collective collective, const Array* in, const Array* out, i
   if (gathers(collective)) return in->count() * world;
   if (collective == Collective::scatter) return out->count() * world;
   return in->count();
+}
+
+void run_plan(PyNccl& self, const Shape& shape, const Arrays& arrays, const std::vector<int>& nodes,
+              double timeout) {
+  NcclCommunicator& c = *self.communicator;
+  const Released release;
+  const Deadline deadline(timeout);
+  const Grouped grouped = compile_grouped(shape, nodes, c.rank());
+  const Program& program = grouped.program;
+  if (self.scratch.bytes() < program.scratch_bytes) self.scratch = {self.device, program.scratch_bytes};
+  std::byte* const scratch = self.scratch.get();
+  const Spaces spaces = spaces_of(program, arrays, scratch);
+  NcclCall call(grouped, {program, spaces, *self.device, self.stream.get()}, scratch);
+  while (call.advance(&c)) c.settle(deadline);
+  self.finish(deadline);
 }
 
 void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py::object& out, Text op,
@@ -129,14 +147,10 @@ void run(PyNccl& self, Text name, Text algorithm, const py::object& x, const py:
   if (codec && shape.codec->traits().needs_maximum) shape.codec = shape.codec->agreed(max_abs, c.world());
   shape.in_place = in && to && in->data() == to->data();
   const Arrays arrays{in ? in->data() : nullptr, to ? to->data() : nullptr};
-  const Released release;
-  const Deadline deadline(timeout);
+  const std::string refused = codec ? self.device->refuses(*shape.codec, shape.dtype) : "";
+  if (!refused.empty()) fail(ErrorKind::unavailable, refused);
   nodes.resize(c.world());
-  const Grouped grouped = compile_grouped(shape, nodes, c.rank());
-  const size_t scratch = grouped.program.scratch_bytes;
-  if (self.scratch.bytes() < scratch) self.scratch = {self.device, scratch};
-  enqueue(grouped, arrays, self.scratch.get(), c, *self.device, self.stream.get(), deadline);
-  self.finish(deadline);
+  run_plan(self, shape, arrays, nodes, timeout);
 }
 
 // (segments, messages of each round, bytes of scratch).

@@ -32,8 +32,8 @@ bool lost(int result) { return result == nccl::kRemoteError || result == nccl::k
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device,
-                                   const nccl::UniqueId& id, int rank, int world, const Deadline& deadline,
-                                   std::string who, int most_blocks)
+                                   const nccl::UniqueId& id, int rank, int world, std::string who,
+                                   int most_blocks)
     : library_(std::move(library)),
       device_(std::move(device)),
       calls_(library_->calls()),
@@ -44,10 +44,9 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, s
     fail(ErrorKind::invalid_argument, "rank must be in [0, world), got ", rank, " of ", world);
   nccl::Config config;
   config.blocking = 0, config.maxCTAs = most_blocks;
-  Lock lock(mutex_);
   const int result = current([&] { return calls_.CommInitRankConfig(&comm_, world, id, rank, &config); });
   if (!comm_) broken("ncclCommInitRankConfig", result);
-  begun(lock, "ncclCommInitRankConfig", result, deadline);
+  begun("ncclCommInitRankConfig", result);
 }
 
 NcclCommunicator::NcclCommunicator(const NcclCommunicator& parent, nccl::Comm comm)
@@ -95,21 +94,9 @@ int NcclCommunicator::state() const {
   return result ? result : state;
 }
 
-// NCCL works on in threads of its own; until it is done no other call may be made.
-void NcclCommunicator::settle(Lock& lock, const char* what, int result, const Deadline& deadline) {
-  for (Patience patience; result == nccl::kInProgress; result = state()) {
-    if (deadline.passed()) late(what, deadline);
-    lock.unlock();
-    patience.pause();
-    lock.lock();
-    check_open();
-  }
-  if (result) broken(what, result);
-}
-
-void NcclCommunicator::begun(Lock& lock, const char* what, int result, const Deadline& deadline) {
+// NCCL works on in threads of its own.
+void NcclCommunicator::begun(const char* what, int result) {
   under_way_ = what;
-  if (deadline.waits()) return settle(lock, what, result, deadline);
   if (result && result != nccl::kInProgress) broken(what, result);
 }
 
@@ -119,6 +106,14 @@ bool NcclCommunicator::settled() {
   const int result = state();
   if (result && result != nccl::kInProgress) broken(under_way_, result);
   return !result;
+}
+
+void NcclCommunicator::settle(const Deadline& deadline) {
+  for (Patience patience; !settled(); patience.pause()) {
+    if (!deadline.passed()) continue;
+    Lock lock(mutex_);
+    late(under_way_, deadline);
+  }
 }
 
 void NcclCommunicator::broken(const char* what, int result) {
@@ -152,15 +147,14 @@ bool NcclCommunicator::closed() {
 }
 
 template <class Enqueue>
-void NcclCommunicator::call(const char* what, const Deadline& deadline, Enqueue enqueue) {
+void NcclCommunicator::call(const char* what, Enqueue enqueue) {
   Lock lock(mutex_);
   check_open();
-  begun(lock, what, current(enqueue), deadline);
+  begun(what, current(enqueue));
 }
 
-void NcclCommunicator::exchange(const std::vector<NcclMessage>& messages, Stream stream,
-                                const Deadline& deadline) {
-  call("an exchange of messages", deadline, [&] {
+void NcclCommunicator::exchange(const std::vector<NcclMessage>& messages, Stream stream) {
+  call("an exchange of messages", [&] {
     int result = calls_.GroupStart();
     if (result) return result;
     for (const NcclMessage& m : messages) {
@@ -174,36 +168,30 @@ void NcclCommunicator::exchange(const std::vector<NcclMessage>& messages, Stream
 }
 
 void NcclCommunicator::all_reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op,
-                                  Stream stream, const Deadline& deadline) {
+                                  Stream stream) {
   const NcclOperation as = nccl_operation(dtype, op);
-  call("ncclAllReduce", deadline,
-       [&] { return calls_.AllReduce(in, out, count, as.type, as.op, comm_, stream); });
+  call("ncclAllReduce", [&] { return calls_.AllReduce(in, out, count, as.type, as.op, comm_, stream); });
 }
 
 void NcclCommunicator::reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op, int root,
-                              Stream stream, const Deadline& deadline) {
+                              Stream stream) {
   const NcclOperation as = nccl_operation(dtype, op);
-  call("ncclReduce", deadline,
-       [&] { return calls_.Reduce(in, out, count, as.type, as.op, root, comm_, stream); });
+  call("ncclReduce", [&] { return calls_.Reduce(in, out, count, as.type, as.op, root, comm_, stream); });
 }
 
 void NcclCommunicator::reduce_scatter(const std::byte* in, std::byte* out, size_t count_each, Dtype dtype,
-                                      Op op, Stream stream, const Deadline& deadline) {
+                                      Op op, Stream stream) {
   const NcclOperation as = nccl_operation(dtype, op);
-  call("ncclReduceScatter", deadline,
+  call("ncclReduceScatter",
        [&] { return calls_.ReduceScatter(in, out, count_each, as.type, as.op, comm_, stream); });
 }
 
-void NcclCommunicator::broadcast(const std::byte* in, std::byte* out, size_t bytes, int root, Stream stream,
-                                 const Deadline& deadline) {
-  call("ncclBroadcast", deadline,
-       [&] { return calls_.Broadcast(in, out, bytes, nccl::kUint8, root, comm_, stream); });
+void NcclCommunicator::broadcast(const std::byte* in, std::byte* out, size_t bytes, int root, Stream stream) {
+  call("ncclBroadcast", [&] { return calls_.Broadcast(in, out, bytes, nccl::kUint8, root, comm_, stream); });
 }
 
-void NcclCommunicator::all_gather(const std::byte* in, std::byte* out, size_t bytes_each, Stream stream,
-                                  const Deadline& deadline) {
-  call("ncclAllGather", deadline,
-       [&] { return calls_.AllGather(in, out, bytes_each, nccl::kUint8, comm_, stream); });
+void NcclCommunicator::all_gather(const std::byte* in, std::byte* out, size_t bytes_each, Stream stream) {
+  call("ncclAllGather", [&] { return calls_.AllGather(in, out, bytes_each, nccl::kUint8, comm_, stream); });
 }
 
 void NcclCommunicator::check() {
@@ -230,9 +218,10 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::split(int color, int key, co
          " cannot split a communicator; 2.18 and newer can");
   auto made = std::make_unique<nccl::Comm>(nullptr);
   try {
-    call("ncclCommSplit", deadline, [&] {
+    call("ncclCommSplit", [&] {
       return calls_.CommSplit(comm_, color < 0 ? nccl::kNoColor : color, key, made.get(), nullptr);
     });
+    settle(deadline);
   } catch (const Error&) {
     static_cast<void>(made.release());  // NCCL may still write to it
     throw;
@@ -241,13 +230,18 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::split(int color, int key, co
   return std::unique_ptr<NcclCommunicator>(new NcclCommunicator(*this, *made));
 }
 
-void NcclCommunicator::close(Deadline deadline) {
+void NcclCommunicator::begin_to_close() {
   Lock lock(mutex_);
-  if (!comm_) return;
-  const int result =
-      std::exchange(closing_, true) ? state() : current([&] { return calls_.CommFinalize(comm_); });
-  begun(lock, "ncclCommFinalize", result, deadline);
-  if (!deadline.waits()) return;
+  if (!comm_ || std::exchange(closing_, true)) return;
+  begun("ncclCommFinalize", current([&] { return calls_.CommFinalize(comm_); }));
+}
+
+void NcclCommunicator::close(const Deadline& deadline) {
+  begin_to_close();
+  if (closed()) return;
+  settle(deadline);
+  Lock lock(mutex_);
+  check_open();
   closed_because_ = "by its user";
   end(calls_.CommDestroy, kEnding);
 }

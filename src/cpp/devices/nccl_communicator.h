@@ -24,24 +24,20 @@ struct NcclMessage {
 // When a wait ends, and how long it then was, for the sentence.
 class Deadline {
  public:
-  // Nothing is waited for: the caller asks settled() until it is true, and makes no other call before.
-  static Deadline none() { return Deadline(); }
-  bool waits() const { return waits_; }
   explicit Deadline(double timeout_s)
       : timeout_s_(timeout_s), at_(Clock::now() + clock_time(Seconds(timeout_s))) {}
   bool passed() const { return Clock::now() > at_; }
   double timeout_s() const { return timeout_s_; }
 
  private:
-  Deadline() : waits_(false) {}
-  double timeout_s_ = 0;
-  Clock::time_point at_ = Clock::time_point::max();
-  bool waits_ = true;
+  double timeout_s_;
+  Clock::time_point at_;
 };
 
-// One thread uses it, another may abort it. Calls are enqueued on the stream; the host waits only for NCCL to
-// have done so, which on the first messages between two ranks includes that they connect. Throws timeout,
-// peer_lost or unavailable, with NCCL's words, and is closed then for good: later calls throw closed.
+// One thread uses it, another may abort it. What is called here only begins, the making of it too: until it
+// is settled, which on the first messages between two ranks includes that they connect, no other call may be
+// made but check(), close() and abort(). Throws timeout, peer_lost or unavailable, with NCCL's words, and is
+// closed then for good: later calls throw closed.
 class NcclCommunicator {
   static constexpr std::chrono::milliseconds kEnding{500};
 
@@ -50,8 +46,8 @@ class NcclCommunicator {
   // sentences, where it has another name than its number here. `most_blocks`: of threads, that a call's
   // kernel may have, which keep their place on the device until its peers' come.
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device,
-                   const nccl::UniqueId& id, int rank, int world, const Deadline& deadline,
-                   std::string who = "", int most_blocks = nccl::kUndefined);
+                   const nccl::UniqueId& id, int rank, int world, std::string who = "",
+                   int most_blocks = nccl::kUndefined);
   ~NcclCommunicator();  // aborts, unless closed
   NcclCommunicator(const NcclCommunicator&) = delete;
 
@@ -59,23 +55,20 @@ class NcclCommunicator {
   int world() const { return world_; }
 
   // All messages at once: none waits for another. The k-th to a peer meets the k-th that it receives.
-  void exchange(const std::vector<NcclMessage>& messages, Stream stream, const Deadline& deadline);
+  void exchange(const std::vector<NcclMessage>& messages, Stream stream);
 
-  // Whether what was begun without a wait is enqueued.
+  // Whether NCCL is done with what was begun; and a wait for that.
   bool settled();
+  void settle(const Deadline& deadline);
 
   // NCCL's own collectives. A mean of floats is a sum of what each rank has multiplied by 1 / world, so its
   // bits may differ from ours. Throws unsupported_type for what NCCL does not reduce.
-  void all_reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op, Stream stream,
-                  const Deadline& deadline);
-  void reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op, int root, Stream stream,
-              const Deadline& deadline);
+  void all_reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op, Stream stream);
+  void reduce(const std::byte* in, std::byte* out, size_t count, Dtype dtype, Op op, int root, Stream stream);
   void reduce_scatter(const std::byte* in, std::byte* out, size_t count_each, Dtype dtype, Op op,
-                      Stream stream, const Deadline& deadline);
-  void broadcast(const std::byte* in, std::byte* out, size_t bytes, int root, Stream stream,
-                 const Deadline& deadline);
-  void all_gather(const std::byte* in, std::byte* out, size_t bytes_each, Stream stream,
-                  const Deadline& deadline);
+                      Stream stream);
+  void broadcast(const std::byte* in, std::byte* out, size_t bytes, int root, Stream stream);
+  void all_gather(const std::byte* in, std::byte* out, size_t bytes_each, Stream stream);
 
   // Until the event is done, watching for NCCL's errors.
   void wait(Event event, const Deadline& deadline);
@@ -83,11 +76,12 @@ class NcclCommunicator {
   void check();
 
   // A communicator of those who give the same color, by key; null for a negative color. Throws unavailable
-  // where the library cannot.
+  // where the library cannot. Waits.
   std::unique_ptr<NcclCommunicator> split(int color, int key, const Deadline& deadline);
 
-  // After what is enqueued; all ranks. Without a wait it only begins, and the next close() goes on.
-  void close(Deadline deadline);
+  // After what is enqueued; all ranks. Waits, for what may have begun before.
+  void close(const Deadline& deadline);
+  void begin_to_close();
   // Ends what is under way; from any thread. Waits for that, but no longer than `patience`. `why` is what
   // later calls say.
   void abort(const std::string& why, std::chrono::milliseconds patience = kEnding) noexcept;
@@ -97,9 +91,8 @@ class NcclCommunicator {
   using Lock = std::unique_lock<std::mutex>;
   NcclCommunicator(const NcclCommunicator& parent, nccl::Comm comm);
   template <class Enqueue>
-  void call(const char* what, const Deadline& deadline, Enqueue enqueue);
-  void settle(Lock& lock, const char* what, int result, const Deadline& deadline);
-  void begun(Lock& lock, const char* what, int result, const Deadline& deadline);
+  void call(const char* what, Enqueue enqueue);
+  void begun(const char* what, int result);
   void check_open() const;
   int state() const;
   std::string who() const;
@@ -117,7 +110,7 @@ class NcclCommunicator {
   std::string who_;
   std::mutex mutex_;  // guards all below
   nccl::Comm comm_ = nullptr;
-  const char* under_way_ = "";  // what was begun without a wait
+  const char* under_way_ = "";  // what was begun
   bool closing_ = false;
   std::string closed_because_;
 };

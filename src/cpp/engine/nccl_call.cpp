@@ -96,12 +96,12 @@ Grouped compile_grouped(Shape shape, const std::vector<int>& nodes, int rank) {
   }
 }
 
-bool NcclCall::advance(NcclCommunicator* communicator, const Deadline& deadline) {
+bool NcclCall::advance(NcclCommunicator* communicator) {
   for (const int index : next_ ? grouped_.rounds[next_ - 1].after : grouped_.before) follow(index);
   if (next_ == grouped_.rounds.size()) return false;
   messages_.clear();
   for (const int index : grouped_.rounds[next_++].messages) add_messages(index);
-  if (!messages_.empty()) communicator->exchange(messages_, call_.stream, deadline);
+  if (!messages_.empty()) communicator->exchange(messages_, call_.stream);
   return true;
 }
 
@@ -125,19 +125,6 @@ void NcclCall::follow(int index) {
   std::vector<const std::byte*> arrived;
   for (size_t k = 0; k < in.peers.size(); ++k) arrived.push_back(landing(index, k));
   enqueue_fold(call_, in, std::move(arrived), {0, in.bytes});
-}
-
-void enqueue(const Grouped& grouped, const Arrays& arrays, std::byte* scratch, NcclCommunicator& communicator,
-             Device& device, Stream stream, const Deadline& deadline) {
-  const Program& program = grouped.program;
-  const Shape& shape = program.shape;
-  const std::string refused = shape.codec ? device.refuses(*shape.codec, shape.dtype) : "";
-  if (!refused.empty()) fail(ErrorKind::unavailable, refused);
-  if (communicator.rank() != program.rank || communicator.world() != program.world)
-    fail(ErrorKind::invalid_argument, "a program of rank ", program.rank, " of ", program.world,
-         " does not fit an NCCL communicator of rank ", communicator.rank(), " of ", communicator.world());
-  NcclCall call(grouped, {program, spaces_of(program, arrays, scratch), device, stream}, scratch);
-  while (call.advance(&communicator, deadline)) continue;
 }
 
 }  // namespace gpucomm

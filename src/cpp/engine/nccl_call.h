@@ -31,7 +31,7 @@ class NcclCall {
       : grouped_(grouped), call_(std::move(call)), landing_(scratch + grouped.landing_begin) {}
   // Enqueues the messages of the next round, after what follows those of the round before, which NCCL must
   // have enqueued; false: there was no round left, all is. null: there are no messages, in a world of one.
-  bool advance(NcclCommunicator* communicator, const Deadline& deadline);
+  bool advance(NcclCommunicator* communicator);
 
  private:
   const Instruction& at(int index) const { return grouped_.program.instructions[index]; }
@@ -45,10 +45,5 @@ class NcclCall {
   std::vector<NcclMessage> messages_;
   size_t next_ = 0;  // round
 };
-
-// `scratch`: Program::scratch_bytes of the device's memory, which no other call uses before the stream is
-// done with this one. Throws unavailable where the device cannot code these elements.
-void enqueue(const Grouped& grouped, const Arrays& arrays, std::byte* scratch, NcclCommunicator& communicator,
-             Device& device, Stream stream, const Deadline& deadline);
 
 }  // namespace gpucomm

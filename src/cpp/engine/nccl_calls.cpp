@@ -60,7 +60,7 @@ bool NcclCalls::step() {
     case Phase::naming:
       if (!settled(*naming_)) return false;
       communicator_ = std::make_unique<NcclCommunicator>(source_.library, call_.arrays.device, id_, rank_,
-                                                         static_cast<int>(nodes_.size()), Deadline::none());
+                                                         static_cast<int>(nodes_.size()));
       return start_running(), true;
     default:
       return enqueue_next();
@@ -142,12 +142,11 @@ void NcclCalls::start_running() {
 // Once NCCL has enqueued what it was given last, or all ranks are there.
 bool NcclCalls::enqueue_next() {
   if (communicator_ && !communicator_->settled()) return false;
-  const Deadline none = Deadline::none();
   if (running_) {
-    if (!running_->advance(communicator_.get(), none)) end();
+    if (!running_->advance(communicator_.get())) end();
   } else if (!std::exchange(given_, true)) {
     enqueue_native(program().shape, staged_arrays(program(), call_.arrays, share_->held.at_hand),
-                   *communicator_, share_->hub.get(), none);
+                   *communicator_, share_->hub.get());
   } else {
     end();
   }

@@ -69,7 +69,7 @@ bool NcclMessages::give(Message& m, Stream stream) {
   if (!settled(pair, m.peer)) return false;
   if (pair.given == m.number) return true;
   const int other = m.sending ? 1 : 0;
-  pair.communicator->exchange({{m.sending, other, m.data, m.bytes()}}, stream, Deadline::none());
+  pair.communicator->exchange({{m.sending, other, m.data, m.bytes()}}, stream);
   pair.given = m.number, m.enqueued = m.bytes();
   return settled(pair, m.peer);
 }
@@ -77,7 +77,7 @@ bool NcclMessages::give(Message& m, Stream stream) {
 // In which the sender is the first.
 void NcclMessages::open(Pair& pair, const Message& m) {
   pair.communicator = std::make_unique<NcclCommunicator>(
-      source_.library, m.device, pair.id, m.sending ? 0 : 1, 2, Deadline::none(),
+      source_.library, m.device, pair.id, m.sending ? 0 : 1, 2,
       concat("rank ", rank_, " of ", world_, m.sending ? ", sending to rank " : ", receiving from rank ",
              m.peer),
       most_blocks(world_));
@@ -130,12 +130,15 @@ std::optional<Error> NcclMessages::settle() {
   std::optional<Error> undone;
   if (!streams_->ends(watch_.another(), undone)) return fault(), undone;
   ended_ = closed_ = true;
-  for (const Deadline deadline :
-       {Deadline::none(), Deadline(std::chrono::duration<double>(kNcclFarewell).count())})
+  const auto of_each = [&](auto call) {
     for (auto& [place, pair] : pairs_) try {
-        if (pair.communicator) pair.communicator->close(deadline);
+        if (pair.communicator) call(*pair.communicator);
       } catch (const Error&) {  // it is aborted then
       }
+  };
+  of_each([](NcclCommunicator& communicator) { communicator.begin_to_close(); });
+  const Deadline deadline(std::chrono::duration<double>(kNcclFarewell).count());
+  of_each([&](NcclCommunicator& communicator) { communicator.close(deadline); });
   return {};
 }
 

@@ -34,23 +34,22 @@ void check_native(const Shape& shape) {
   if (reduces(shape.collective)) nccl_operation(shape.dtype, shape.op);
 }
 
-void enqueue_native(const Shape& shape, const Arrays& arrays, NcclCommunicator& communicator, Stream stream,
-                    const Deadline& deadline) {
+void enqueue_native(const Shape& shape, const Arrays& arrays, NcclCommunicator& communicator, Stream stream) {
   check_offered(shape.collective);
   const auto [in, out] = std::pair(arrays.input, arrays.output);
   const size_t each = shape.count / communicator.world(), item = size_of(shape.dtype);
   if (!shape.count) return;
   switch (shape.collective) {
     case Collective::all_reduce:
-      return communicator.all_reduce(in, out, shape.count, shape.dtype, shape.op, stream, deadline);
+      return communicator.all_reduce(in, out, shape.count, shape.dtype, shape.op, stream);
     case Collective::reduce:
-      return communicator.reduce(in, out, shape.count, shape.dtype, shape.op, shape.root, stream, deadline);
+      return communicator.reduce(in, out, shape.count, shape.dtype, shape.op, shape.root, stream);
     case Collective::broadcast:
-      return communicator.broadcast(in, out, shape.count * item, shape.root, stream, deadline);
+      return communicator.broadcast(in, out, shape.count * item, shape.root, stream);
     case Collective::all_gather:
-      return communicator.all_gather(in, out, each * item, stream, deadline);
+      return communicator.all_gather(in, out, each * item, stream);
     default:
-      return communicator.reduce_scatter(in, out, each, shape.dtype, shape.op, stream, deadline);
+      return communicator.reduce_scatter(in, out, each, shape.dtype, shape.op, stream);
   }
 }
 

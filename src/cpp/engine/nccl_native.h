@@ -11,7 +11,6 @@ inline constexpr const char* kNative = "native";
 void check_native(const Shape& shape);
 
 // Both arrays are the caller's, each as long as its collective says.
-void enqueue_native(const Shape& shape, const Arrays& arrays, NcclCommunicator& communicator, Stream stream,
-                    const Deadline& deadline);
+void enqueue_native(const Shape& shape, const Arrays& arrays, NcclCommunicator& communicator, Stream stream);
 
 }  // namespace gpucomm
