@@ -138,11 +138,10 @@ Execution::Outcome Execution::receive(const Instruction& in, LaneState& lane) {
   while (!progress.begun || progress.moved < in.bytes) {
     const Chunk* chunk = expected_.next(in.peers[0], in);
     if (!chunk) return outcome;
+    const size_t bytes = chunk->bytes;
     std::byte* const target = at(in.target, in.target_offset) + progress.moved;
-    if (chunk->remote && !transport_->fetch(in.peers[0], target, copy)) return outcome;
-    if (chunk->bytes && chunk->data) copy(target, chunk->data, chunk->bytes);
-    progress.moved += chunk->bytes, progress.begun = true;
-    transport_->consume(in.peers[0]);
+    if (!transport_->take(in.peers[0], *chunk, target, copy)) return outcome;
+    progress.moved += bytes, progress.begun = true;
     outcome = Outcome::moved;
   }
   return Outcome::finished;

@@ -18,15 +18,13 @@ Execution::Outcome Execution::receive_coded(const Instruction& in, LaneState& la
   while (!progress.begun || progress.moved < kCodedHeader + coded_size(slot)) {
     const Chunk* chunk = expected_.next(in.peers[0], in);
     if (!chunk) return outcome;
-    if (chunk->bytes > program_->coded_slot_bytes - progress.moved ||
-        (!progress.begun && chunk->bytes < kCodedHeader))
-      fail(ErrorKind::mismatch, "a coded message of rank ", in.peers[0], " is damaged: ", chunk->bytes,
+    const size_t bytes = chunk->bytes;
+    if (bytes > program_->coded_slot_bytes - progress.moved || (!progress.begun && bytes < kCodedHeader))
+      fail(ErrorKind::mismatch, "a coded message of rank ", in.peers[0], " is damaged: ", bytes,
            " bytes more where ", program_->coded_slot_bytes - progress.moved, " can be, in ",
            describe(record()));
-    if (chunk->remote && !transport_->fetch(in.peers[0], slot + progress.moved, copy_bytes)) return outcome;
-    if (chunk->data) copy_bytes(slot + progress.moved, chunk->data, chunk->bytes);
-    progress.moved += chunk->bytes, progress.begun = true;
-    transport_->consume(in.peers[0]);
+    if (!transport_->take(in.peers[0], *chunk, slot + progress.moved, copy_bytes)) return outcome;
+    progress.moved += bytes, progress.begun = true;
     outcome = Outcome::moved;
   }
   return Outcome::finished;

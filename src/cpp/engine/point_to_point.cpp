@@ -122,11 +122,9 @@ bool PointToPoint::receive(Message& m) {
   while (!m.progress.begun || m.progress.moved < m.bytes()) {
     const Chunk* chunk = expect(m);
     if (!chunk) return false;
-    std::byte* const target = m.data + m.progress.moved;
-    if (chunk->remote && !transport_->fetch(m.peer, target, copy)) return false;
-    if (chunk->data) copy(target, chunk->data, chunk->bytes);
-    m.progress.moved += chunk->bytes, m.progress.begun = moved_ = true;
-    transport_->consume(m.peer);
+    const size_t bytes = chunk->bytes;
+    if (!transport_->take(m.peer, *chunk, m.data + m.progress.moved, copy)) return false;
+    m.progress.moved += bytes, m.progress.begun = moved_ = true;
   }
   fate_.check_read_in_place(*transport_);
   return true;

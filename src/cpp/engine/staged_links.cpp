@@ -104,15 +104,13 @@ bool StagedLinks::lacks(int number, const Parcel& parcel) const {
 
 bool StagedLinks::take(int number, const Parcel& parcel, const Chunk& chunk) {
   Peer& peer = peers_[number];
-  const size_t room = parcel.bytes - peer.arrived;
-  if (chunk.bytes > room)
+  const size_t bytes = chunk.bytes, room = parcel.bytes - peer.arrived;
+  if (bytes > room)
     fail(ErrorKind::mismatch, "a message of rank ", number, " to rank ", rank_, " of ", world_,
-         " is damaged: ", chunk.bytes, " bytes more where ", room, " can be");
+         " is damaged: ", bytes, " bytes more where ", room, " can be");
   std::byte* const to = slot(peer.in, peer.taken) + peer.arrived;
-  if (chunk.remote && !transport_->fetch(number, to, copy_bytes)) return false;
-  if (chunk.bytes && chunk.data) copy_bytes(to, chunk.data, chunk.bytes);
-  peer.arrived += chunk.bytes, peer.begun = pulled_ = true;
-  transport_->consume(number);
+  if (!transport_->take(number, chunk, to, copy_bytes)) return false;
+  peer.arrived += bytes, peer.begun = pulled_ = true;
   return true;
 }
 

@@ -174,6 +174,13 @@ class Transport {
   // Copies the chunk that lies in the peer's memory, by this where the kernel need not do it; false: not now,
   // perhaps the peer has ended.
   virtual bool fetch(int, std::byte*, CopyBytes) { return false; }
+  // Puts the next chunk from a peer where it belongs, and consumes it; false: not now.
+  bool take(int peer, const Chunk& chunk, std::byte* to, CopyBytes copy) {
+    if (chunk.remote && !fetch(peer, to, copy)) return false;
+    if (chunk.bytes && chunk.data) copy(to, chunk.data, chunk.bytes);
+    consume(peer);
+    return true;
+  }
   // Writes the peer's answer over the copied chunk of it; false: it must be sent.
   virtual bool answer(int, const std::byte*) { return false; }
 
