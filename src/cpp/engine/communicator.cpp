@@ -95,8 +95,7 @@ void Communicator::run(const Shape& shape, const Arrays& arrays, Seconds timeout
 }
 
 void Communicator::await(std::shared_ptr<Work> work) {
-  drive(*work, Clock::time_point::max(), work->timeout);
-  if (work->error) throw *work->error;
+  wait(*work, {});
   std::lock_guard lock(mutex_);
   if (!spare_) spare_ = std::move(work);
 }

@@ -56,7 +56,6 @@ class Drivable {
   void set_interrupt(bool (*interrupted)()) { interrupted_ = interrupted; }
 
  protected:
-  void drive(Pending& call, Clock::time_point deadline, Seconds patience_s);
   // These two with the lock held that guards the calls.
   void began() { pending_.store(pending_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
   void finish(Pending& call, const std::optional<Error>& error);
@@ -70,6 +69,8 @@ class Drivable {
   std::atomic<Silent> silent_{Silent::nothing};
 
  private:
+  void drive(Pending& call, Clock::time_point deadline, Seconds patience_s);
+
   bool (*interrupted_)() = nullptr;
   std::atomic<int> pending_{0}, waiters_{0};
 };
