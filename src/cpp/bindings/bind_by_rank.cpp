@@ -111,7 +111,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
                                "stream"_a = stream, "codec"_a = codec);
             return c.located([&] {
               return c.all_gather(x, out, counts_of("counts", counts),
-                                  with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec}));
+                                  {algorithm, segments, timeout, async_op, stream, codec});
             });
           },
           "x"_a, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(), "algorithm"_a = "auto",
@@ -123,9 +123,8 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
              Text algorithm, Segments segments, const Timeout& timeout, bool async_op, Handle stream,
              std::optional<std::string> codec, Object error) {
             return c.located([&] {
-              return c.reduce_scatter(
-                  x, op, out, scale, counts_of("counts", counts),
-                  with_stream(stream, {algorithm, segments, timeout, async_op, 0, codec, error}));
+              return c.reduce_scatter(x, op, out, scale, counts_of("counts", counts),
+                                      {algorithm, segments, timeout, async_op, stream, codec, error});
             });
           },
           "x"_a, "op"_a = "sum", py::kw_only(), "out"_a = py::none(), "scale"_a = py::none(),
@@ -138,7 +137,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
              Segments segments, const Timeout& timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.gather(x, number_of("root", root), out, counts_of("counts", counts),
-                              with_stream(stream, {algorithm, segments, timeout, async_op}));
+                              {algorithm, segments, timeout, async_op, stream});
             });
           },
           "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(),
@@ -150,7 +149,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
              const Timeout& timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.scatter(x, number_of("root", root), out,
-                               with_stream(stream, {algorithm, segments, timeout, async_op}));
+                               {algorithm, segments, timeout, async_op, stream});
             });
           },
           "x"_a, "root"_a = 0, py::kw_only(), "out"_a = py::none(), "algorithm"_a = "auto",
@@ -162,7 +161,7 @@ void bind_by_rank(py::class_<PyCommunicator>& type) {
              Text algorithm, Segments segments, const Timeout& timeout, bool async_op, Handle stream) {
             return c.located([&] {
               return c.all_to_all(x, out, counts_of("counts", counts), counts_of("out_counts", out_counts),
-                                  with_stream(stream, {algorithm, segments, timeout, async_op}));
+                                  {algorithm, segments, timeout, async_op, stream});
             });
           },
           "x"_a, py::kw_only(), "out"_a = py::none(), "counts"_a = py::none(), "out_counts"_a = py::none(),

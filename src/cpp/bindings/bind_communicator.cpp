@@ -4,11 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
-#include "bindings/coalesced.h"
-#include "bindings/docstrings.h"
-#include "bindings/names.h"
 #include "bindings/texts.h"
-#include "bindings/whole.h"
 #include "transports/regions.h"
 #include "transports/wire.h"
 

@@ -25,8 +25,7 @@ void bind_lists(py::class_<PyCommunicator>& type) {
              Text op, Whole root, Maybe scale, Text algorithm, Segments segments, const Timeout& timeout,
              bool async_op, Handle stream, std::optional<std::string> codec) {
             return c.located([&] {
-              const Options options =
-                  with_stream(stream, {algorithm, segments, timeout, async_op, pack, codec});
+              const Options options{algorithm, segments, timeout, async_op, stream, codec, py::none(), pack};
               const int from = number_of("root", root);
               if (py::isinstance<py::list>(x))
                 return c.packed_on_device(parse<Collective>("collective", collective, kCollectiveNames), x,
@@ -74,7 +73,7 @@ void bind_choices(py::class_<PyCommunicator>& type) {
           "_norms",
           [](PyCommunicator& c, Object x, const std::vector<size_t>& blocks, const Timeout& timeout,
              Handle stream) {
-            return c.located([&] { return c.norms(x, blocks, with_stream(stream, {"auto", {}, timeout})); });
+            return c.located([&] { return c.norms(x, blocks, {"auto", {}, timeout, false, stream}); });
           },
           "x"_a, "blocks"_a, "timeout"_a = py::none(), "stream"_a = py::none(),
           "The dtype and count of x, its norm, its largest magnitude, and for each block size (a power of "
@@ -85,8 +84,8 @@ void bind_choices(py::class_<PyCommunicator>& type) {
           [](PyCommunicator& c, Object x, Text op, Object out, Maybe scale, Text algorithm, int segments,
              Maybe timeout, const std::string& codec, Handle stream) {
             double lost_sq = 0;
-            Options options = with_stream(stream, {algorithm, segments, timeout});
-            options.codec = codec, options.lost_sq = &lost_sq;
+            Options options{algorithm, segments, timeout, false, stream, codec};
+            options.lost_sq = &lost_sq;
             c.located([&] { return c.all_reduce(x, op, out, scale, options); });
             return lost_sq;
           },

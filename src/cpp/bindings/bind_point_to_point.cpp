@@ -209,8 +209,7 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           [](PyCommunicator& c, Object x, const Whole& rank, const Timeout& timeout, bool async_op,
              Handle stream) {
             const int to = c.peer_of("to", rank.given);
-            return c.or_tell(true, to,
-                             [&] { return c.send(x, to, with_stream(stream, {"", {}, timeout, async_op})); });
+            return c.or_tell(true, to, [&] { return c.send(x, to, {"", {}, timeout, async_op, stream}); });
           },
           "x"_a, "to"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
           "stream"_a = py::none(), kSend)
@@ -219,9 +218,8 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
           [](PyCommunicator& c, Object x, const Whole& rank, const Timeout& timeout, bool async_op,
              Handle stream) {
             const int source = c.peer_of("source", rank.given);
-            return c.or_tell(false, source, [&] {
-              return c.recv(x, source, with_stream(stream, {"", {}, timeout, async_op}));
-            });
+            return c.or_tell(false, source,
+                             [&] { return c.recv(x, source, {"", {}, timeout, async_op, stream}); });
           },
           "x"_a, "source"_a, py::kw_only(), "timeout"_a = py::none(), "async_op"_a = false,
           "stream"_a = py::none(), kRecv)
@@ -232,7 +230,7 @@ void bind_point_to_point(py::class_<PyCommunicator>& type) {
             const int to = c.peer_of("to", target.given), source = c.peer_of("source", origin.given);
             // Whoever waits for what this rank sends makes the others end too.
             const auto both = [&] {
-              return c.sendrecv(x, to, out, source, with_stream(stream, {"", {}, timeout, async_op}));
+              return c.sendrecv(x, to, out, source, {"", {}, timeout, async_op, stream});
             };
             return c.or_tell(true, to, both, source);
           },

@@ -20,6 +20,7 @@ using Factor = std::optional<double>;  // of premul_sum
 // As signatures name them.
 using Maybe = std::optional<double>;
 using Object = pybind11::object;
+using Handle = std::optional<uintptr_t>;  // of a stream
 
 // None and "auto": the cheapest. Looked at as a timeout is.
 struct Segments {
@@ -52,18 +53,12 @@ struct Options {
   std::optional<int> segments;
   std::optional<double> timeout_s;
   bool async_op = false;
-  uint64_t pack = 0;  // as in Shape
+  Handle stream{};  // of arrays on a device; else what their library tells
   std::optional<std::string> codec{};
   pybind11::object error = pybind11::none();  // where it goes what the codec loses
+  uint64_t pack = 0;                          // as in Shape
   double* lost_sq = nullptr;
-  std::optional<uintptr_t> stream{};  // of arrays on a device; else what their library tells
 };
-
-using Handle = std::optional<uintptr_t>;  // of a stream
-inline Options with_stream(Handle stream, Options options) {
-  options.stream = stream;
-  return options;
-}
 
 // Links that change: from so many seconds on the s a byte of each place, as Links::betas, overhead, latency
 // and jitter, in seconds.
