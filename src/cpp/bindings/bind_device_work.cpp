@@ -4,7 +4,6 @@
 #include <tuple>
 #include <vector>
 
-#include "bindings/bind.h"
 #include "bindings/devices.h"
 #include "bindings/interpreter.h"
 #include "bindings/names.h"
@@ -104,8 +103,8 @@ void bind_work_of_devices(py::class_<Device, std::shared_ptr<Device>>& type) {
       .def(
           "encode",
           [](Device& d, Text codec, Text dtype, Address dense, size_t count, Address slot, Address s) {
-            d.encode({parse_codec(codec), parse_dtype(dtype), count}, pointer(dense), pointer(slot),
-                     handle(s));
+            d.encode_all({{{parse_codec(codec), parse_dtype(dtype), count}, pointer(dense), pointer(slot)}},
+                         handle(s));
           },
           "codec"_a, "dtype"_a, "dense"_a, "count"_a, "slot"_a, "stream"_a = 0,
           "Enqueues an encoding: 8 bytes with the number of coded bytes, then these.")

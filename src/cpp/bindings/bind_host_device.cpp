@@ -5,7 +5,6 @@
 #include <map>
 #include <vector>
 
-#include "bindings/bind.h"
 #include "bindings/devices.h"
 #include "devices/host_device.h"
 

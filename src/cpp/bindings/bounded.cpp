@@ -8,7 +8,6 @@
 #include "bindings/devices.h"
 #include "bindings/in_flight.h"
 #include "bindings/interpreter.h"
-#include "bindings/names.h"
 #include "codecs/coding.h"
 #include "codecs/floats.h"
 #include "engine/device_norms.h"

@@ -5,7 +5,6 @@
 #include "base/simd.h"
 #include "bindings/collectives.h"
 #include "transports/emulated.h"
-#include "transports/wire.h"
 
 namespace gpucomm {
 

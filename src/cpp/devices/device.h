@@ -126,9 +126,6 @@ class Device {
     copy_all({{to, from, bytes}}, stream);
   }
   void reduce(const Fold& fold, Stream stream) { reduce_all({fold}, stream); }
-  void encode(const CodedPiece& piece, const std::byte* dense, std::byte* slot, Stream stream) {
-    encode_all({{piece, dense, slot}}, stream);
-  }
   void decode(const CodedPiece& piece, const std::byte* slot, std::byte* dense, bool adds, int divisor,
               Stream stream) {
     decode_all({{piece, slot, dense}}, adds, divisor, stream);

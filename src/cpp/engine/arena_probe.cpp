@@ -1,6 +1,5 @@
 #include "engine/arena_probe.h"
 
-#include "devices/handles.h"
 #include "engine/handle_text.h"
 
 namespace gpucomm {

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "transports/messages.h"
-#include "transports/regions.h"
 
 namespace gpucomm {
 namespace {

@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 void Mailbox::announce(const CallRecord& record) {
   uint64_t words[CallRecord::kWords] = {};
   std::memcpy(words, &record, sizeof record);
-  auto& cells = area(rank_).records[record.sequence % kRecords];
+  auto& cells = area(rank_).records[record.sequence % kRememberedCalls];
   // Its first word says which record it is: it goes first and comes last.
   cells[0].store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
@@ -33,7 +33,7 @@ void Mailbox::complete(uint64_t sequence) {
 
 CallRecord Mailbox::call(int rank, uint64_t sequence) const {
   uint64_t words[CallRecord::kWords];
-  auto& cells = area(rank).records[sequence % kRecords];
+  auto& cells = area(rank).records[sequence % kRememberedCalls];
   for (int i = 0; i < CallRecord::kWords; ++i) words[i] = cells[i].load(std::memory_order_acquire);
   std::atomic_thread_fence(std::memory_order_acquire);
   CallRecord record;

@@ -11,7 +11,6 @@ namespace gpucomm {
 
 static_assert(kMostDeviceRanks >= kMaxWorld);
 static_assert(kSharedClocks > 2 * kMaxWorld);
-inline constexpr int kRecords = kRememberedCalls;
 
 struct RegionHeader {
   uint64_t magic, world, heap_bytes;
@@ -38,7 +37,7 @@ struct RankArea {
   std::atomic<uint64_t> reads, tried;            // of which ranks it can read the private memory; has tried
   std::atomic<uint64_t> cpus[std::tuple_size_v<Cpus>];
   std::atomic<uint32_t> told_cpus;
-  alignas(64) std::atomic<uint64_t> records[kRecords][CallRecord::kWords];
+  alignas(64) std::atomic<uint64_t> records[kRememberedCalls][CallRecord::kWords];
   // As Refusal; the sequence is written last.
   std::atomic<uint64_t> refused, refused_times, refused_since_ns, refused_text[Refusal::kMost / 8];
 };

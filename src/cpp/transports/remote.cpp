@@ -11,7 +11,6 @@
 #include <fstream>
 
 #include "base/aligned.h"
-#include "base/error.h"
 
 namespace gpucomm {
 
