@@ -4,6 +4,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/bind_communicator.h"
+#include "bindings/interpreter.h"
 #include "bindings/names.h"
 #include "bindings/texts.h"
 #include "bindings/whole.h"
@@ -124,14 +125,14 @@ void bind_faults(py::class_<PyCommunicator>& type) {
           [](PyCommunicator& c, const std::vector<int>& ranks, const std::string& call) {
             c.core().check_waiting(ranks, call);
           },
-          "ranks"_a, "call"_a, py::call_guard<py::gil_scoped_release>(),
+          "ranks"_a, "call"_a, py::call_guard<Released>(),
           "Raises what ends a wait for these ranks that is none of its calls; a fault as any: on every rank.")
       .def(
           "_give_up",
           [](PyCommunicator& c, const std::string& kind, const std::string& why) {
             c.core().give_up(Error(kind_of(kind), why));
           },
-          "kind"_a, "why"_a, py::call_guard<py::gil_scoped_release>(),
+          "kind"_a, "why"_a, py::call_guard<Released>(),
           "Ends it on every rank by an error, of the class of this name.")
       .def("_set_part_of", &PyCommunicator::set_part_of, "call"_a,
            "The calls from here on are parts of this one, \"gather_objects\" say; \"\": of none.");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/soon.h"
 #include "devices/nccl_operations.h"
 
 namespace gpucomm {
@@ -75,8 +76,7 @@ void NcclCommunicator::end(int (*call)(nccl::Comm), std::chrono::milliseconds pa
     }
     ended->store(true);
   }).detach();
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  for (Patience naps; !*ended && std::chrono::steady_clock::now() < deadline;) naps.pause();
+  soon(patience, [&] { return ended->load(); });
 } catch (const std::exception&) {  // no thread is to be had: the communicator is left behind
 }
 

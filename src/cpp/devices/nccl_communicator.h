@@ -79,7 +79,7 @@ class NcclCommunicator {
   // where the library cannot. Waits.
   std::unique_ptr<NcclCommunicator> split(int color, int key, const Deadline& deadline);
 
-  // After what is enqueued; all ranks. Waits, for what may have begun before.
+  // After what is enqueued; all ranks. Waits: begin_to_close() does not, and close() goes on with that.
   void close(const Deadline& deadline);
   void begin_to_close();
   // Ends what is under way; from any thread. Waits for that, but no longer than `patience`. `why` is what

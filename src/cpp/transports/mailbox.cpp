@@ -15,8 +15,6 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t
 
 Mailbox::Mailbox(std::shared_ptr<Region> region, int rank, int world, int channel)
     : region_(std::move(region)), layout_(world, channel), rank_(rank), world_(world) {
-  if (rank < 0 || rank >= world)
-    fail(ErrorKind::invalid_argument, "rank must be in [0, ", world, "), got ", rank);
   base_ = region_->base + layout_.begin;
   const auto* header = reinterpret_cast<const RegionHeader*>(base_);
   if (region_->size < mailbox_bytes(world) || header->magic != kMagic ||
