@@ -14,7 +14,7 @@ def ways(comm: Any, function: str, error: int) -> str:
     """Which way calls go where a function fails from the first call on."""
     own(50)
     if comm.rank == 1:
-        EmulatedKit.library.emulated_fail(function.encode(), error)
+        EmulatedKit.library.emulated_fail(function.encode(), error, 0)
     return staged_ranks.ways(comm)
 
 

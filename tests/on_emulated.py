@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,9 +40,13 @@ SHARED += [f"devices/{name}.cpp" for name in ("host_event", "host_graph", "share
 SANITIZER = os.environ.get("GPUCOMM_SANITIZE")
 BUILT = Path(os.environ["GPUCOMM_EMULATION"]) if "GPUCOMM_EMULATION" in os.environ else None
 PLAIN = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+# As a GPU, a kernel stops where an address is no multiple of what it loads or stores there.
+ALIGNED = ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
 COMMON = ["algorithm", "atomic", "functional", "map", "memory", "mutex", "optional", "string", "thread"]
 COMMON += ["vector", "cuda.h"]
 LAUNCH = re.compile(r"(\w+)<<<(.*), (\w+), 0, stream>>>\(")
+BOUNDS = re.compile(r"(__launch_bounds__\(([^(),]+)(?:, [^()]+)?\)\s+\w+\([^{]+\) \{)")
+SHARED_MEMORY = re.compile(r"(__shared__ [^;]+ (\w+);)")
 
 
 def cuda_headers() -> Path:
@@ -80,13 +85,25 @@ def flags_of(headers: Path, folder: Path) -> list[str]:
     ]
 
 
+def rewritten(source: Path) -> str:
+    """A source of the extension, which tells the emulation of what no function of CUDA does."""
+    text = source.read_text()
+    for there, sought, put in (
+        ("<<<", LAUNCH, r"::emulated::launch(\1, \2, \3, stream, "),
+        ("__launch_bounds__", BOUNDS, r"\1 ::emulated::bound(\2);"),
+        ("__shared__", SHARED_MEMORY, r"\1 ::emulated::unwritten(&\2, sizeof \2);"),
+    ):
+        count = text.count(there)
+        text, found = sought.subn(put, text)
+        assert found == count, f"{there} in {source} is written in another way than the emulation knows"
+    return text
+
+
 def build(folder: Path, headers: Path) -> Path:
     """The extension, made in this folder; `headers`: where CUDA's are."""
     (folder / "cuda").mkdir(parents=True)
     for source in (CPP / "cuda").iterdir():
-        text = LAUNCH.sub(r"::emulated::launch(\1, \2, \3, stream, ", source.read_text())
-        assert "<<<" not in text, f"a launch in {source} is written in another way than the emulation knows"
-        (folder / "cuda" / source.name).write_text(text)
+        (folder / "cuda" / source.name).write_text(rewritten(source))
     # First what takes longest, so that no processor waits at the end.
     named = folder / "named.cpp"  # pybind11 takes longer to read than what is made of it
     named.write_text(f'#include "{CPP}/bindings/bind_errors.cpp"\n#include "{folder}/cuda/module.cpp"\n')
@@ -106,6 +123,8 @@ def build(folder: Path, headers: Path) -> Path:
     def compiled(source: Path) -> Path:
         made = folder / f"{source.name}.o"
         how = ["-include", common, *flags, *watched]
+        if source.suffix == ".cu" and SANITIZER != "undefined":  # which says where
+            how += ALIGNED
         if source.name == "blocks.cpp":  # who has the threads take turns
             how = flags
         command = [compiler(), *how, "-x", "c++", "-c", source, "-o", made]
@@ -134,6 +153,10 @@ class Array:
 
     def __init__(self, values: np.ndarray, index: int, bfloat16: bool = False) -> None:
         self.values, self.index, self.bfloat16 = values, index, bfloat16
+        if values.nbytes:
+            library, at = EmulatedKit.library, ctypes.c_void_p(values.ctypes.data)
+            library.emulated_own(at, ctypes.c_size_t(values.nbytes), index)
+            weakref.finalize(values, library.emulated_disown, at).atexit = False
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.index
@@ -149,7 +172,9 @@ class Array:
         return capsule
 
     def new_empty(self, shape: Any) -> Array:
-        return Array(np.empty(shape, self.values.dtype), self.index, self.bfloat16)
+        values = np.empty(shape, self.values.dtype)
+        values.reshape(-1).view(np.uint8)[...] = 0xFF  # what nobody has written
+        return Array(values, self.index, self.bfloat16)
 
 
 Array.__module__ = "cupy"  # whose arrays may be written, though old DLPack cannot say so
@@ -177,13 +202,13 @@ class EmulatedKit:
 
     @classmethod
     @contextlib.contextmanager
-    def failing(cls, function: str, error: int) -> Iterator[None]:
-        """What calls this function of CUDA is given that error."""
-        cls.library.emulated_fail(function.encode(), error)
+    def failing(cls, function: str, error: int, spared: int = 0) -> Iterator[None]:
+        """What calls this function of CUDA is given that error, after so many calls."""
+        cls.library.emulated_fail(function.encode(), error, spared)
         try:
             yield
         finally:
-            cls.library.emulated_fail(function.encode(), 0)
+            cls.library.emulated_fail(function.encode(), 0, 0)
 
     def array(self, values: np.ndarray, dtype: str = "") -> Array:
         return Array(np.array(values, order="C"), self.index, dtype == "bfloat16")
@@ -203,17 +228,16 @@ class EmulatedKit:
         """The stream does nothing for a while: it pauses by itself."""
 
     def begin_capture(self, stream: int) -> None:
-        self._graph(stream, 1)
+        assert self.library.emulated_begin_capture(ctypes.c_void_p(stream)), "the stream cannot be captured"
         self.capturing.add(stream)
 
     def end_capture(self, stream: int) -> int:
         self.capturing.discard(stream)
-        return self._graph(stream, 0)
-
-    def _graph(self, stream: int, begins: int) -> int:
-        call = self.library.emulated_graph
-        call.restype, call.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int]
-        return call(stream, begins)
+        call = self.library.emulated_end_capture
+        call.restype, call.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        graph = call(stream)
+        assert graph, "the capture has failed"
+        return graph
 
     def launch(self, graph: int, stream: int) -> None:
         self.library.emulated_launch(ctypes.c_void_p(graph), ctypes.c_void_p(stream))

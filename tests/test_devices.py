@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -109,37 +110,58 @@ def test_the_host_is_not_blocked_and_events_tell_the_end():
     assert (x == 1).all()
 
 
+def refused(text):
+    return pytest.raises(UnavailableError, match=text)
+
+
 def test_captures_refuse_what_cuda_refuses():
     gpu = HostKit()
-    device, inside, outside, x = gpu.device, *(gpu.device.make_event() for _ in range(2)), np.zeros(1)
-
-    def refused(text):
-        return pytest.raises(UnavailableError, match=text)
-
     with stream_of(gpu) as origin, stream_of(gpu) as joined, stream_of(gpu) as other:
         with refused("the default stream cannot be captured"):
             gpu.begin_capture(0)
-        device.record(outside, other)
         gpu.begin_capture(origin)
         with refused("is being captured already"):
             gpu.begin_capture(origin)
-        with refused("cannot wait for what is not"):
-            device.wait(origin, outside)
-        device.record(inside, origin)
-        with refused("the event was recorded in a capture"):
-            device.done(inside)
-        gpu.begin_capture(other)
-        with refused("two captures cannot be merged"):
-            device.wait(other, inside)
-        gpu.end_capture(other)
-        device.wait(joined, inside)
-        device.copy(address(x), address(x), 8, joined)
+        inside, x = gpu.device.make_event(), np.zeros(1)
+        gpu.device.record(inside, origin)
+        gpu.device.wait(joined, inside)
+        gpu.device.copy(address(x), address(x), 8, joined)
         with refused("no capture has begun on this stream"):
             gpu.end_capture(joined)
+        with ThreadPoolExecutor() as pool, refused("another thread has begun the capture"):
+            pool.submit(gpu.end_capture, origin).result()
         with refused("does not lead back to the stream that began it"):
             gpu.end_capture(origin)
         with refused("of a capture that has ended"):
-            device.wait(other, inside)
+            gpu.device.wait(other, inside)
+    gpu.device.end_event(inside)
+
+
+@pytest.mark.parametrize("what", ["outside", "asked", "merged"])
+def test_what_is_refused_fails_the_capture(what):
+    gpu = HostKit()
+    device, inside, outside = gpu.device, *(gpu.device.make_event() for _ in range(2))
+    with stream_of(gpu) as origin, stream_of(gpu) as other:
+        device.record(outside, other)
+        gpu.begin_capture(origin)
+        device.record(inside, origin)
+        if what == "merged":
+            gpu.begin_capture(other)
+            with refused("two captures cannot be merged"):
+                device.wait(other, inside)
+            with refused("the capture has failed"):
+                gpu.end_capture(other)
+        elif what == "asked":
+            with refused("the event was recorded in a capture"):
+                device.done(inside)
+        else:
+            with refused("cannot wait for what is not"):
+                device.wait(origin, outside)
+        for call in (lambda: device.record(inside, origin), lambda: gpu.end_capture(origin)):
+            with refused("the capture has failed"):
+                call()
+        device.record(inside, origin)
+        wait_for(device, inside)
     device.end_event(inside), device.end_event(outside)
 
 

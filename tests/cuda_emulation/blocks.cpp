@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -18,14 +19,10 @@ namespace {
 
 constexpr unsigned kLanes = gpucomm::cuda::kLanes, kMostThreads = 1024;
 constexpr size_t kStack = 128 << 10;
-
-[[noreturn]] void give_up(const char* why) {
-  std::fprintf(stderr, "emulated CUDA: %s\n", why);
-  std::abort();
-}
+constexpr size_t kMostShared = 48 << 10;  // that a kernel need not ask for
 
 struct Barrier {
-  unsigned members = 0, arrived = 0, turn = 0;
+  unsigned members = 0, arrived = 0, turn = 0, meaning = 0;
   Order orders[2];  // by turns: some leave it late, when others have come to the next one
 };
 
@@ -45,7 +42,7 @@ class Block {
   void run(unsigned threads, const Place& place, const std::function<void()>& kernel) {
     if (threads % kLanes || threads > kMostThreads) give_up("a thread block of no whole warps, or too large");
     kernel_ = &kernel, place_ = place;
-    all_ = {.members = threads};
+    all_ = {.members = threads}, shared_.clear(), shared_bytes_ = 0;
     warps_.assign(threads / kLanes, {.members = kLanes});
     while (fibers_.size() < threads) fibers_.emplace_back(stacks_ + fibers_.size() * kStack);
     for (unsigned i = 0; i < threads; ++i) fibers_[i].done = false;
@@ -74,10 +71,19 @@ class Block {
   uint64_t shuffle_xor(uint64_t value, unsigned step) {
     const unsigned thread = current_;
     fibers_[thread].shown = value;
-    wait(warps_[thread / kLanes]);
+    wait(warps_[thread / kLanes], step);
     const uint64_t other = fibers_[thread ^ step].shown;
-    wait(warps_[thread / kLanes]);
+    wait(warps_[thread / kLanes], step);
     return other;
+  }
+
+  unsigned threads() const { return all_.members; }
+  // By the first thread that comes there: what an earlier block has left is not this one's.
+  void unwritten(void* shared, size_t bytes) {
+    if (std::find(shared_.begin(), shared_.end(), shared) != shared_.end()) return;
+    shared_.push_back(shared), shared_bytes_ += bytes;
+    if (shared_bytes_ > kMostShared) give_up("more shared memory than a thread block has");
+    for (size_t i = 0; i < bytes; ++i) static_cast<volatile char*>(shared)[i] = -1;
   }
 
  private:
@@ -114,7 +120,10 @@ class Block {
     wait(barrier);
     order.take();
   }
-  void wait(Barrier& barrier) {
+  // Threads that wait with another meaning are at another place: they were never to meet.
+  void wait(Barrier& barrier, unsigned meaning = 0) {
+    if (!barrier.arrived) barrier.meaning = meaning;
+    if (barrier.meaning != meaning) give_up("threads of a warp wait for others at different places");
     if (++barrier.arrived == barrier.members) {
       barrier.arrived = 0, ++barrier.turn, moved_ = true;
       return;
@@ -131,6 +140,8 @@ class Block {
   std::deque<Fiber> fibers_;
   std::vector<Barrier> warps_;
   Barrier all_;
+  std::vector<void*> shared_;  // of the block at hand
+  size_t shared_bytes_ = 0;
   unsigned current_ = 0;
   bool moved_ = false;
 };
@@ -151,17 +162,30 @@ void Block::serve() {
 
 }  // namespace
 
+void give_up(const char* why) {
+  std::fprintf(stderr, "emulated CUDA: %s\n", why);
+  std::abort();
+}
+
 const Place& place() { return block().place(); }
 void sync_block() { block().sync_block(); }
 void sync_warp() { block().sync_warp(); }
-uint64_t shuffle_xor(uint64_t value, unsigned step) { return block().shuffle_xor(value, step); }
+uint64_t shuffle_xor(unsigned mask, uint64_t value, unsigned step) {
+  if (mask != ~0u) give_up("a shuffle of a part of the warp");
+  return block().shuffle_xor(value, step);
+}
+void bound(unsigned threads) {
+  if (block().threads() > threads) give_up("a kernel is launched with more threads than it was compiled for");
+}
+void unwritten(void* shared, size_t bytes) { block().unwritten(shared, bytes); }
 
 // In an order that is another one each time.
 void run_blocks(dim3 grid, unsigned threads, const std::function<void()>& kernel) {
   static thread_local unsigned turn = 0;
   const unsigned all = grid.x * grid.y;
   const bool backwards = ++turn % 2;
-  at_once([&](unsigned own, unsigned runners) {
+  at_once([&, gpu = working_on](unsigned own, unsigned runners) {
+    working_on = gpu;
     for (unsigned i = 0; i < all; ++i) {
       const unsigned at = backwards ? all - 1 - i : i, x = at % grid.x, y = at / grid.x;
       if ((x + y) % runners == own) block().run(threads, {{}, {x, y, 0}, grid}, kernel);  // neighbours apart
@@ -170,8 +194,3 @@ void run_blocks(dim3 grid, unsigned threads, const std::function<void()>& kernel
 }
 
 }  // namespace emulated
-
-// Of every access of a kernel: a GPU faults where it is not aligned.
-void gpucomm::cuda::accessed(const void* at, size_t, size_t alignment) {
-  if (reinterpret_cast<uintptr_t>(at) % alignment) emulated::give_up("a kernel accesses what is not aligned");
-}

@@ -10,6 +10,12 @@ using namespace emulated;
 
 extern "C" {
 
+// For the tests, by ctypes: the current GPU of this thread; -1: none, as at its beginning.
+void emulated_make_current(int gpu) {
+  current.clear();
+  if (gpu >= 0) current.push_back(gpu);
+}
+
 static CUresult device_get(CUdevice* device, int index) { return *device = index, CUDA_SUCCESS; }
 static CUresult retain(CUcontext* context, CUdevice device) {
   return *context = reinterpret_cast<CUcontext>(&gpu(device)), CUDA_SUCCESS;

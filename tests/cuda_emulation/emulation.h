@@ -24,17 +24,30 @@ const Place& place();
 // All threads of the block, or of the warp, must come: else the process is aborted with a sentence.
 void sync_block();
 void sync_warp();
-uint64_t shuffle_xor(uint64_t value, unsigned step);
+uint64_t shuffle_xor(unsigned mask, uint64_t value, unsigned step);
 
-void enqueue(cudaStream_t stream, std::function<void()> job);
+// What no test should do: ends the process.
+[[noreturn]] void give_up(const char* why);
+
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> job);
+// False: the runtime remembers that there is no such grid.
+bool launchable(const void* kernel, dim3 grid, unsigned threads);
 // As enqueue, of the current GPU's streams only.
 void launch_on(cudaStream_t stream, std::function<void()> job);
+inline thread_local int working_on = 0;  // that GPU
 void run_blocks(dim3 grid, unsigned threads, const std::function<void()>& kernel);
+
+// What tests/on_emulated.py writes behind __launch_bounds__ and __shared__: at most so many threads; memory
+// that holds nothing that anybody has written.
+void bound(unsigned threads);
+void unwritten(void* shared, size_t bytes);
 
 // In place of kernel<<<grid, threads, 0, stream>>>(args...).
 template <class... Parameters, class... Args>
 void launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, cudaStream_t stream,
             const Args&... args) {
+  static_assert((size_t{0} + ... + sizeof(Parameters)) <= 4096);  // what all GPUs and drivers take
+  if (!launchable(reinterpret_cast<const void*>(kernel), grid, threads)) return;
   launch_on(stream, [=] { run_blocks(grid, threads, [&] { kernel(args...); }); });
 }
 
@@ -47,16 +60,16 @@ void launch(void (*kernel)(Parameters...), dim3 grid, unsigned threads, cudaStre
 inline void __syncthreads() { emulated::sync_block(); }
 inline void __syncwarp() { emulated::sync_warp(); }
 template <class T>
-T __shfl_xor_sync(unsigned, T value, unsigned step) {
+T __shfl_xor_sync(unsigned mask, T value, unsigned step) {
   static_assert(sizeof value <= sizeof(uint64_t));
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
-  bits = emulated::shuffle_xor(bits, step);
+  bits = emulated::shuffle_xor(mask, bits, step);
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
-inline bool __any_sync(unsigned, bool value) {
-  for (unsigned step = 16; step; step /= 2) value |= __shfl_xor_sync(~0u, value, step);
+inline bool __any_sync(unsigned mask, bool value) {
+  for (unsigned step = 16; step; step /= 2) value |= __shfl_xor_sync(mask, value, step);
   return value;
 }
 template <class T>

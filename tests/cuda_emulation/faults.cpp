@@ -9,8 +9,12 @@
 namespace {
 
 struct Asked {
+  struct Fault {
+    cudaError_t error;
+    int spared;  // calls before
+  };
   std::mutex mutex;
-  std::map<std::string, cudaError_t> errors;  // by function
+  std::map<std::string, Fault> faults;  // by function
 };
 Asked& asked() {
   static auto* const one = new Asked;
@@ -23,22 +27,28 @@ const std::map<cudaError_t, std::pair<const char*, const char*>> kTexts = {
     {cudaErrorNoKernelImageForDevice, {"cudaErrorNoKernelImageForDevice", "no kernel image is available"}},
     {cudaErrorNotSupported, {"cudaErrorNotSupported", "operation not supported"}},
     {cudaErrorIllegalAddress, {"cudaErrorIllegalAddress", "an illegal memory access was encountered"}},
+    {cudaErrorInvalidConfiguration, {"cudaErrorInvalidConfiguration", "invalid configuration argument"}},
+    {cudaErrorStreamCaptureUnsupported,
+     {"cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"}},
+    {cudaErrorStreamCaptureInvalidated,
+     {"cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"}},
     {cudaErrorInvalidResourceHandle, {"cudaErrorInvalidResourceHandle", "invalid resource handle"}}};
 
 }  // namespace
 
 cudaError_t emulated::fault(const char* function) {
   std::lock_guard lock(asked().mutex);
-  const auto found = asked().errors.find(function);
-  return found == asked().errors.end() ? cudaSuccess : result(found->second);
+  const auto found = asked().faults.find(function);
+  if (found == asked().faults.end() || found->second.spared-- > 0) return cudaSuccess;
+  return result(found->second.error);
 }
 
 extern "C" {
 
-// From here on a function fails with this error; 0: no longer.
-void emulated_fail(const char* function, int error) {
+// From here on a function fails with this error, after so many calls of it; 0: no longer.
+void emulated_fail(const char* function, int error, int spared) {
   std::lock_guard lock(asked().mutex);
-  asked().errors[function] = static_cast<cudaError_t>(error);
+  asked().faults[function] = {static_cast<cudaError_t>(error), spared};
 }
 
 cudaError_t cudaGetLastError() { return std::exchange(emulated::last, cudaSuccess); }

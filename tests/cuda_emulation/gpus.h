@@ -56,20 +56,22 @@ inline Gpu& gpu(int index) {
 }
 
 // Of this thread: the current GPU is the last; and the error that the runtime remembers.
-inline thread_local std::vector<int> current{0};
+inline thread_local std::vector<int> current;
 inline thread_local cudaError_t last = cudaSuccess;
 
-// Captures that this thread has begun, as thread-local ones, and what it says of calls that disturb them.
-inline thread_local int captures_here = 0;
-inline thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-inline bool disturbs_capture() { return captures_here && capture_mode != cudaStreamCaptureModeRelaxed; }
-
-inline Gpu& here() { return gpu(current.back()); }
+// Where none is current, CUDA takes the first GPU, and makes a context on it, which costs memory there.
+inline Gpu& here() {
+  if (current.empty()) give_up("a call of CUDA while no GPU is current");
+  return gpu(current.back());
+}
 inline gpucomm::HostStream& stream_of(cudaStream_t stream) {
   return stream ? *reinterpret_cast<gpucomm::HostStream*>(stream) : here().standard;
 }
 inline cudaError_t result(cudaError_t error) { return error ? last = error : error; }
 // What a test has a function answer.
 cudaError_t fault(const char* function);
+// Of a call that might wait for work that is only captured: refused, and the captures fail, but where this
+// thread has asked for the relaxed mode.
+cudaError_t unsafe_in_captures();
 
 }  // namespace emulated

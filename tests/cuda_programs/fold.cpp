@@ -1,6 +1,12 @@
 // The folds and operations on pairs of a GPU on the host, threads counted by a loop; test_cuda_math.py calls
 // them.
+#include <cstdlib>
+
 #include "cuda/pairs_math.h"
+
+void gpucomm::cuda::accessed(const void* at, size_t, size_t alignment) {
+  if (reinterpret_cast<uintptr_t>(at) % alignment) std::abort();
+}
 
 // Returns the elements that were moved in packs.
 extern "C" size_t cuda_fold(int dtype, int op, int divisor, const std::byte* const* sources, int source_count,

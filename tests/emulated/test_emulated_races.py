@@ -1,5 +1,6 @@
 """Built with the thread sanitizer the emulation finds races, and none where there is none."""
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -49,3 +50,18 @@ def test_races_are_found(kernels, name, races):
     done = subprocess.run([kernels, name], capture_output=True, text=True, env=PLAIN | AT_ONCE)
     assert done.returncode == (RACE if races else 0), done.stderr
     assert ("data race" in done.stderr) == races
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a part of the warp", "a shuffle of a part of the warp"),
+        ("one that has left", "wait for others that do not come"),
+        ("other places", "at different places"),
+        ("too many threads", "more threads than it was compiled for"),
+        ("what is left behind", ""),
+    ],
+)
+def test_what_no_gpu_runs_ends_the_process(kernels, name, said):
+    done = subprocess.run([kernels, name], capture_output=True, text=True, env=PLAIN | AT_ONCE)
+    assert done.returncode == (-signal.SIGABRT if said else 0) and said in done.stderr, done.stderr

@@ -49,6 +49,9 @@ GPUCOMM_BOTH To same_bits(const From& from) {
 
 template <class Run>
 GPUCOMM_BOTH Run load(const std::byte* from, size_t byte) {
+#ifndef __CUDACC__
+  accessed(from + byte, sizeof(Run), alignof(Run));
+#endif
   return *reinterpret_cast<const Run*>(from + byte);
 }
 
@@ -56,6 +59,9 @@ GPUCOMM_BOTH Run load(const std::byte* from, size_t byte) {
 template <class Run>
 GPUCOMM_BOTH void store(std::byte* to, size_t byte, Run run) {
   auto* at = reinterpret_cast<Run*>(to + byte);
+#ifndef __CUDACC__
+  accessed(at, sizeof(Run), alignof(Run));
+#endif
 #ifdef __CUDA_ARCH__
   if constexpr (std::is_same_v<Run, Pack>)
     __stwb(reinterpret_cast<uint4*>(at), make_uint4(run.words[0], run.words[1], run.words[2], run.words[3]));

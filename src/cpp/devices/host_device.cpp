@@ -15,7 +15,7 @@ namespace {
 
 // What an event's handle points to.
 struct OwnedEvent {
-  const HostDevice& device;
+  HostDevice& device;
   std::shared_ptr<HostEvent> event;
 };
 
@@ -109,7 +109,11 @@ HostStream& HostDevice::stream_of(Stream stream) {
 
 uint64_t HostDevice::capture_of(Stream stream) {
   stream_of(stream);
-  return captures_.of(stream);
+  const HostCaptures::State state = captures_.of(stream);
+  if (state.failed)
+    fail(ErrorKind::invalid_argument, name(),
+         ": the stream is being captured into a graph, and the capture has failed: end it");
+  return state.id;
 }
 
 void HostDevice::record(Event event, Stream stream) {
@@ -123,7 +127,7 @@ void HostDevice::record(Event event, Stream stream) {
 
 void HostDevice::wait(Stream stream, Event event) {
   count("wait");
-  if (const HostDevice& other = owned(event).device; &other != this) other.captures_.check(event);
+  if (HostDevice& other = owned(event).device; &other != this) other.captures_.check(event);
   if (captures_.wait(stream, event)) return;
   stream_of(stream).add([this, mark = owned(event).event->latest()] {
     if (mark.wait()) return;

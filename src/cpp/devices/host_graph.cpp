@@ -53,59 +53,87 @@ std::shared_ptr<HostGraph> HostCaptures::end(Stream stream) {
   if (found == streams_.end() || found->second.capture->origin != stream)
     fail(ErrorKind::unavailable, "no capture has begun on this stream");
   const Point last = found->second;
+  if (last.capture->thread != std::this_thread::get_id())
+    fail(ErrorKind::unavailable, "another thread has begun the capture: it must end it");
   last.capture->ended = true;
   std::erase_if(streams_, [&](const auto& each) { return each.second.capture == last.capture; });
+  if (last.capture->failed) fail(ErrorKind::unavailable, "the capture has failed");
   if (!last.capture->graph->leads_to(last.after))
     fail(ErrorKind::unavailable, "work of the capture does not lead back to the stream that began it");
   return last.capture->graph;
 }
 
-uint64_t HostCaptures::of(Stream stream) const {
+HostCaptures::State HostCaptures::of(Stream stream) const {
   std::lock_guard lock(mutex_);
   const auto found = streams_.find(stream);
-  return found == streams_.end() ? 0 : found->second.capture->id;
+  if (found == streams_.end()) return {};
+  return {found->second.capture->id, found->second.capture->failed};
+}
+
+bool HostCaptures::fail_all() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [stream, point] : streams_) point.capture->failed = true;
+  return !streams_.empty();
+}
+
+HostCaptures::Point* HostCaptures::going_on(Stream stream) {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return nullptr;
+  if (found->second.capture->failed) fail(ErrorKind::unavailable, "the capture has failed");
+  return &found->second;
 }
 
 bool HostCaptures::add(Stream stream, const HostGraph::Job& job) {
   std::lock_guard lock(mutex_);
-  const auto found = streams_.find(stream);
-  if (found == streams_.end()) return false;
-  Point& point = found->second;
-  point.after = {point.capture->graph->add(job, point.after)};
-  return true;
+  Point* const point = going_on(stream);
+  if (point) point->after = {point->capture->graph->add(job, point->after)};
+  return point;
 }
 
 bool HostCaptures::record(Event event, Stream stream) {
   std::lock_guard lock(mutex_);
-  const auto found = streams_.find(stream);
+  const Point* const point = going_on(stream);
   events_.erase(event);
-  if (found == streams_.end()) return false;
-  events_[event] = found->second;
-  return true;
+  if (point) events_[event] = *point;
+  return point;
 }
 
 bool HostCaptures::wait(Stream stream, Event event) {
   std::lock_guard lock(mutex_);
   const auto recorded = events_.find(event);
-  const auto waiting = streams_.find(stream);
+  Point* const waiting = going_on(stream);
   if (recorded == events_.end()) {
-    if (waiting != streams_.end())
-      fail(ErrorKind::unavailable, "work that is being captured cannot wait for what is not");
-    return false;
+    if (!waiting) return false;
+    waiting->capture->failed = true;
+    fail(ErrorKind::unavailable, "work that is being captured cannot wait for what is not");
   }
   const Point& point = recorded->second;
-  if (point.capture->ended) fail(ErrorKind::unavailable, "the event is one of a capture that has ended");
-  if (waiting == streams_.end()) return streams_[stream] = point, true;
-  if (waiting->second.capture != point.capture) fail(ErrorKind::unavailable, "two captures cannot be merged");
-  for (const size_t node : point.after)
-    if (auto& after = waiting->second.after; std::find(after.begin(), after.end(), node) == after.end())
-      after.push_back(node);
+  if (waiting)
+    join(*waiting, point);
+  else if (point.capture->ended || point.capture->failed)
+    fail(ErrorKind::unavailable, "the event is one of a capture that has ",
+         point.capture->ended ? "ended" : "failed");
+  else
+    streams_[stream] = point;
   return true;
 }
 
-void HostCaptures::check(Event event) const {
+void HostCaptures::join(Point& waiting, const Point& recorded) {
+  if (waiting.capture != recorded.capture) {
+    waiting.capture->failed = recorded.capture->failed = true;
+    fail(ErrorKind::unavailable, "two captures cannot be merged");
+  }
+  for (const size_t node : recorded.after)
+    if (auto& after = waiting.after; std::find(after.begin(), after.end(), node) == after.end())
+      after.push_back(node);
+}
+
+void HostCaptures::check(Event event) {
   std::lock_guard lock(mutex_);
-  if (events_.contains(event)) fail(ErrorKind::unavailable, "the event was recorded in a capture");
+  const auto found = events_.find(event);
+  if (found == events_.end()) return;
+  found->second.capture->failed = true;
+  fail(ErrorKind::unavailable, "the event was recorded in a capture");
 }
 
 void HostCaptures::forget(void* handle) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "devices/device.h"
@@ -35,20 +36,25 @@ class HostGraph {
   std::minstd_rand order_{std::random_device{}()};
 };
 
-// The captures of a device.
+// The captures of a device. What is refused fails the capture, which then only ends, without a graph.
 class HostCaptures {
  public:
+  struct State {
+    uint64_t id = 0;  // 0: none
+    bool failed = false;
+  };
   // Throws unavailable, as all here, for what CUDA refuses.
   void begin(Stream stream);
-  std::shared_ptr<HostGraph> end(Stream stream);
-  uint64_t of(Stream stream) const;  // 0: none
+  std::shared_ptr<HostGraph> end(Stream stream);  // by the thread that began
+  State of(Stream stream) const;
+  bool fail_all();  // that are going on; false: there is none
 
   // True: the stream is being captured, and the work with it.
   bool add(Stream stream, const HostGraph::Job& job);
   bool record(Event event, Stream stream);
   bool wait(Stream stream, Event event);
   // Of an event that the host looks at.
-  void check(Event event) const;
+  void check(Event event);
   void forget(void* handle);  // of a stream or event that ends
 
  private:
@@ -56,13 +62,18 @@ class HostCaptures {
     uint64_t id;
     Stream origin;
     std::shared_ptr<HostGraph> graph;
-    bool ended = false;
+    std::thread::id thread = std::this_thread::get_id();
+    bool ended = false, failed = false;
   };
   // What comes next on a stream, or behind an event, comes after these.
   struct Point {
     std::shared_ptr<Capture> capture;
     HostGraph::Places after;
   };
+
+  // That of a stream; null: none. Throws where it has failed.
+  Point* going_on(Stream stream);
+  void join(Point& waiting, const Point& recorded);
 
   mutable std::mutex mutex_;  // guards all below
   uint64_t captures_ = 0;

@@ -19,6 +19,7 @@ class SharedMemory {
   ~SharedMemory();
 
   std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
   std::string handle() const;  // "PID FILE BYTES"
 
  private:
