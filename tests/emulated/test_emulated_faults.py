@@ -10,7 +10,7 @@ from on_emulated import EmulatedKit, process_environment
 from ranks import run_ranks
 
 import gpucomm
-from gpucomm.errors import InvalidArgumentError, UnavailableError
+from gpucomm.errors import Error, InvalidArgumentError, UnavailableError
 
 NO_DEVICE, NO_IMAGE, NO_ACCESS, REACHED, UNSUPPORTED, DEFAULT_STREAM = 100, 209, 700, 704, 801, 906
 
@@ -87,6 +87,25 @@ def test_gpus_that_reach_each_other_already(emulated_kit):
     kits = [emulated_kit(0, index) for index in range(2)]
     with EmulatedKit.failing("cudaDeviceEnablePeerAccess", REACHED):
         assert reduced(kits) == [{2.0}] * 2
+
+
+def test_what_was_enqueued_in_part_is_waited_for(emulated_kit):
+    """A launch fails behind another one, on the ranks' own stream: after close() that writes no array."""
+    kit = emulated_kit(100_000)
+    xs = [kit.array(np.ones(4096, np.float32)) for _ in range(3)]
+
+    def body(comm):
+        with pytest.raises(Error):
+            comm.all_reduce(xs[comm.rank], stream=stream, algorithm="ring", segments=1)
+        comm.close()
+        return xs[comm.rank].values.copy()
+
+    with stream_of(kit) as stream:
+        with EmulatedKit.failing("cudaLaunchKernel", NO_IMAGE, 1):
+            seen = run_ranks(3, body)
+        finish(kit.device, stream)
+    assert all(np.array_equal(x.values, values) for x, values in zip(xs, seen, strict=True))
+    assert {1.0, 2.0} <= set(seen[0].tolist()) < {1.0, 2.0, 3.0}
 
 
 @pytest.mark.parametrize(

@@ -25,16 +25,22 @@ std::optional<int> StreamGroup::come(int rank, const StreamCall& part) {
   check();
   check_captures();
   prepare();
-  const Launches& launches = launches_of();
-  begin(launches);
-  for (const Launch& launch : launches.list) enqueue(launch);
-  end(launches);
+  enqueue_all(launches_of());
   const uint64_t sequence = part.record.sequence;
   capture_ = parts_[0]->arrays.capture;
   for (auto& each : parts_) each.reset();
   present_ = 0;
   enqueued_.store(sequence, std::memory_order_release);
   return {};
+}
+
+void StreamGroup::enqueue_all(const Launches& launches) try {
+  begin(launches);
+  for (const Launch& launch : launches.list) enqueue(launch);
+  end(launches);
+} catch (const Error&) {
+  mark_part();
+  throw;
 }
 
 void StreamGroup::check() const {

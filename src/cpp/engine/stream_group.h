@@ -36,6 +36,7 @@ class StreamGroup {
 
  private:
   void check() const;
+  void mark_part();
   bool mark_end();
   bool ended() const;
   void leave_behind();
@@ -44,6 +45,7 @@ class StreamGroup {
   Held held_on(const std::shared_ptr<Device>& device);
   void lend(size_t rank, bool moved) const;
   const Launches& launches_of();
+  void enqueue_all(const Launches& launches);
   void begin(const Launches& launches);
   bool on_one_stream() const;
   void wait_for_ranks();
@@ -71,9 +73,9 @@ class StreamGroup {
   // Of the group: between the ranks' streams and its own, so that calls follow one another.
   OwnStream hub_;
   OwnEvent hub_event_;
-  Stream base_ = nullptr;                            // of the call at hand: the hub, or the ranks' own stream
-  std::shared_ptr<OwnEvent> former_;                 // the end of the former call that was not captured
-  std::vector<OwnEvent> came_;                       // by rank: what its stream held
+  Stream base_ = nullptr;             // of the call at hand: the hub, or the ranks' own stream
+  std::shared_ptr<OwnEvent> former_;  // the end of the former call that was not captured, or failed half-way
+  std::vector<OwnEvent> came_;        // by rank: what its stream held
   std::vector<std::shared_ptr<OwnEvent>> finished_;  // by rank; one for each device
   Events finished_of_;                               // where they come from
   std::vector<Spaces> spaces_;                       // by rank, of the call at hand

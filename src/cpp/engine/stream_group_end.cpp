@@ -26,6 +26,16 @@ void StreamGroup::leave(int rank) {
   soon(kAtAnEnd, [this] { return ended(); });
 }
 
+// Where a call was enqueued in part on the ranks' own stream, which may be gone when the group ends.
+void StreamGroup::mark_part() try {
+  if (base_ == hub_.get()) return;
+  if (former_) device(0).wait(base_, former_->get());
+  auto event = finished_of_.take(ranks_[0].device);
+  device(0).record(event->get(), base_);
+  former_ = std::move(event);
+} catch (const Error&) {  // the device has failed
+}
+
 // Where a call was enqueued in part, its streams do not come together by themselves. False: what is enqueued
 // is in a capture, and runs when its graph is launched; or the device has failed.
 bool StreamGroup::mark_end() try {
