@@ -73,5 +73,7 @@ cudaError_t fault(const char* function);
 // Of a call that might wait for work that is only captured: refused, and the captures fail, but where this
 // thread has asked for the relaxed mode.
 cudaError_t unsafe_in_captures();
+// Of memory that is copied asynchronously: a GPU's, or page-locked.
+void check_copy(const void* at, size_t bytes);
 
 }  // namespace emulated

@@ -67,15 +67,24 @@ class Memory {
     for (const auto& [begin, end] : seen.blocks)
       if (at >= begin && at + bytes <= end) return;
     std::lock_guard lock(mutex_);
-    auto found = blocks_.upper_bound(at);
-    if (found == blocks_.begin() || (--found)->first + found->second.bytes < at + bytes)
-      give_up("a kernel uses memory that is no GPU's");
-    if (const int gpu = found->second.gpu; gpu != kAnyGpu && gpu != working_on && !lent_[working_on][gpu])
+    const auto& [begin, block] = *block_of(at, bytes);
+    if (const int gpu = block.gpu; gpu != kAnyGpu && gpu != working_on && !lent_[working_on][gpu])
       give_up("a kernel uses memory of a GPU that its own has no access to");
-    seen.blocks[seen.next++ % 8] = {found->first, found->first + found->second.bytes};
+    seen.blocks[seen.next++ % 8] = {begin, begin + block.bytes};
+  }
+  void check_copy(const std::byte* at, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes) block_of(at, bytes);
   }
 
  private:
+  std::map<const std::byte*, Block>::const_iterator block_of(const std::byte* at, size_t bytes) const {
+    auto found = blocks_.upper_bound(at);
+    if (found == blocks_.begin() || (--found)->first + found->second.bytes < at + bytes)
+      give_up("memory is used that is no GPU's");
+    return found;
+  }
+
   std::mutex mutex_;  // guards all below but changes_
   std::atomic<uint64_t> changes_{1};
   std::map<const std::byte*, Block> blocks_;
@@ -106,6 +115,11 @@ void gpucomm::cuda::accessed(const void* at, size_t bytes, size_t alignment) {
 #ifndef EMULATED_RACES
   memory_known().check(static_cast<const std::byte*>(at), bytes);
 #endif
+}
+
+// CUDA takes other memory of the host too, but waits for the copy then.
+void emulated::check_copy(const void* at, size_t bytes) {
+  memory_known().check_copy(static_cast<const std::byte*>(at), bytes);
 }
 
 extern "C" {

@@ -52,6 +52,7 @@ void emulated_defer(int us) { deferred_us = us; }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   here();
+  check_copy(to, bytes), check_copy(from, bytes);
   return emulated::enqueue(stream, [=] { std::memmove(to, from, bytes); });
 }
 

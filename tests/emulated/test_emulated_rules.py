@@ -92,11 +92,12 @@ def fold(kit, x, stream=0):
     ("other", "said"),
     [
         ("kits[1].address(y)", "memory of a GPU that its own has no access to"),
-        ("host.ctypes.data", "memory that is no GPU's"),
+        ("host.ctypes.data", "memory is used that is no GPU's"),
         ("kits[0].address(x) + 1", "what is not aligned"),
+        ("kits[0].device.copy(kits[0].address(x), host.ctypes.data, 8)", "memory is used that is no GPU's"),
     ],
 )
-def test_a_kernel_uses_only_what_its_gpu_may(emulated_kit, other, said):
+def test_work_uses_only_what_its_gpu_may(emulated_kit, other, said):
     done = subprocess.run(
         [sys.executable, "-c", KERNELS.format(other=other)],
         env=os.environ | process_environment(),
