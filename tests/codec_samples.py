@@ -30,10 +30,10 @@ FLOATS = ["float64", "float32", "float16", "bfloat16"]
 WORLD = 4  # for codecs that agree on a maximum
 
 
-def usable(spec: str, max_abs: float = 8.0) -> _core.Codec:
+def usable(spec: str, max_abs: float = 8.0, world: int = WORLD) -> _core.Codec:
     """The codec, with its maximum agreed where it needs one."""
     codec = _core.Codec(spec)
-    return codec.agreed(max_abs, WORLD) if codec.traits["needs_maximum"] else codec
+    return codec.agreed(max_abs, world) if codec.traits["needs_maximum"] else codec
 
 
 def codec_for(spec: str, x: Array, dtype: str) -> _core.Codec:

@@ -14,7 +14,7 @@ from on_device import HostKit
 from on_emulated import emulated_kit  # noqa: F401, a fixture
 from on_gpu import CudaKit, missing
 
-from gpucomm import _core
+from gpucomm import Communicator, _core
 
 ALGORITHMS = _core.algorithms()
 ON_GPU = Path(__file__).parent / "gpu"
@@ -75,6 +75,13 @@ def make_kit(request: pytest.FixtureRequest) -> Callable[..., Any]:
     if request.path.parent == EMULATED:
         return request.getfixturevalue("emulated_kit")
     return CudaKit if request.path.parent == ON_GPU else HostKit
+
+
+@pytest.fixture
+def alone() -> Iterator[Communicator]:
+    """The communicator of a world of one."""
+    with Communicator("local", 0, 1, region=_core.Region(1)) as comm:
+        yield comm
 
 
 @pytest.fixture

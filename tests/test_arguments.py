@@ -26,13 +26,6 @@ from gpucomm.errors import (
     UnsupportedTypeError,
 )
 
-
-@pytest.fixture
-def alone():
-    with Communicator("local", 0, 1, region=_core.Region(1)) as comm:
-        yield comm
-
-
 X = np.ones(4, np.float32)
 
 

@@ -8,7 +8,7 @@ import importlib.util
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from ranks import run_ranks
 
-from gpucomm import Communicator, _core, cli
+from gpucomm import Communicator, cli
 from gpucomm.bench import coded, command, mpi_job, pattern, suite, table, worker
 from gpucomm.bench import mpi as mpi_module
 from gpucomm.bench.metrics import Result, busbw_factor, elements_of
@@ -164,12 +164,6 @@ class Broken:
                 buffer[buffer.size // 2] += 1
 
         return call
-
-
-@pytest.fixture
-def alone() -> Iterator[Communicator]:
-    with Communicator("local", 0, 1, region=_core.Region(1)) as comm:
-        yield comm
 
 
 @pytest.mark.parametrize("collective", command.COLLECTIVES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codec_samples import CODECS
+from codec_samples import CODECS, usable
 from conftest import pairs
 from ranks import outcomes_of, run_ranks
 
@@ -111,14 +111,13 @@ def test_the_error_keeps_to_its_bound(collective: str, algorithm: str, spec: str
         return [call(comm, collective, n, codec=spec, algorithm=algorithm, segments=3) for n in COUNTS]
 
     results = run_ranks(world, body)
-    codec = _core.Codec(spec)
-    concrete = codec.agreed(8.0, world) if codec.traits["needs_maximum"] else codec
+    codec = usable(spec, world=world)
     lost = errors(collective, algorithm, world, codec.traits["additive"])
     for rank, arrays in enumerate(results):
         for count, result in zip(COUNTS, arrays, strict=True):
             expected, magnitudes = exact(collective, count, rank, world)
             # a partial sum, with the errors so far, is at most 1.5 times the sum of magnitudes
-            bound = lost * concrete.bound(1.5 * float(magnitudes.max()), "float32") + 1e-6
+            bound = lost * codec.bound(1.5 * float(magnitudes.max()), "float32") + 1e-6
             assert np.abs(result - expected).max() <= bound
 
 
@@ -280,13 +279,12 @@ def test_the_choice_may_be_left_open(spec: str, world: int) -> None:
     def body(comm: Communicator) -> Any:
         return [call(comm, "all_reduce", n, codec=spec) for n in (1, 5000, 1 << 17)]
 
+    codec = usable(spec, world=world)
     for results in run_ranks(world, body):
         for count, result in zip((1, 5000, 1 << 17), results, strict=True):
             expected, magnitudes = exact("all_reduce", count, 0, world)
-            codec = _core.Codec(spec)
-            concrete = codec.agreed(8.0, world) if codec.traits["needs_maximum"] else codec
             # of recursive doubling as many errors add up as of the others, or more
-            bound = 2 * world * concrete.bound(1.5 * float(magnitudes.max()), "float32") + 1e-6
+            bound = 2 * world * codec.bound(1.5 * float(magnitudes.max()), "float32") + 1e-6
             assert np.abs(result - expected).max() <= bound
 
 

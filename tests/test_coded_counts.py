@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codec_samples import CODECS
+from codec_samples import CODECS, usable
 from conftest import pairs
 from ranks import run_ranks
 from test_coded import contribution, errors
+from test_uneven import cut, uneven
 
 from gpucomm import Communicator, _core
 
@@ -19,23 +20,9 @@ BY_RANK = pairs("all_gather", "reduce_scatter", coded=True)
 LOSSY = [spec for spec in CODECS if _core.Codec(spec).traits["lossy"]]
 
 
-def uneven(world: int, scale: int) -> list[int]:
-    """Counts that differ, with nothing on some ranks."""
-    return [(rank * 5 + 2) % 4 * scale for rank in range(world)]
-
-
 def counts_of(world: int) -> list[list[int]]:
     """No multiples of a block; then nothing but on the last rank; then nothing."""
     return [uneven(world, 1), uneven(world, 333), [0] * (world - 1) + [1000], [0] * world]
-
-
-def agreed(spec: str, world: int) -> _core.Codec:
-    codec = _core.Codec(spec)
-    return codec.agreed(8.0, world) if codec.traits["needs_maximum"] else codec
-
-
-def parts(x: Any, counts: list[int]) -> list[Any]:
-    return np.split(x, np.cumsum(counts)[:-1])
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), BY_RANK)
@@ -52,16 +39,15 @@ def test_uneven_counts(collective: str, algorithm: str, spec: str, world: int) -
                 results.append(getattr(comm, collective)(x, counts=counts, segments=segments, **how))
         return results
 
-    additive = _core.Codec(spec).traits["additive"]
-    lost = errors(collective, algorithm, world, additive) if world > 1 else 0
-    codec = agreed(spec, world)
+    codec = usable(spec, world=world)
+    lost = errors(collective, algorithm, world, codec.traits["additive"]) if world > 1 else 0
     for rank, results in enumerate(run_ranks(world, body)):
         for i, result in enumerate(results):
             counts = counts_of(world)[i // 2]
             if collective == "all_gather":
                 given = np.concatenate([contribution(r, n) for r, n in enumerate(counts)])[None]
             else:
-                given = np.stack([parts(contribution(r, sum(counts)), counts)[rank] for r in range(world)])
+                given = np.stack([cut(contribution(r, sum(counts)), counts)[rank] for r in range(world)])
             assert result.shape == given[0].shape
             largest = float(np.abs(given).astype(np.float64).sum(0).max(initial=0.0))
             bound = lost * codec.bound(1.5 * largest, "float32") + 1e-6
@@ -81,9 +67,7 @@ def test_a_gathered_part_is_coded_from_its_own_beginning(algorithm: str, spec: s
         return comm.all_gather(x, counts=counts, **how).tobytes()
 
     given = [contribution(r, n) for r, n in enumerate(counts)]
-    codec = _core.Codec(spec)
-    if codec.traits["needs_maximum"]:
-        codec = codec.agreed(max(float(np.abs(x).max(initial=0)) for x in given), world)
+    codec = usable(spec, max(float(np.abs(x).max(initial=0)) for x in given), world)
     expected = [np.zeros_like(x) for x in given]
     for x, became in zip(given, expected, strict=True):
         codec.decode(codec.encode(x), became)
@@ -105,8 +89,8 @@ def test_nothing_and_one_element(collective: str, algorithm: str, spec: str, wor
         comm.barrier()
         return results
 
-    additive = _core.Codec(spec).traits["additive"]
-    lost = errors(collective, algorithm, world, additive) if world > 1 else 0
+    codec = usable(spec, world=world)
+    lost = errors(collective, algorithm, world, codec.traits["additive"]) if world > 1 else 0
     for rank, results in enumerate(run_ranks(world, body)):
         for i, result in enumerate(results):
             count = (0, 1, 0)[i // 2]
@@ -117,7 +101,7 @@ def test_nothing_and_one_element(collective: str, algorithm: str, spec: str, wor
             else:
                 exact = sum(contribution(r, count) for r in range(world))
             assert result.shape == exact.shape
-            bound = lost * agreed(spec, world).bound(8.0, "float32") + 1e-6
+            bound = lost * codec.bound(8.0, "float32") + 1e-6
             assert np.abs(result - exact).max(initial=0.0) <= bound
 
 

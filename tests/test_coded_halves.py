@@ -89,8 +89,7 @@ def test_where_coding_loses_nothing_the_error_is_that_rounding(
 def test_the_error_is_that_of_two_codings_and_a_rounding(spec: str, dtype: str) -> None:
     """Against sums in float64."""
     world = 8
-    codec = _core.Codec(spec)
-    codec = codec.agreed(7.0, world) if codec.traits["needs_maximum"] else codec
+    codec = usable(spec, 7.0, world)
     found = widen(dtype, summed(dtype, world, codec=spec)[0])
     for owner in range(world):
         own, *others = parts_of(dtype, world, owner)

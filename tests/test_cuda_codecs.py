@@ -21,33 +21,7 @@ ADDED = {*DTYPES, "float64", "int8", "int16", "int32", "int64", "uint8", "bool"}
 SPECS = [spec for spec in CODECS if spec.split(":")[0] not in ("identity", "mpc")]
 SPECS += ["zfp:2.25", "zfp:2.5", "zfp:9.75", "zfp:31.75"]
 CASES = [(spec, dtype) for spec in SPECS for dtype in DTYPES]
-COUNTS = [
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    31,
-    63,
-    64,
-    65,
-    66,
-    127,
-    128,
-    129,
-    130,
-    255,
-    256,
-    257,
-    511,
-    512,
-    513,
-    514,
-    515,
-    1279,
-    6000,
-]
+COUNTS = [*range(6), 31, *range(63, 67), *range(127, 131), *range(255, 258), *range(511, 516), 1279, 6000]
 SEEDS = [0, 7]  # lanes in order; in another random order in each phase
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from codec_samples import storage
 from compiled import shared_object
 from numpy.typing import NDArray
 from on_device import wait_for
-from test_reduce import BITWISE, CASES, DTYPES, FLOATS, INTEGERS, OPS, assert_same_bits, sample, storage
+from test_reduce import BITWISE, CASES, DTYPES, FLOATS, INTEGERS, OPS, assert_same_bits, sample
 
 from gpucomm import _core
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from on_device import HostKit, Racing, finish, held, stream_of
 from ranks import outcomes_of, run_ranks
+from test_point_to_point import pattern
 
 import gpucomm
 from gpucomm import _core
@@ -20,10 +21,6 @@ from gpucomm.errors import (
     PeerLostError,
     UnavailableError,
 )
-
-
-def pattern(rank, count, salt=0, dtype=np.float32):
-    return ((np.arange(count) * 7 + rank * 31 + salt) % 251).astype(dtype)
 
 
 @pytest.mark.parametrize("async_op", [False, True])

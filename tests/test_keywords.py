@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpucomm import Communicator, _core
 from gpucomm.errors import UnsupportedTypeError
 
 X = np.ones(4)
@@ -16,12 +15,6 @@ CALLS = {
 }
 SHOWN = {0: "", 1: "numpy.ndarray, ", 2: "numpy.ndarray, 0, ", 4: "numpy.ndarray, 0, numpy.ndarray, 0, "}
 NAMES = ["algoritm", "a\0b", "\ud800", "", "a b", "x: object, *, out"]
-
-
-@pytest.fixture
-def alone():
-    with Communicator("local", 0, 1, region=_core.Region(1)) as comm:
-        yield comm
 
 
 @pytest.mark.parametrize("name", NAMES)

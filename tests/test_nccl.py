@@ -21,6 +21,7 @@ import pytest
 from conftest import ROOTED, pairs
 from ranks import run_ranks
 from reference import defined, fold, values
+from test_coded import contribution
 
 from gpucomm import _core, doctor, nccl
 from gpucomm.errors import (
@@ -244,10 +245,6 @@ def test_what_nccl_does_not_offer_is_refused(fake: ctypes.CDLL) -> None:
 
 
 # --- plans, round by round
-
-
-def contribution(rank: int, count: int) -> Any:
-    return np.random.default_rng([rank, count]).standard_normal(count).astype(np.float32)
 
 
 def arrays(collective: str, rank: int, world: int, count: int, root: int) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import nccl_message_ranks as ranks_do
 import nccl_ranks
 import pytest
 import rank_processes
+import test_nccl_calls
 from rank_processes import kill_one, told_at_the_end
 from test_device_processes import test_messages, test_messages_of_both_kinds_that_cross  # noqa: F401
 
@@ -138,16 +139,7 @@ def test_what_nccl_has_done_is_soon_found(told):
         assert all(max(seconds) < 40 * 8e-3 for seconds in world.run(ranks_do.seconds_of, 40))
 
 
-START = """
-import sys
-import numpy as np
-import gpucomm, nccl_library
-import nccl_message_ranks as ranks_do
-from on_device import HostKit
-from rank_processes import keep_calling, leave
-nccl_library.own()
-comm = gpucomm.init(timeout=20)
-"""
+START = test_nccl_calls.START + "import nccl_message_ranks as ranks_do\n"
 
 ENDLESS = (
     START

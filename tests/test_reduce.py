@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from codec_samples import storage
 from numpy.typing import NDArray
 
 from gpucomm import _core
@@ -25,11 +26,6 @@ OPS = ["sum", "mean", "min", "max", "prod"]
 BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 CASES = [case for case in itertools.product(DTYPES, OPS) if case != ("bool", "mean")]
 CASES += itertools.product([*INTEGERS, "bool"], BITWISE)
-
-
-def storage(dtype: str) -> np.dtype:
-    """The NumPy dtype that carries `dtype`: raw bits for bfloat16."""
-    return np.dtype("uint16" if dtype == "bfloat16" else dtype)
 
 
 def assert_same_bits(result: Array, expected: Array) -> None:
