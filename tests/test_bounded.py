@@ -22,6 +22,14 @@ def links_of(bytes_a_second: float) -> _core.Links:
     return _core.Links("switch", alpha=1e-6, beta=1 / bytes_a_second)
 
 
+def slow(comm: Communicator) -> None:
+    """Its links, beside which no codec takes time, nor has to be measured."""
+    comm.set_links(links_of(SLOW))
+    for about in _core.codecs().values():
+        for spec in (*about["bounded"], *about["examples"]):
+            comm._set_coding(spec, 1e-10, 1e-10)
+
+
 def contribution(rank: int, count: int, kind: str) -> Any:
     x = np.random.default_rng([rank, count]).standard_normal(count)
     if kind == "spread":
@@ -39,10 +47,10 @@ def reduced(world: int, most: float, kind: str = "normal", op: str = "sum", **ho
 
 
 def reduced_by_each(world: int, each: Sequence[float], kind: str, op: str, **how: Any) -> list[list[Bounded]]:
-    """Of each max_rel_err what the ranks found; in one communicator, which measures the codecs once."""
+    """Of each max_rel_err what the ranks found."""
 
     def body(comm: Communicator) -> Any:
-        comm.set_links(links_of(SLOW))
+        slow(comm)
         x = contribution(comm.rank, 5000, kind)
         return [comm.all_reduce(x.copy(), op, max_rel_err=most, **how) for most in each]
 
@@ -75,7 +83,7 @@ def in_16_bits(world: int, given: Any, *each: float, **how: Any) -> list[Bounded
     """What rank 0 found, of each max_rel_err."""
 
     def body(comm: Communicator) -> Any:
-        comm.set_links(links_of(SLOW))
+        slow(comm)
         return [comm.all_reduce(given[comm.rank].clone(), max_rel_err=most, **how) for most in each]
 
     return run_ranks(world, body)[0]
@@ -167,8 +175,7 @@ def test_products_that_are_rounded_up_fit_the_codec() -> None:
 
 def test_calls_alike_have_few_specs() -> None:
     def body(comm: Communicator) -> int:
-        comm.set_links(links_of(SLOW))
-        comm._set_coding("int8", 1e-10, 1e-10)  # else it goes by what is measured
+        slow(comm)
         for seed in range(20):
             x = np.random.default_rng([comm.rank, seed]).standard_normal(5000).astype(np.float32)
             comm.all_reduce(x, max_rel_err=0.001)
@@ -289,8 +296,7 @@ def test_bytes_of_other_calls_are_not_counted(most: float, monkeypatch: pytest.M
 
     def sent() -> list[int]:
         def body(comm: Communicator) -> Any:
-            comm.set_links(links_of(SLOW))
-            comm._set_coding("int8", 1e-10, 1e-10)  # else segments, and their headers, go by what is measured
+            slow(comm)  # else segments, and their headers, go by what is measured
             return comm.all_reduce(
                 contribution(comm.rank, 5000, "normal"), max_rel_err=most, codec="int8"
             ).bytes_sent
