@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,13 @@ def test_plans_are_correct_and_lose_as_often_as_they_say(
     assert verified.encode_errors == errors(collective, algorithm, world, additive)
 
 
-def contribution(rank: int, count: int) -> Any:
+@functools.lru_cache(256)
+def drawn(rank: int, count: int) -> Any:
     return np.random.default_rng([rank, count]).standard_normal(count).astype(np.float32)
+
+
+def contribution(rank: int, count: int) -> Any:
+    return drawn(rank, count).copy()
 
 
 def call(comm: Communicator, collective: str, count: int, op: str = "sum", **how: Any) -> Any:
@@ -91,6 +97,7 @@ def whole(comm: Communicator, collective: str, x: Any, **how: Any) -> Any:
     return comm.all_reduce(x, **how)
 
 
+@functools.lru_cache(64)
 def exact(collective: str, count: int, rank: int, world: int) -> tuple[Any, Any]:
     """The sum, and the sum of magnitudes, in float64."""
     if collective == "all_gather":

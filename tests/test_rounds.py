@@ -15,18 +15,26 @@ Step, Place, Plan = _core.Step, _core.Place, _core.Plan
 ALL = [(*pair, coded) for coded in (False, True) for pair in pairs(coded=coded)]
 
 
+def of(rank: int) -> int:
+    """One contribution of a rank: what has come in is their sum, of eight bits for each."""
+    return 1 << 8 * rank
+
+
 class Rank:
-    """The memory of a rank: in each cell the ranks that have contributed, and the piece that they have."""
+    """The memory of a rank: in each cell what ranks have contributed, and the piece that they have."""
 
     def __init__(self, plan, placed) -> None:
         self.plan, self.placed = plan, placed
+        self.steps = defaultdict(list)  # by round
+        for numbered, of_round in zip(enumerate(plan.steps), placed, strict=True):
+            self.steps[of_round].append(numbered)
         self.cells = {}
         for piece in range(plan.pieces):
             if plan.collective in ("broadcast", "scatter") and plan.rank != plan.root:
                 continue
             if plan.collective in ("all_gather", "gather") and self.chunk(piece) != plan.rank:
                 continue
-            self.cells["output" if plan.in_place else "input", 0, piece] = (Counter([plan.rank]), piece)
+            self.cells["output" if plan.in_place else "input", 0, piece] = (of(plan.rank), piece)
 
     def chunk(self, piece: int) -> int:
         plan = self.plan
@@ -46,11 +54,8 @@ class Rank:
     def write(self, place, step, values) -> None:
         self.cells.update(zip(self.at(place, step), values, strict=True))
 
-    def steps(self, of_round: int) -> list[tuple[int, object]]:
-        return [(i, s) for i, s in enumerate(self.plan.steps) if self.placed[i] == of_round]
-
     def local(self, of_round: int, landed) -> None:
-        for index, step in self.steps(of_round):
+        for index, step in self.steps[of_round]:
             if step.kind in ("send", "recv"):
                 continue
             values = self.read(step.source, step)
@@ -61,17 +66,17 @@ class Rank:
             self.write(step.target, step, values)
 
     def expected(self, piece: int) -> tuple | None:
-        plan, chunk, every = self.plan, self.chunk(piece), Counter(range(self.plan.world))
+        plan, chunk, every = self.plan, self.chunk(piece), sum(map(of, range(self.plan.world)))
         kind = plan.collective
         if kind in ("reduce", "gather") and plan.rank != plan.root:
             return None
         if kind in ("reduce_scatter", "scatter") and chunk != plan.rank:
             return None
         if kind == "all_to_all":
-            return Counter([chunk]), plan.rank * plan.segments + piece % plan.segments
+            return of(chunk), plan.rank * plan.segments + piece % plan.segments
         if kind in ("broadcast", "scatter"):
-            return Counter([plan.root]), piece
-        return (Counter([chunk]) if "gather" in kind else every), piece
+            return of(plan.root), piece
+        return (of(chunk) if "gather" in kind else every), piece
 
 
 def added(one: list[tuple], other: list[tuple]) -> list[tuple]:
@@ -83,12 +88,12 @@ def exchange(ranks: list[Rank], of_round: int) -> list[dict]:
     """All messages of a round at once: none may write what another of the round touches."""
     queues = defaultdict(list)
     for me in ranks:
-        for _, step in me.steps(of_round):
+        for _, step in me.steps[of_round]:
             if step.kind == "send":
                 queues[me.plan.rank, step.peers[0]].append(me.read(step.source, step))
     landed = [defaultdict(list) for _ in ranks]
     for me in ranks:
-        steps = me.steps(of_round)
+        steps = me.steps[of_round]
         touched = Counter(c for _, s in steps if s.kind == "recv" for c in me.at(s.target, s))
         touched.update({c for _, s in steps if s.kind == "send" for c in me.at(s.source, s)})
         for index, step in steps:
