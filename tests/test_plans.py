@@ -32,10 +32,10 @@ def test_every_plan_is_valid(collective, algorithm, data):
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), pairs())
-@pytest.mark.parametrize("world", [2, 3, 4, 5, 7, 8])
-def test_every_root(collective, algorithm, world):
-    for root in range(world if collective in ROOTED else 1):
-        _core.verify(_core.build_plans(collective, algorithm, world, root=root, segments=3))
+def test_every_root(collective, algorithm):
+    for world in [2, 3, 4, 5, 7, 8]:
+        for root in range(world if collective in ROOTED else 1):
+            _core.verify(_core.build_plans(collective, algorithm, world, root=root, segments=3))
 
 
 def test_direct_folds_all_sources_at_once():
