@@ -12,17 +12,7 @@ from compiled import shared_object
 
 from gpucomm import _core
 
-__all__ = [
-    "DTYPES",
-    "GUARD",
-    "HEADER",
-    "ROOT",
-    "Programs",
-    "build",
-    "guards_hold",
-    "placed",
-    "slot_of",
-]
+__all__ = ["DTYPES", "GUARD", "HEADER", "ROOT", "Programs", "build", "guards_hold", "placed", "slot_of"]
 
 ROOT = Path(__file__).parent.parent
 HEADER = 8

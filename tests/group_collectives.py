@@ -14,12 +14,7 @@ FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
 COMPLEX = [torch.complex64, torch.complex128]
-UNUSUAL = [
-    *UNSIGNED,
-    torch.float8_e4m3fn,
-    torch.float8_e8m0fnu,
-    torch.complex32,
-]
+UNUSUAL = [*UNSIGNED, torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.complex32]
 OPS = {
     op: getattr(dist.ReduceOp, op) for op in ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
 }

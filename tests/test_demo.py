@@ -147,10 +147,7 @@ def test_the_whole_comparison(demo, tmp_path, capsys):
     assert (status, shown.err) == (0, "")
     assert picture.read_bytes().startswith(b"\x89PNG")
     rows = json.loads(figures.read_text())
-    assert [(row["algorithm"], row["ranks"]) for row in rows] == [
-        ("one process", 1),
-        ("linear_pipeline", 2),
-    ]
+    assert [(row["algorithm"], row["ranks"]) for row in rows] == [("one process", 1), ("linear_pipeline", 2)]
     for row in rows:
         assert row["algorithm"].split("_")[0] in shown.out
         assert row["identical_every_step"]

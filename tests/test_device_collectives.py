@@ -10,9 +10,7 @@ from ranks import outcomes_of, run_ranks
 from reference import close
 from test_collectives import expect, inputs
 
-from gpucomm.errors import (
-    MismatchError,
-)
+from gpucomm.errors import MismatchError
 
 WORLDS = [1, 2, 3, 5]
 

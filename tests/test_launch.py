@@ -65,10 +65,7 @@ def ancestor(variable: str) -> str:
         ({**TORCHRUN, **OPENMPI}, Ranks(1, 2, ":1::", "environment")),
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, Ranks(1, 2, ":1::", "environment")),
         ({"RANK": "0", "WORLD_SIZE": "1"}, Ranks(0, 1, ":::", "environment")),
-        (
-            {"RANK": "1", "WORLD_SIZE": "2", "PMIX_NAMESPACE": "n", **OPENMPI},
-            Ranks(1, 2, "n", "openmpi"),
-        ),
+        ({"RANK": "1", "WORLD_SIZE": "2", "PMIX_NAMESPACE": "n", **OPENMPI}, Ranks(1, 2, "n", "openmpi")),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1", "GPUCOMM_JOB": "j"},
             Ranks(1, 2, ":1::/j", "environment"),

@@ -341,10 +341,7 @@ def test_links_between_nodes_tell_the_communicator_its_nodes():
         ({"script": [(1.0, [1e-9] * 2, 0.0, 61.0, 0.0)]}, r"must be in \[0, 60\] s, got 61"),
         ({"script": [(1.0, [1e-9, 61.0], 0.0, 0.0, 0.0)]}, r"must be in \[0, 60\] s, got 61"),
         ({"links": _core.Links("switch", betas=[1e-9])}, "an entry for each of 2 ranks, got 1"),
-        (
-            {"links": _core.Links("nodes", nodes=[0, 0], inner_beta=1e-9)},
-            "inside a node must be 0",
-        ),
+        ({"links": _core.Links("nodes", nodes=[0, 0], inner_beta=1e-9)}, "inside a node must be 0"),
     ],
 )
 def test_bad_rates_of_a_communicator(keywords, sentence):

@@ -10,19 +10,7 @@ import pytest
 import torch
 from ranks import PROMPT_S
 from torch import nn
-from training import (
-    INPUTS,
-    MLP,
-    SGD,
-    Fault,
-    assert_same,
-    here,
-    loss_of,
-    on_ranks,
-    share,
-    train,
-    weights,
-)
+from training import INPUTS, MLP, SGD, Fault, assert_same, here, loss_of, on_ranks, share, train, weights
 
 from gpucomm import exchange
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError, RankFailedError, UnsupportedTypeError

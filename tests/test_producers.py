@@ -47,10 +47,7 @@ def test_memory_is_asked_for_once_and_held_until_an_asynchronous_call_has_ended(
         return held if not comm.rank else None
 
     started = threading.Event()
-    unused = {
-        "broadcast": (0, 1),
-        "premul_sum": (1, 0),
-    }  # one of them each
+    unused = {"broadcast": (0, 1), "premul_sum": (1, 0)}  # one of them each
     assert run_ranks(2, body)[0] == unused.get(name, (1, 1))
 
 
@@ -118,10 +115,7 @@ def test_what_is_let_go_may_make_calls():
 
 SAID = {
     "read-only": ({"flags": READ_ONLY}, "x is read-only: pass out="),
-    "a copy": (
-        {"flags": COPIED},
-        "x is lent as a copy of what its library holds, which .*: pass",
-    ),
+    "a copy": ({"flags": COPIED}, "x is lent as a copy of what its library holds, which .*: pass"),
     "old DLPack": (
         {"version": None},
         r"x is lent by DLPack before 1.0, which cannot say .* NumPy's and PyTorch's arrays do: pass out=",
@@ -282,10 +276,7 @@ UNREADABLE = {
     "any error": (lambda: Raising(RuntimeError("of\nits own")), r"x \(Raising\) cannot be read: of \(rank"),
     "no UTF-8": (lambda: Raising(RuntimeError("\ud800f")), r"x \(Raising\) cannot be read: \\ud800f \(rank"),
     "no text": (lambda: Raising(KeyError()), r"x \(Raising\) cannot be read: KeyError"),
-    "a dtype": (
-        lambda: Raising(KeyError("k"), dtype="odd"),
-        r"x \(Raising of dtype odd\) cannot be read",
-    ),
+    "a dtype": (lambda: Raising(KeyError("k"), dtype="odd"), r"x \(Raising of dtype odd\) cannot be read"),
     "dates": (lambda: unreadable("M8[D]"), r"x \(numpy.ndarray of dtype datetime64\[D\]\) cannot be read: "),
     "structures": (lambda: unreadable("i4,f4"), r"x \(numpy.ndarray of dtype .*f0.*\) cannot be read: "),
     "long floats": (lambda: unreadable(np.longdouble), r"x \(numpy.ndarray of dtype float|code 2"),
