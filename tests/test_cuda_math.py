@@ -30,7 +30,7 @@ SOURCES = [1, 2, 3, 4, 5, 6, 8, 9, 64]  # every specialised number, full and par
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    source, flags = ROOT / "tests" / "cuda_programs" / "fold.cpp", ["-O2", "-fno-strict-aliasing"]
+    source, flags = ROOT / "tests" / "cuda_programs" / "fold.cpp", ["-O1", "-fno-strict-aliasing"]
     target = shared_object(tmp_path_factory, "fold.so", [source], [*flags, f"-I{ROOT / 'src' / 'cpp'}"])
     loaded = ctypes.CDLL(str(target))
     loaded.cuda_fold.restype = ctypes.c_size_t
