@@ -142,7 +142,7 @@ def test_no_marker_is_left(filled):
         assert re.findall(r"<!-- (?:table|error|reference|claim).*", text) == [], name
 
 
-def test_tables_list_what_is_registered(filled, hooks):
+def test_tables_list_what_is_registered(filled):
     from gpucomm import exchange, merge
 
     for name, about in gpucomm.algorithms().items():
@@ -156,7 +156,7 @@ def test_tables_list_what_is_registered(filled, hooks):
         assert form.replace('"', "`") in filled["training"]
 
 
-def test_every_error_has_its_section_and_a_real_text(filled, hooks):
+def test_every_error_has_its_section_and_a_real_text(filled):
     from generators.error_examples import EXAMPLES
     from generators.errors import raised
 

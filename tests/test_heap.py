@@ -237,7 +237,8 @@ def processes(request):
 def contract_of_processes(comm, collective, algorithm):
     from test_heap import contract
 
-    return contract(comm, collective, algorithm, [("uint8", 9000), ("float16", 9000), ("float32", 400_001)])
+    cases = [("float16", 9000), ("uint8", 400_001), ("float32", 400_001)]
+    return contract(comm, collective, algorithm, cases)
 
 
 @pytest.mark.processes
