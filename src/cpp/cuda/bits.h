@@ -97,14 +97,6 @@ GPUCOMM_PROGRAM uint32_t differing(uint32_t a, uint32_t b, uint32_t within) {
   return of_three<0x28>(a, b, within);
 }
 
-// What compilers do not look into.
-GPUCOMM_PROGRAM uint32_t opaque(uint32_t bits) {
-#ifdef __CUDACC__
-  asm("" : "+r"(bits));
-#endif
-  return bits;
-}
-
 // The last bit first.
 GPUCOMM_PROGRAM uint32_t reversed(uint32_t bits) {
 #ifdef __CUDACC__

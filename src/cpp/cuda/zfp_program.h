@@ -166,7 +166,6 @@ GPUCOMM_PROGRAM void prepare(ZfpEncodeTable& table, unsigned thread, unsigned th
   copy_table(table, kZfpEncodeTable, thread, threads);
 }
 GPUCOMM_PROGRAM void prepare(ZfpDecodeTable& table, unsigned thread, unsigned threads) {
-  look_at_address(table);
   copy_table(table, kZfpDecodeTable, thread, threads);
 }
 GPUCOMM_PROGRAM void prepare(ZfpWordTables& tables, unsigned thread, unsigned threads) {

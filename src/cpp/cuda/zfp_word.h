@@ -18,24 +18,6 @@ GPUCOMM_PROGRAM uint32_t entry_at(const uint32_t* table, unsigned byte) {
   return *reinterpret_cast<const uint32_t*>(reinterpret_cast<const char*>(table) + byte);
 }
 
-// Where n is that of the entry before. The table's address has none of n's bits, of which look_at_address()
-// makes sure: so one instruction takes n out of the entry and adds the address.
-GPUCOMM_PROGRAM uint32_t entry_behind(uint32_t before, const uint32_t* table, unsigned byte) {
-#ifdef __CUDACC__
-  const auto base = static_cast<unsigned>(__cvta_generic_to_shared(table));
-  const unsigned at = of_three<0xea>(before, kZfpFieldOfN, base) + byte;  // (before & field) | base
-  return *static_cast<const uint32_t*>(__cvta_shared_to_generic(at));
-#else
-  return entry_at(table, (before & kZfpFieldOfN) + byte);
-#endif
-}
-
-GPUCOMM_PROGRAM void look_at_address(const ZfpDecodeTable& table) {
-#ifdef __CUDACC__
-  if (__cvta_generic_to_shared(table.decode) & kZfpFieldOfN) __trap();
-#endif
-}
-
 // Eight planes coded.
 struct EightPlanes {
   uint32_t bits;    // the first on top; those of them that fit, but for the last five
@@ -65,22 +47,12 @@ GPUCOMM_PROGRAM EightPlanes encode_eight(const ZfpEncodeTable& table, const uint
   return planes;
 }
 
-// blocks::zfp::transform(), and kNegabinary added. Of one half only the sum with it is used: one instruction,
-// where compilers do not take it apart.
-GPUCOMM_PROGRAM void transform_to_negabinary(uint32_t (&q)[4]) {
-  using blocks::zfp::half_of;
-  q[0] += q[3], q[0] = half_of(q[0]), q[3] -= q[0];
-  q[2] += q[1], q[2] = half_of(q[2]), q[1] -= q[2];
-  q[0] = opaque(half_of(q[0] + q[2]) + kNegabinary), q[2] += 2 * kNegabinary - q[0];
-  q[3] += q[1], q[3] = half_of(q[3]), q[1] -= q[3];
-  q[3] += half_of(q[1]), q[1] += kNegabinary - half_of(q[3]), q[3] += kNegabinary;
-}
-
 // q: integers, of which any is not 0 if `most`, the largest magnitude, is not; or else the word is wrong.
 GPUCOMM_PROGRAM uint32_t encode_integers(const ZfpEncodeTable& table, uint32_t (&q)[4], uint32_t most) {
   constexpr uint32_t flip = kNegabinary;  // in place of four exclusive ors, one of the bytes
   const uint32_t header = most ? ((most & blocks::kInfinityBits) >> 22) + 3 : 0;
-  transform_to_negabinary(q);
+  blocks::zfp::transform(q);
+  for (uint32_t& coefficient : q) coefficient += kNegabinary;
   const uint32_t zeros = zeros_above((q[0] ^ flip) | (q[1] ^ flip) | (q[2] ^ flip) | (q[3] ^ flip));
   const uint32_t power = factor_for(zeros);
   for (uint32_t& coefficient : q) coefficient *= power;
@@ -173,12 +145,15 @@ GPUCOMM_PROGRAM bool read_planes(const ZfpDecodeTable& table, uint32_t word, Zfp
   uint32_t pending = word >> kZfpHeaderBits | 1u << kZfpCodeBits;  // a 1 behind the last bit
   planes.zeros = trailing_zeros(pending);
   pending = shift_right(pending, planes.zeros);
-  // The window is above the 1 that is left.
-  uint32_t entry = entry_at(table.decode, 4 * kMore + 2 * masked(pending, 2 * kMore - 1) - 2);
-  planes.take(entry), pending = shift_right(pending, entry);
-  entry = entry_behind(entry, table.decode, 4 * masked(pending, kMore - 1) + 4 * kMore);
-  planes.take(entry), pending = shift_right(pending, entry);
-  entry = entry_behind(entry, table.decode, 4 * masked(pending, 2 * kMore - 1));
+  // The first window is above the 1 that is left.
+  uint32_t entry = entry_at(table.decode + kMore, 2 * masked(pending, 2 * kMore - 1) - 2);
+#pragma unroll
+  for (unsigned look = 1; look < 3; ++look) {
+    planes.take(entry), pending = shift_right(pending, entry);
+    const uint32_t* const at = look < 2 ? table.decode + kMore : table.decode;
+    const uint32_t window = masked(pending, look < 2 ? kMore - 1 : 2 * kMore - 1);
+    entry = entry_at(at, (entry & kZfpFieldOfN) + 4 * window);
+  }
   planes.take(entry), pending = shift_right(pending, entry);
   return pending == 1;
 }
