@@ -75,6 +75,14 @@ def test_what_is_no_whole_number_is_refused_with_its_value(name, call):
     assert run_ranks(2, body) == [True] * 2
 
 
+@pytest.mark.parametrize(("name", "call"), [(name, call) for name, calls in CALLS.items() for call in calls])
+def test_of_tensors_those_of_booleans_are_none(alone, name, call):
+    torch = pytest.importorskip("torch")
+    for bad in (torch.tensor(True), torch.tensor([False])):
+        with pytest.raises(InvalidArgumentError, match=rf"^{name} must be .*, got tensor"):
+            call(alone, bad)
+
+
 def test_arrays_of_floats_are_no_counts():
     def body(comm):
         for counts in (np.array([3.7, 1.2]), np.array([4, 1], np.float32), np.array([True, True])):
@@ -115,6 +123,10 @@ def test_whole_numbers_of_any_kind_are_taken(kind):
         one = counts[1]
         x = np.full(int(counts[comm.rank]), float(comm.rank))
         comm.all_reduce(x.copy()[:1], segments=one)
-        return comm.all_gather(x, counts=counts).tolist(), comm.broadcast(x[:1].copy(), one)[0]
+        objects = comm.broadcast_object(comm.rank, one), comm.gather_objects(1, one) is None
+        with comm.subset(counts[1:]) as alone, comm.split(one, one) as both:
+            groups = bool(alone), both.world
+        told = comm.all_gather(x, counts=counts).tolist(), comm.broadcast(x[:1].copy(), one)[0]
+        return *told, *objects, *groups
 
-    assert run_ranks(2, body) == [([0, 0, 0, 1], 1)] * 2
+    assert run_ranks(2, body) == [([0, 0, 0, 1], 1, 1, rank == 0, rank == 1, 2) for rank in range(2)]

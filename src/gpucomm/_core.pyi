@@ -78,6 +78,7 @@ __all__: list[str] = [
     "transports",
     "verify",
     "version",
+    "whole",
 ]
 
 class Place:
@@ -1926,6 +1927,12 @@ def transports() -> dict:
 def verify(plans: collections.abc.Sequence[Plan]) -> Verified:
     """
     Executes the plans of all ranks symbolically; raises MismatchError on any fault.
+    """
+
+def whole(given: typing.Any) -> int | None:
+    """
+    The whole number that it is: of what has an __index__ and is no bool; None of all else, and of what 64 bits
+    do not hold.
     """
 
 norm_parts: int = 2048

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.comm import is_whole
 from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
 from gpucomm.object_work import side_of
 from gpucomm.objects import decode, encode
@@ -30,7 +29,7 @@ def broadcast_object(
     comm: Communicator, obj: Any, root: int, pickle: bool, timeout: float | None, async_op: bool
 ) -> Any:
     """See `Communicator.broadcast_object`."""
-    _require_whole(comm, "broadcast_object", root)
+    root = _whole(comm, "broadcast_object", root)
     message = _encoded(comm, obj, pickle) if comm.rank == root else _NOTHING
     return _issue(comm, async_op, timeout, _broadcast, obj, message, root, pickle)
 
@@ -40,14 +39,16 @@ def gather_objects(
 ) -> Any:
     """See `Communicator.gather_objects`."""
     if root is not None:
-        _require_whole(comm, "gather_objects", root)
+        root = _whole(comm, "gather_objects", root)
     return _issue(comm, async_op, timeout, _gather, _encoded(comm, obj, pickle), root, pickle)
 
 
-def _require_whole(comm: Communicator, call: str, root: Any) -> None:
-    if not is_whole(root):
+def _whole(comm: Communicator, call: str, root: Any) -> int:
+    number = _core.whole(root)
+    if number is None:
         rule = f"root must be a whole number in [0, {comm.world}), got {_core.shown(root)}"
         raise comm._refused(call, InvalidArgumentError(rule))
+    return number
 
 
 def _issue(

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "bindings/array_facts.h"
 #include "bindings/options.h"
 #include "bindings/texts.h"
 
@@ -10,8 +11,14 @@ namespace py = pybind11;
 
 namespace gpucomm {
 
+// Of PyTorch's tensors those of bool have an __index__ too.
+static bool is_a_bool(py::handle given) {
+  if (PyLong_Check(given.ptr())) return PyBool_Check(given.ptr());
+  return facts_of(Py_TYPE(given.ptr())).tensor && first_line(given.attr("dtype"), 16) == "torch.bool";
+}
+
 std::optional<int64_t> whole(py::handle given) {
-  if (!PyIndex_Check(given.ptr()) || PyBool_Check(given.ptr())) return {};
+  if (!PyIndex_Check(given.ptr()) || is_a_bool(given)) return {};
   const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(given.ptr()));
   const long long number = index ? PyLong_AsLongLong(index.ptr()) : -1;
   if (!PyErr_Occurred()) return number;

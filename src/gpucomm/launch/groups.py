@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.comm import Communicator, is_whole
+from gpucomm.comm import Communicator
 from gpucomm.errors import ClosedError, Error, InvalidArgumentError, MismatchError
 from gpucomm.launch import fabric
 from gpucomm.launch.patience import counting_down
@@ -35,20 +35,21 @@ _lock = threading.Lock()
 
 def split(comm: Communicator, color: int | None, key: int, timeout: float | None) -> Communicator | NonMember:
     """See `Communicator.split`."""
-    if color is not None and not (is_whole(color) and color >= 0):
+    group, place = _core.whole(color), _core.whole(key)
+    if color is not None and (group is None or group < 0):
         rule = f"color must be a whole number from 0 to 2^63 - 1, or None, got {_core.shown(color)}"
         raise comm._refused("split", InvalidArgumentError(rule))
-    if not is_whole(key):
+    if place is None:
         rule = f"key must be a whole number of 64 bits, got {_core.shown(key)}"
         raise comm._refused("split", InvalidArgumentError(rule))
-    return _divide(comm, color, key, None, timeout)
+    return _divide(comm, group, place, None, timeout)
 
 
 def subset(comm: Communicator, ranks: Sequence[int], timeout: float | None) -> Communicator | NonMember:
     """See `Communicator.subset`."""
-    members = list(ranks) if isinstance(ranks, Iterable) else []
-    known = all(is_whole(rank) and 0 <= rank < comm.world for rank in members)
-    if not members or not known or len(set(members)) != len(members):
+    told = [_core.whole(rank) for rank in ranks] if isinstance(ranks, Iterable) else []
+    members = [rank for rank in told if rank is not None and 0 <= rank < comm.world]
+    if not members or len(members) != len(told) or len(set(members)) != len(members):
         rule = f"ranks must be distinct whole numbers in [0, {comm.world}), no bools, at least one"
         raise comm._refused("subset", InvalidArgumentError(f"{rule}, got {_core.shown(ranks)}"))
     inside = comm.rank in members
@@ -105,7 +106,7 @@ def _digest(asked: list[int] | None) -> int:
 def _unlike(comm: Communicator, asked: list[int] | None) -> str:
     calls: dict[str, list[str]] = {}
     for rank, ranks in enumerate(comm.gather_objects(asked) or ()):
-        call = "split" if ranks is None else f"subset({[int(r) for r in ranks]})"
+        call = "split" if ranks is None else f"subset({ranks})"
         calls.setdefault(call, []).append(str(rank))
     said = "; ".join(f"rank {', '.join(who)} called {call}" for call, who in calls.items())
     return f"every rank must call subset with the same ranks, but {said} (rank {comm.rank} of {comm.world})"
