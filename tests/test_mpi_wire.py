@@ -31,10 +31,10 @@ class Fake:
     def wire(self, rank):
         return _core.mpi_wire(self.path, handle_bytes=self.handle_bytes, communicator=rank, byte=1)
 
-    def comm(self, rank, world=2, wire=None, context=0):
+    def comm(self, rank, world=2, wire=None, context=0, **how):
         wire = wire or self.wire(rank)
         nodes = list(range(world))
-        return Communicator("mpi", rank, world, wire=wire, nodes=nodes, context=context, timeout=20)
+        return Communicator("mpi", rank, world, wire=wire, nodes=nodes, context=context, timeout=20, **how)
 
     def comms(self, world=2, wires=None, context=0):
         return [self.comm(rank, world, wires and wires[rank], context) for rank in range(world)]
@@ -97,7 +97,9 @@ def sends(comm):
     ],
 )
 def test_what_mpi_says_of_a_call_is_told_on_all_ranks(mpi, call, use):
-    first, second = mpi.comms()
+    """By the ranks of the group, which MPI has other numbers for."""
+    wires = [mpi.wire(number) for number in (5, 3)]
+    first, second = (mpi.comm(rank, 2, wires[rank], wire_ranks=[5, 3]) for rank in range(2))
     mpi.fail(call, 16)
     with pytest.raises(
         errors.PeerLostError, match=rf"^the connection to rank 1 has failed: {call}: fault 16$"

@@ -170,12 +170,15 @@ def test_what_a_frame_held_before_is_not_taken_for_what_comes(net):
         both([first.close, second.close])
 
 
-def test_a_connection_that_fails_is_told_to_who_waits_for_it(net):
-    first, _ = net.pair()
+@pytest.mark.parametrize("numbers", [[0, 1], [1, 0]])
+def test_a_connection_that_fails_is_told_to_who_waits_for_it(net, numbers):
+    """By its rank in the group, whatever the wire's number of that is."""
+    mine = numbers[0]
+    first = Communicator("c10d", 0, 2, wire=net.wires[mine], nodes=[0, 1], context=0, wire_ranks=numbers)
     work = first.recv(np.zeros(10), 1, async_op=True)
-    comes(lambda: net.lines[0])
-    for line in net.lines[0]:
-        net.wires[0].fail(line, "cut")
+    comes(lambda: net.lines[mine])
+    for line in net.lines[mine]:
+        net.wires[mine].fail(line, "cut")
     with pytest.raises(errors.PeerLostError, match="the connection to rank 1 has failed: cut"):
         work.wait()
 

@@ -48,8 +48,8 @@ Control::Control(std::shared_ptr<Wire> wire, int rank, std::vector<int> ranks, i
     if (peer == rank_) continue;
     Peer& p = peers_[peer];
     p.inbox = std::make_unique<Message>();
-    p.request =
-        wire_->receive(ranks_[peer], stream_, reinterpret_cast<std::byte*>(p.inbox.get()), sizeof(Message));
+    p.request = wire_->receive({ranks_[peer], peer}, stream_, reinterpret_cast<std::byte*>(p.inbox.get()),
+                               sizeof(Message));
   }
 }
 
@@ -116,7 +116,7 @@ void Control::receive() {
       // with that.
       if (message.kind != kLeft) {
         auto* const bytes = reinterpret_cast<std::byte*>(inbox.get());
-        p.request = wire_->receive(ranks_[peer], stream_, bytes, sizeof(Message));
+        p.request = wire_->receive({ranks_[peer], peer}, stream_, bytes, sizeof(Message));
         p.inbox = std::move(inbox);
       }
       take(peer, message);
@@ -152,7 +152,7 @@ Control::Message Control::state(uint32_t kind, uint64_t sequence) const {
 void Control::send(int rank, Message message) {
   auto kept = std::make_unique<Message>(message);
   const auto* data = reinterpret_cast<const std::byte*>(kept.get());
-  const auto request = wire_->send(ranks_[rank], stream_, data, kept->bytes(), false);
+  const auto request = wire_->send({ranks_[rank], rank}, stream_, data, kept->bytes(), false);
   sent_.push_back({request, std::move(kept)});
 }
 

@@ -76,7 +76,8 @@ bool Messages::send(int peer, uint64_t tag, const std::byte* data, size_t bytes,
     if (n) std::memcpy(to + sizeof header, data + progress.moved, n);
     // One in every turn of the ring waits for its receiver, so that nobody runs far ahead of it.
     const bool matched = ring.next % kDepth == kDepth - 1;
-    ring.requests[ring.next % kDepth] = wire_->send(ranks_[peer], stream_, to, sizeof header + n, matched);
+    ring.requests[ring.next % kDepth] =
+        wire_->send({ranks_[peer], peer}, stream_, to, sizeof header + n, matched);
     ++ring.next;
     progress.moved += n, progress.begun = true;
     bytes_sent_.fetch_add(n, std::memory_order_relaxed);
@@ -101,7 +102,7 @@ void Messages::post(int peer) {
   Ring& ring = peers_[peer].in;
   std::byte* to = entry(ring, ring.next);
   ring.requests[ring.next++ % kDepth] =
-      wire_->receive(ranks_[peer], stream_, to, sizeof(Header) + chunk_bytes_);
+      wire_->receive({ranks_[peer], peer}, stream_, to, sizeof(Header) + chunk_bytes_);
 }
 
 const Chunk* Messages::peek(int peer) {
@@ -167,7 +168,7 @@ void Messages::leave() {
   // A peer waits for a receive in each turn of its ring, which is at most a turn ahead of those posted, and
   // may have sent most of another turn.
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer)
-    if (peer != rank_) wire_->leave(ranks_[peer], stream_, sizeof(Header) + chunk_bytes_, 2 * kDepth);
+    if (peer != rank_) wire_->leave({ranks_[peer], peer}, stream_, sizeof(Header) + chunk_bytes_, 2 * kDepth);
   cancel();
 }
 

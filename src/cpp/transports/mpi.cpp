@@ -49,18 +49,18 @@ class Mpi : public Wire {
     std::memcpy(&byte_, &facts.byte, sizeof(Handle));
   }
 
-  Request send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) override {
-    const auto [number, slot] = take(peer);
-    check(matched ? "MPI_Issend" : "MPI_Isend", peer,
-          (matched ? issend_ : isend_)(data, static_cast<int>(bytes), byte_, peer, stream, communicator_,
-                                       &slot->request));
+  Request send(Peer peer, int stream, const std::byte* data, size_t bytes, bool matched) override {
+    const auto [number, slot] = take(peer.rank);
+    check(matched ? "MPI_Issend" : "MPI_Isend", peer.rank,
+          (matched ? issend_ : isend_)(data, static_cast<int>(bytes), byte_, peer.number, stream,
+                                       communicator_, &slot->request));
     return number;
   }
 
-  Request receive(int peer, int stream, std::byte* data, size_t most) override {
-    const auto [number, slot] = take(peer);
-    check("MPI_Irecv", peer,
-          irecv_(data, static_cast<int>(most), byte_, peer, stream, communicator_, &slot->request));
+  Request receive(Peer peer, int stream, std::byte* data, size_t most) override {
+    const auto [number, slot] = take(peer.rank);
+    check("MPI_Irecv", peer.rank,
+          irecv_(data, static_cast<int>(most), byte_, peer.number, stream, communicator_, &slot->request));
     return number;
   }
 
@@ -68,7 +68,7 @@ class Mpi : public Wire {
     int flag = 0;
     Status status;
     Slot& slot = at(number);
-    check("MPI_Test", slot.peer, test_(&slot.request, &flag, &status));
+    check("MPI_Test", slot.rank, test_(&slot.request, &flag, &status));
     if (flag) give(number);
     return flag;
   }
@@ -89,12 +89,12 @@ class Mpi : public Wire {
   };
   struct Slot {
     Handle request;
-    int peer;
+    int rank;  // of the peer
   };
 
   // Requests live where they do not move, for another thread may test one meanwhile.
   static constexpr size_t kBlock = 256;
-  std::pair<Request, Slot*> take(int peer) {
+  std::pair<Request, Slot*> take(int rank) {
     std::lock_guard lock(mutex_);
     if (free_.empty()) {
       blocks_.push_back(std::make_unique<Slot[]>(kBlock));
@@ -103,7 +103,7 @@ class Mpi : public Wire {
     const Request number = free_.back();
     free_.pop_back();
     Slot& slot = blocks_[number / kBlock][number % kBlock];
-    slot.peer = peer;
+    slot.rank = rank;
     return {number, &slot};
   }
   Slot& at(Request number) {
@@ -115,12 +115,12 @@ class Mpi : public Wire {
     free_.push_back(number);
   }
 
-  void check(const char* call, int peer, int code) const {
+  void check(const char* call, int rank, int code) const {
     if (!code) return;
     char text[2048] = {};  // MPI_MAX_ERROR_STRING is at most 1024 where we know it
     int length = 0;
     error_string_(code, text, &length);
-    fail(ErrorKind::peer_lost, "the connection to rank ", peer, " has failed: ", call, ": ", text);
+    fail(ErrorKind::peer_lost, "the connection to rank ", rank, " has failed: ", call, ": ", text);
   }
 
   Library library_;

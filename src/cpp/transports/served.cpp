@@ -33,8 +33,8 @@ void give_back(std::byte* begin, size_t bytes) {
 
 }  // namespace
 
-Wire::Request ServedWire::send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) {
-  const Line line{peer, stream};
+Wire::Request ServedWire::send(Peer peer, int stream, const std::byte* data, size_t bytes, bool matched) {
+  const Line line{peer.number, stream};
   Frame frame{.matched = matched, .bytes = std::string(bytes + kFraming, '\0')};
   const uint64_t size = bytes + 1;
   std::memcpy(frame.bytes.data(), &size, kWord);
@@ -43,25 +43,26 @@ Wire::Request ServedWire::send(int peer, int stream, const std::byte* data, size
   const uint64_t number = ++sent_[line];
   std::memcpy(frame.bytes.data() + kWord + bytes, &number, kWord);
   frame.request = next_++;
-  if (matched) pending_[frame.request] = {.line = line};  // the frame is a copy
+  if (matched) pending_[frame.request] = {.line = line, .rank = peer.rank};  // the frame is a copy
   const Request request = frame.request;
   push(line, std::move(frame));
   news_.notify_all();
   return request;
 }
 
-Wire::Request ServedWire::receive(int peer, int stream, std::byte* data, size_t most) {
-  const Line line{peer, stream};
+Wire::Request ServedWire::receive(Peer peer, int stream, std::byte* data, size_t most) {
+  const Line line{peer.number, stream};
   std::lock_guard lock(mutex_);
   const Request request = next_++;
-  pending_[request] = {.line = line, .data = data, .most = most, .number = ++received_[line]};
+  pending_[request] = {
+      .line = line, .rank = peer.rank, .data = data, .most = most, .number = ++received_[line]};
   events_.push_back({Event::Kind::receive, line, request, most + kFraming});
   news_.notify_all();
   return request;
 }
 
-void ServedWire::leave(int peer, int stream, size_t most, int count) {
-  const Line line{peer, stream};
+void ServedWire::leave(Peer peer, int stream, size_t most, int count) {
+  const Line line{peer.number, stream};
   std::lock_guard lock(mutex_);
   for (int i = 0; i < count; ++i) events_.push_back({Event::Kind::drop, line, next_++, most + kFraming});
   if (sent_.erase(line)) push(line, {.last = true});
@@ -103,7 +104,7 @@ bool ServedWire::done(Request request) {
     events_.push_back({Event::Kind::come, p.line, request});
     news_.notify_all();
   } else if (const auto failed = failures_.find(p.line); failed != failures_.end()) {
-    fail(ErrorKind::peer_lost, "the connection to rank ", p.line.peer, " has failed: ", failed->second);
+    fail(ErrorKind::peer_lost, "the connection to rank ", p.rank, " has failed: ", failed->second);
   }
   return false;
 }

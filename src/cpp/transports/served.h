@@ -36,12 +36,12 @@ class ServedWire : public Wire {
     std::string bytes;
   };
 
-  Request send(int peer, int stream, const std::byte* data, size_t bytes, bool matched) override;
-  Request receive(int peer, int stream, std::byte* data, size_t most) override;
+  Request send(Peer peer, int stream, const std::byte* data, size_t bytes, bool matched) override;
+  Request receive(Peer peer, int stream, std::byte* data, size_t most) override;
   bool done(Request request) override;
   bool cancel(Request request) override;
 
-  void leave(int peer, int stream, size_t most, int count) override;
+  void leave(Peer peer, int stream, size_t most, int count) override;
 
   // For who serves it. The two that wait return nothing once the wire is closed and nothing is left to do;
   // next_send also where its line has been idle for a while: the next message on it asks for a thread again.
@@ -57,6 +57,7 @@ class ServedWire : public Wire {
  private:
   struct Pending {
     Line line;
+    int rank = 0;               // of the peer
     std::byte* data = nullptr;  // of a receive
     size_t most = 0;
     uint64_t number = 0;  // of the message on its line, from 1
