@@ -22,6 +22,7 @@ from gpucomm.errors import (
     CollectiveTimeoutError,
     Error,
     InvalidArgumentError,
+    PeerLostError,
     UnavailableError,
     UnsupportedTypeError,
 )
@@ -197,6 +198,26 @@ def test_who_does_not_come_is_named():
     seat = store.Seat(0, [0, 1, 2], 3, 0.2)
     with pytest.raises(CollectiveTimeoutError, match=r"0\.2 s .* for ranks \[1, 2\]"):
         store.communicator_of(seat, dist.HashStore(), "none", False)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (
+            "own_store",
+            PeerLostError,
+            "^rank 0 of 1: the store of its process group does not answer.*no route",
+        ),
+        ("gloo_group", UnavailableError, "^rank 0 of 1 could not meet the other ranks .*: no route"),
+    ],
+)
+def test_what_torch_says_of_ranks_that_do_not_meet_names_the_rank(monkeypatch, call, kind, said):
+    def fail(*_):
+        raise RuntimeError("no route")
+
+    monkeypatch.setattr(group, call, fail)
+    with pytest.raises(kind, match=said):
+        group.ProcessGroup(store.Seat(0, [0], 1, 5), dist.HashStore(), Options())
 
 
 @pytest.fixture

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from gpucomm.errors import CollectiveTimeoutError, PeerLostError
+from gpucomm.errors import CollectiveTimeoutError, PeerLostError, UnavailableError
 
-__all__ = ["all_say", "answering", "gloo_group", "own_store", "said_by", "within"]
+__all__ = ["all_say", "answering", "gloo_group", "meeting", "own_store", "said_by", "within"]
 
 _T = TypeVar("_T")
 _LATE_S = 1.0  # after a timeout of torch's own, whose error says more
@@ -132,6 +133,29 @@ def within(timeout_s: float, where: str, call: Callable[[], _T]) -> _T:
             " may be gone"
         )
     return outcome.result()
+
+
+@contextmanager
+def meeting(where: str, timeout_s: float, since: float) -> Iterator[None]:
+    """Tells of ranks that do not meet, for which torch has errors of its own.
+
+    Args:
+        where: which rank this is.
+        timeout_s: that they have to meet.
+        since: when that began, by time.monotonic().
+
+    Raises:
+        CollectiveTimeoutError: it took too long.
+        UnavailableError: something else was wrong.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        late = time.monotonic() - since >= 0.9 * timeout_s  # torch counts from a little later
+        raise (CollectiveTimeoutError if late else UnavailableError)(
+            f"{where} could not meet the other ranks by torch.distributed"
+            f"{f' within {timeout_s:g} s' if late else ''}: {error}"
+        ) from error
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from collections import deque
 from typing import Any
 
 from gpucomm import _core
-from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, UnavailableError
-from gpucomm.launch.attempt import all_say, gloo_group, own_store, said_by, within
+from gpucomm.errors import InvalidArgumentError, UnavailableError
+from gpucomm.launch.attempt import all_say, gloo_group, meeting, own_store, said_by, within
 from gpucomm.launch.fabric import Fabric
 from gpucomm.launch.patience import counting_down
 from gpucomm.launch.ranks import Ranks
@@ -55,24 +55,19 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             f" load ({error}): install PyTorch, or start the ranks by mpirun"
         ) from error
     try:
-        if store is None:
-            if not _launchers:
-                met = distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience)
-                own, _, _ = within(left(), where, lambda: next(met))
-                _launchers.append(own_store(own, ranks.rank, ranks.world, left()))
-            store = _launchers[0]
-            store.set_timeout(patience)
-            all_say("", store, ranks.rank, ranks.world, left(), "the launcher")
-        group = gloo_group("gpucomm", store, ranks.rank, ranks.world, left())
+        with meeting(where, timeout, begin):
+            if store is None:
+                if not _launchers:
+                    met = distributed.rendezvous("env://", ranks.rank, ranks.world, timeout=patience)
+                    own, _, _ = within(left(), where, lambda: next(met))
+                    _launchers.append(own_store(own, ranks.rank, ranks.world, left()))
+                store = _launchers[0]
+                store.set_timeout(patience)
+                all_say("", store, ranks.rank, ranks.world, left(), "the launcher")
+            group = gloo_group("gpucomm", store, ranks.rank, ranks.world, left())
     except ValueError as error:  # a variable is missing
         raise InvalidArgumentError(
             f"{where} cannot meet the other ranks by torch.distributed: {error}"
-        ) from error
-    except RuntimeError as error:
-        late = time.monotonic() - begin >= 0.9 * timeout  # torch counts from a little later
-        raise (CollectiveTimeoutError if late else UnavailableError)(
-            f"{where} could not meet the other ranks by torch.distributed"
-            f"{f' within {timeout:g} s' if late else ''}: {error}"
         ) from error
     group.set_timeout(_FOREVER)
     server = _Server(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 import weakref
 from typing import Any
 
@@ -14,7 +15,7 @@ from gpucomm.comm import Communicator
 from gpucomm.ending import close_at_exit
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.asked import deterministic
-from gpucomm.launch.attempt import gloo_group, own_store
+from gpucomm.launch.attempt import answering, gloo_group, meeting, own_store
 from gpucomm.launch.store import Seat, communicator_of
 from gpucomm.optim.process_group.futures import pool
 from gpucomm.optim.process_group.messages import Messages
@@ -51,7 +52,9 @@ class ProcessGroup(Messages):
             Error: as `gpucomm.init`.
         """
         super().__init__(seat.rank, seat.world)
-        store = own_store(store, seat.rank, seat.world, seat.timeout_s)
+        where = f"rank {seat.rank} of {seat.world}"
+        with answering(where, "its process group"):
+            store = own_store(store, seat.rank, seat.world, seat.timeout_s)
         self._choices = options.choices
         frozen = deterministic(os.environ)
         self._comm = communicator_of(seat, store, options.text, frozen)
@@ -59,7 +62,8 @@ class ProcessGroup(Messages):
             self._comm.freeze()
         self._prepare()
         inner = dist.ProcessGroup.BackendType.GLOO
-        self._gloo = gloo_group("gloo", store, seat.rank, seat.world, seat.timeout_s)
+        with meeting(where, seat.timeout_s, time.monotonic()):
+            self._gloo = gloo_group("gloo", store, seat.rank, seat.world, seat.timeout_s)
         self._set_default_backend(inner)
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             self._register_backend(torch.device(device), inner, self._gloo)
