@@ -82,6 +82,16 @@ def test_a_store_that_cannot_be_served_is_no_timeout(monkeypatch):
             c10d.open_c10d(Ranks(0, 2, "job", "torchrun"), 20)
 
 
+def test_who_serves_the_store_says_how_many_have_come_by_its_deadline(monkeypatch):
+    monkeypatch.setattr(c10d, "_launchers", [])
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "0")
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    said = r"^rank 0 of 2 could not meet .* within 1 s: .* 1/2 clients joined"
+    with pytest.raises(errors.CollectiveTimeoutError, match=said):
+        c10d.open_c10d(Ranks(0, 2, "job", "torchrun"), 1)
+
+
 def test_a_torch_without_gloo_is_told(monkeypatch):
     monkeypatch.delattr(dist, "ProcessGroupGloo")
     with pytest.raises(errors.UnavailableError, match=r"^rank 1 of 2: .*ProcessGroupGloo.*: install PyTorch"):

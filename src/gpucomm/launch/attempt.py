@@ -16,7 +16,7 @@ from gpucomm.errors import CollectiveTimeoutError, PeerLostError, UnavailableErr
 __all__ = ["all_say", "answering", "gloo_group", "meeting", "own_store", "said_by", "within"]
 
 _T = TypeVar("_T")
-_LATE_S = 1.0  # after a timeout of torch's own, whose error says more
+_LATE_S = 2.0  # after a timeout of torch's own, which counts whole seconds, and whose error says more
 
 
 def own_store(store: Any, rank: int, world: int, timeout_s: float) -> Any:

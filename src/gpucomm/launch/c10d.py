@@ -45,7 +45,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
         CollectiveTimeoutError: some ranks did not come.
     """
     where = f"rank {ranks.rank} of {ranks.world}"
-    left, begin, patience = counting_down(timeout), time.monotonic(), datetime.timedelta(seconds=timeout)
+    left, begin = counting_down(timeout), time.monotonic()
     try:
         from torch import distributed
         from torch.distributed import ProcessGroupGloo  # noqa: F401  # not every torch has it
@@ -54,6 +54,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
             f"{where}: the ranks are on several nodes, which torch.distributed could connect, but it does not"
             f" load ({error}): install PyTorch, or start the ranks by mpirun"
         ) from error
+    patience = datetime.timedelta(seconds=left())  # what loading torch has left of it
     try:
         with meeting(where, timeout, begin):
             if store is None:
