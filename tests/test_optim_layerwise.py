@@ -244,6 +244,26 @@ def test_what_step_refuses():
     on_ranks(2, body)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_step_that_one_rank_refuses_is_told_to_the_others(rank):
+    def body(comm):
+        model = here(MLP)
+        model[0].bias.requires_grad_(False)
+        opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+        model[0].bias.requires_grad_(comm.rank == rank)
+        begin = time.monotonic()
+        with pytest.raises(InvalidArgumentError if comm.rank == rank else MismatchError, match="unfrozen after"):
+            for step in range(2):
+                loss_of(model, comm, step).backward()
+                opt.step()
+            opt.synchronize()
+        assert time.monotonic() - begin < PROMPT_S
+        while not comm.closed:  # who has refused waits for the others here, whom its end would tell too
+            time.sleep(0.01)
+
+    on_ranks(3, body)
+
+
 def test_gradients_of_several_backwards_do_not_add_up():
     def body(comm):
         model = here(MLP)

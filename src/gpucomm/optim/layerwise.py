@@ -136,8 +136,8 @@ class LayerwiseBSP(WrappedOptimizer):
         rank = f"rank {self.comm.rank} of {self.comm.world}"
         if closure is not None:
             raise InvalidArgumentError(f"[optim] LayerwiseBSP.step() takes no closure ({rank})")
-        self._require_global(rank)
         with telling(self.comm, "LayerwiseBSP.step"):  # who wait for the root's weights
+            self._require_global(rank)
             result = self.inner.step() if self.comm.rank == self.root else _run_hooks(self.inner)
         self._weights.start()
         self._forget_gradients()
