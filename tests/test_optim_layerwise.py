@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 import torch
-from ranks import PROMPT_S
+from ranks import PROMPT_S, outcomes_of
 from torch import nn
 from training import ADAMW, MLP, SGD, assert_same, here, loss_of, on_ranks, seeded, train, weights
 
 import gpucomm
-from gpucomm.errors import InvalidArgumentError, MismatchError, RankFailedError
+from gpucomm.errors import ClosedError, InvalidArgumentError, MismatchError, RankFailedError
 from gpucomm.optim import LayerwiseBSP
 
 
@@ -252,7 +252,9 @@ def test_a_step_that_one_rank_refuses_is_told_to_the_others(rank):
         opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
         model[0].bias.requires_grad_(comm.rank == rank)
         begin = time.monotonic()
-        with pytest.raises(InvalidArgumentError if comm.rank == rank else MismatchError, match="unfrozen after"):
+        with pytest.raises(
+            InvalidArgumentError if comm.rank == rank else MismatchError, match="unfrozen after"
+        ):
             for step in range(2):
                 loss_of(model, comm, step).backward()
                 opt.step()
@@ -262,6 +264,26 @@ def test_a_step_that_one_rank_refuses_is_told_to_the_others(rank):
             time.sleep(0.01)
 
     on_ranks(3, body)
+
+
+@pytest.mark.parametrize("ranks", [[0], [1], [0, 2], [0, 1, 2]])
+def test_what_is_frozen_after_wrapping_is_so_on_all_ranks(ranks):
+    def body(comm):
+        model = here(MLP)
+        opt = LayerwiseBSP(SGD(model.parameters()), model, comm)
+        model[0].bias.requires_grad_(comm.rank not in ranks)
+        for step in range(2):
+            loss_of(model, comm, step).backward()
+            opt.step()
+        opt.synchronize()
+        return torch.equal(model[0].bias, MLP[0].bias)
+
+    if len(ranks) == 3:
+        assert on_ranks(3, body) == [True] * 3
+    else:
+        for outcome in outcomes_of(3, body):
+            assert isinstance(outcome, MismatchError | ClosedError)
+            assert all(f"{count} of its parameters not frozen" in str(outcome) for count in (1, 2))
 
 
 def test_gradients_of_several_backwards_do_not_add_up():

@@ -874,6 +874,7 @@ class Label:
         round: typing.SupportsInt | typing.SupportsIndex,
         bucket: typing.SupportsInt | typing.SupportsIndex,
         steps: typing.SupportsInt | typing.SupportsIndex = 0,
+        trained: typing.SupportsInt | typing.SupportsIndex | None = None,
     ) -> None: ...
 
 class Meter:

@@ -52,8 +52,8 @@ static void bind_meter(py::module_& m) {
 static void bind_label(py::module_& m) {
   py::class_<Label>(m, "Label",
                     "What the calls are for that this thread makes within `with`: all ranks' must be alike.")
-      .def(py::init<uint64_t, uint64_t, uint64_t, uint64_t>(), "optimizer"_a, "round"_a, "bucket"_a,
-           "steps"_a = 0)
+      .def(py::init<uint64_t, uint64_t, uint64_t, uint64_t, std::optional<uint64_t>>(), "optimizer"_a,
+           "round"_a, "bucket"_a, "steps"_a = 0, "trained"_a = py::none())
       .def("__enter__", &Label::begin, "Begins to say so.")
       .def(
           "__exit__", [](Label& label, Object, Object, Object) { label.end(); }, "kind"_a, "error"_a,

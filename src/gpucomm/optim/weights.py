@@ -77,6 +77,11 @@ class _Layer:
         # The holders that no forward pass has gone through; what no module holds is never waited for there.
         self.silent = set(range(max(holders, 1)))
 
+    @property
+    def trained(self) -> int:
+        """How many of its parameters are not frozen by now."""
+        return sum(param.requires_grad for param in self._params)
+
     def start(self, broadcast: _Start, gives: bool) -> None:
         """Sends the weights of the rank that gives them."""
         if gives:
@@ -181,7 +186,8 @@ class WeightFlow:
         """Sends all layers; returns before they have arrived."""
         self.wait()  # weights that no forward has asked for
         for index, layer in enumerate(self._layers):
-            with _core.Label(self._number, self._rounds, index):
+            # Where a rank alone has frozen some, the ranks do not train the same.
+            with _core.Label(self._number, self._rounds, index, trained=layer.trained):
                 layer.start(self._broadcast, self._gives)
         self._rounds += 1
         self.wait([layer for layer in self._layers if layer.silent])
