@@ -54,6 +54,21 @@ ALONE = [
         "broadcast_object",
         "a Mute without",
     ),
+    *(
+        (
+            lambda c, call=call: getattr(c, call)(tmeout=3),
+            lambda c, call=call, good=good: getattr(c, call)(*good),
+            call,
+            "unexpected keyword argument 'tmeout'",
+        )
+        for call, good in [
+            ("split", [0]),
+            ("subset", [[0]]),
+            ("split_nodes", []),
+            ("broadcast_object", [1]),
+            ("gather_objects", [1]),
+        ]
+    ),
     (lambda c: c.split(Odd()), lambda c: c.split(0), "split", "ud800"),
     (lambda c: c.split(-2), lambda c: c.split(0), "split", "color must be"),
     (lambda c: c.subset([0, 0]), lambda c: c.subset([0]), "subset", "distinct"),

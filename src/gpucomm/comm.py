@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpucomm import _core
-from gpucomm.errors import Error, InvalidArgumentError
+from gpucomm.errors import Error, InvalidArgumentError, UnsupportedTypeError
 from gpucomm.non_member import NonMember
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Communicator", "Work"]
 
 Work = _core.Work
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def is_whole(number: Any) -> bool:
@@ -47,6 +49,22 @@ def checked_timeout(timeout: Any, where: str = "") -> float:
             f"timeout must be a positive, finite number of seconds, got {_core.shown(timeout)}{where}"
         )
     return float(min(timeout, 1e9))
+
+
+def _told(method: _Call) -> _Call:
+    """Arguments that fit no signature, as a misspelt keyword, are told to the other ranks, who may wait."""
+
+    @functools.wraps(method)
+    def call(self: Communicator, *args: Any, **named: Any) -> Any:
+        try:
+            return method(self, *args, **named)
+        except TypeError as error:
+            if error.__traceback__ and error.__traceback__.tb_next:  # raised in the method
+                raise
+            said = str(error).encode(errors="backslashreplace").decode()
+            raise self._refused(method.__name__, UnsupportedTypeError(said)) from None
+
+    return call  # type: ignore[return-value]
 
 
 class Communicator(_core.Communicator):
@@ -107,6 +125,7 @@ class Communicator(_core.Communicator):
         finally:
             self._set_part_of("")
 
+    @_told
     def split(
         self, color: int | None, key: int = 0, *, timeout: float | None = None
     ) -> Communicator | NonMember:
@@ -131,6 +150,7 @@ class Communicator(_core.Communicator):
 
         return groups.split(self, color, key, timeout)
 
+    @_told
     def subset(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | NonMember:
         """Makes a communicator of some ranks, in the order given; every rank must call it alike.
 
@@ -150,6 +170,7 @@ class Communicator(_core.Communicator):
 
         return groups.subset(self, ranks, timeout)
 
+    @_told
     def split_nodes(self, *, timeout: float | None = None) -> tuple[Communicator, Communicator]:
         """Makes two groups: the ranks of this rank's node, and the ranks in its place on every node.
 
@@ -200,6 +221,7 @@ class Communicator(_core.Communicator):
 
         return survivors.shrink(self, timeout)
 
+    @_told
     def broadcast_object(
         self,
         obj: Any,
@@ -236,6 +258,7 @@ class Communicator(_core.Communicator):
 
         return object_collectives.broadcast_object(self, obj, root, pickle, timeout, async_op)
 
+    @_told
     def gather_objects(
         self,
         obj: Any,
