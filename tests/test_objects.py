@@ -13,6 +13,7 @@ import re
 import struct
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,12 +23,14 @@ from hypothesis.extra import numpy as hnp
 from ranks import PROMPT_S, TIMEOUT_S, outcomes_of, run_ranks
 
 import gpucomm
+from gpucomm import object_collectives
 from gpucomm.errors import (
     ClosedError,
     CollectiveTimeoutError,
     Error,
     InvalidArgumentError,
     MismatchError,
+    UnavailableError,
     UnsupportedTypeError,
 )
 from gpucomm.objects import decode, encode
@@ -268,6 +271,36 @@ def test_what_can_not_be_sent_is_refused_on_every_rank():
         assert comm.broadcast_object(bad, root=1, pickle=True) == {1}
 
     run_ranks(3, body)
+
+
+@pytest.mark.parametrize("call", ["broadcast_object", "gather_objects"])
+def test_no_memory_for_an_object_is_a_sentence_on_every_rank(call):
+    def body(comm):
+        vast = np.broadcast_to(np.zeros(1), (1 << 44,))
+        said = r"there is no memory for the bytes of the object \(rank"
+        with pytest.raises(UnsupportedTypeError if comm.rank else UnavailableError, match=said):
+            getattr(comm, call)(vast if comm.rank == 0 else 1)
+        return comm.broadcast_object(comm.rank)
+
+    assert run_ranks(2, body) == [0] * 2
+
+
+@pytest.mark.parametrize("where", ["decode", "np.empty"])
+def test_no_memory_for_what_comes_is_a_sentence(monkeypatch, where):
+    def fail(*_):
+        raise MemoryError
+
+    def body(comm):
+        comm.broadcast_object(1)
+        if where == "np.empty":
+            comm.barrier()  # a broadcast waits for nobody
+
+    without = SimpleNamespace(**vars(np) | {"empty": fail})
+    monkeypatch.setattr(object_collectives, where.split(".")[0], without if "." in where else fail)
+    first, second = outcomes_of(2, body)
+    assert isinstance(second, UnavailableError) and str(second).startswith("there is no memory for "), second
+    assert str(second).endswith("(rank 1 of 2)")
+    assert first is None or (isinstance(first, MismatchError) and str(second) in str(first)), first
 
 
 @pytest.mark.parametrize("async_op", [False, True])

@@ -250,6 +250,7 @@ class Communicator(_core.Communicator):
         Raises:
             UnsupportedTypeError: it holds something else, or what pickle does not take, on every rank; or
                 this rank cannot unpickle it. The communicator stays open.
+            UnavailableError: this rank has no memory for it.
             MismatchError: the ranks do not say the same root, on every rank. It stays open.
             InvalidArgumentError: root is no rank, on every rank. It stays open.
             Error: as any collective.
@@ -283,7 +284,7 @@ class Communicator(_core.Communicator):
 
         Raises:
             InvalidArgumentError: root is no rank.
-            UnsupportedTypeError: as broadcast_object.
+            UnsupportedTypeError, UnavailableError: as broadcast_object.
             Error: as any collective.
         """
         from gpucomm import object_collectives

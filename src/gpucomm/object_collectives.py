@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpucomm import _core
-from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
+from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnavailableError, UnsupportedTypeError
 from gpucomm.object_work import side_of
 from gpucomm.objects import decode, encode
 from gpucomm.turns import turn
@@ -68,11 +68,11 @@ def _broadcast(
         headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
         _check_roots(comm, headers[:, 2].tolist())
         size_bytes, kind, _ = headers[root].tolist()
-        data = np.frombuffer(content, np.uint8) if mine else np.empty(size_bytes, np.uint8)
+        data = np.frombuffer(content, np.uint8) if mine else _room(comm, size_bytes)
         comm.broadcast(data, root, timeout=_left(comm, timeout, begin), **_how(size_bytes))
         if error:
             raise error
-        return obj if mine else _decoded(comm, data.tobytes(), kind, root, pickle)
+        return obj if mine else _decoded(comm, data, kind, root, pickle)
 
 
 def _gather(
@@ -97,8 +97,16 @@ def _gather(
         ends = np.cumsum(counts)
         refused = np.flatnonzero(headers[:, 1])
         order = [int(refused[0])] if len(refused) else range(comm.world)
-        parts = {r: gathered[ends[r] - counts[r] : ends[r]].tobytes() for r in order}
+        parts = {r: gathered[ends[r] - counts[r] : ends[r]] for r in order}
         return [_decoded(comm, data, int(headers[r, 1]), r, pickle) for r, data in parts.items()]
+
+
+def _room(comm: Communicator, size_bytes: int) -> Any:
+    try:
+        return np.empty(size_bytes, np.uint8)
+    except MemoryError:  # the others wait in the broadcast
+        error = UnavailableError(f"there is no memory for an object of {size_bytes} bytes")
+        raise comm._refused("broadcast_object", error) from None
 
 
 def _left(comm: Communicator, timeout: float | None, begin: float) -> float:
@@ -112,19 +120,25 @@ def _how(size_bytes: int) -> dict[str, Any]:
 
 
 def _encoded(comm: Communicator, obj: Any, pickle: bool) -> _Message:
+    error: Error
     try:
         return encode(obj, pickle), _OBJECT, None
-    except (InvalidArgumentError, UnsupportedTypeError) as error:
-        told = str(error).encode(errors="backslashreplace")
-        return told, _REFUSED, type(error)(f"{error} (rank {comm.rank} of {comm.world})")
+    except (InvalidArgumentError, UnsupportedTypeError) as refused:
+        error = refused
+    except MemoryError:  # which has no text
+        error = UnavailableError("there is no memory for the bytes of the object")
+    told = str(error).encode(errors="backslashreplace")
+    return told, _REFUSED, type(error)(f"{error} (rank {comm.rank} of {comm.world})")
 
 
-def _decoded(comm: Communicator, data: bytes, kind: int, source: int, pickle: bool) -> Any:
+def _decoded(comm: Communicator, data: Any, kind: int, source: int, pickle: bool) -> Any:
     where = f"(rank {comm.rank} of {comm.world})"
     if kind == _REFUSED:
-        raise UnsupportedTypeError(f"rank {source} has no object to send: {data.decode()} {where}")
+        raise UnsupportedTypeError(f"rank {source} has no object to send: {data.tobytes().decode()} {where}")
     try:
-        return decode(data, pickle)
+        return decode(data.tobytes(), pickle)
+    except MemoryError:
+        raise UnavailableError(f"there is no memory for the object of rank {source} {where}") from None
     except Error as error:
         raise type(error)(f"the object of rank {source}: {error} {where}") from None
 

@@ -79,7 +79,7 @@ def decode(data: bytes, pickle: bool = False) -> Any:
     reader = _Reader(data, pickle)
     try:
         obj = reader.value(0)
-    except UnsupportedTypeError:
+    except (UnsupportedTypeError, MemoryError):
         raise
     except Exception as error:  # whatever a damaged dtype, text or pickle may raise
         raise InvalidArgumentError(f"the bytes of an object are damaged: {error}") from None
