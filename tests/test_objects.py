@@ -511,6 +511,34 @@ def test_the_first_asynchronous_call_waits_no_longer_than_it_says():
     run_ranks(2, body)
 
 
+@pytest.mark.parametrize("without", [[1], [0, 1]])
+def test_a_rank_without_a_thread_for_asynchronous_calls_says_so_to_all(monkeypatch, without):
+    start, refused, ended = threading.Thread.start, set(), threading.Event()
+
+    def refuse(thread):
+        if threading.get_ident() in refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def body(comm):
+        if comm.rank in without:
+            refused.add(threading.get_ident())
+            with pytest.raises(
+                UnavailableError, match=r"can't start new thread \(ulimit -u\) \(rank . of 2\)"
+            ):
+                comm.gather_objects(0, async_op=True)
+            refused.clear()
+            assert len(without) == 2 or ended.wait(10)
+            return len(without) == 1 or comm.gather_objects(1, async_op=True).wait() == [1, 1]
+        with pytest.raises(MismatchError, match=r"rank 1's split #1 was refused: no thread to end calls on"):
+            comm.gather_objects(0, async_op=True)
+        ended.set()
+        return True
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert run_ranks(2, body, timeout=5) == [True, True]
+
+
 def test_what_comes_after_is_no_part_of_a_collective_of_objects():
     def body(comm):
         comm.broadcast_object(1)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucomm.comm import checked_timeout
-from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError
+from gpucomm.errors import CollectiveTimeoutError, InvalidArgumentError, UnavailableError
 from gpucomm.turns import turn
 from gpucomm.waiter import Waiter
 
@@ -78,10 +78,16 @@ class ObjectWork:
 
 
 class Side:
-    """What makes such calls, in the order of their issue."""
+    """What makes such calls, in the order of their issue; as `side_of`."""
 
-    def __init__(self, comm: Communicator) -> None:
-        self.comm, self.waiter = comm, Waiter(comm)
+    def __init__(self, comm: Communicator, timeout: float | None) -> None:
+        try:
+            self.waiter = Waiter(comm)
+        except UnavailableError as error:  # before a group that the others would go on in
+            raise comm._refused("split", error) from None
+        group = comm.split(0, timeout=timeout)
+        assert group
+        self.comm = self.waiter.comm = group
 
     def start(self, call: Callable[..., Any], *args: Any) -> ObjectWork:
         """Issues `call(comm, *args)`."""
@@ -106,11 +112,10 @@ def side_of(comm: Communicator, timeout: float | None) -> Side:
         The side.
 
     Raises:
+        UnavailableError: this rank has no thread for them; the others are told.
         Error: as `Communicator.split`.
     """
     with turn(comm):  # another thread's call may be the first, too
         if comm._side is None or comm.closed:  # then split says so
-            group = comm.split(0, timeout=timeout)
-            assert group
-            comm._side = Side(group)
+            comm._side = Side(comm, timeout)
         return comm._side

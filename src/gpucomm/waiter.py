@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpucomm.ending import ended_by_error
-from gpucomm.errors import ClosedError
+from gpucomm.errors import ClosedError, UnavailableError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -26,17 +26,23 @@ class Waiter:
 
     Args:
         comm: whose calls the tasks end, each of which has its deadline.
+
+    Raises:
+        UnavailableError: there is no thread to be had.
     """
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self.where = comm, f" (rank {comm.rank} of {comm.world})"
+        self.comm, self.where = comm, f" (rank {comm.rank} of {comm.world})"
         self._pid, self._lock, self._closed = os.getpid(), threading.Lock(), False
         self._tasks: _Tasks = queue.SimpleQueue()
         # A daemon: others are joined at exit before any handler could end what they wait for.
         self._thread = threading.Thread(
             target=_do_all, args=(self._tasks,), name="gpucomm-waiter", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise UnavailableError(f"no thread to end calls on: {error} (ulimit -u){self.where}") from None
         self._ended = threading.Event()  # of the last task
         self._ended.set()
         weakref.finalize(self, self._tasks.put, None).atexit = False
@@ -81,7 +87,7 @@ class Waiter:
         if self._ended.is_set() or os.getpid() != self._pid:
             return
         if at_once:
-            self._comm.abort()
+            self.comm.abort()
         self._ended.wait()
 
     def close(self) -> None:
