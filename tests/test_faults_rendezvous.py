@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import rank_processes
 
 from gpucomm import _core, errors
 from gpucomm.launch import wire
@@ -163,7 +164,8 @@ def test_rank_0_that_cannot_make_the_memory(job: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_a_rank_that_cannot_attach(job: str, broken: int) -> None:
+@pytest.mark.parametrize("kind", [OSError, errors.UnavailableError])
+def test_a_rank_that_cannot_attach(job: str, broken: int, kind: type[Exception]) -> None:
     attached: list[Attached] = []
 
     def succeed(memory: int) -> Attached:
@@ -171,11 +173,11 @@ def test_a_rank_that_cannot_attach(job: str, broken: int) -> None:
         return attached[-1]
 
     def fail(memory: int) -> Attached:
-        raise OSError("cannot map")
+        raise kind("cannot map")
 
     before = open_descriptors()
     ranks = [Rank(job, rank, 3, attach=fail if rank == broken else succeed) for rank in range(3)]
-    check_all_raise([ranks[broken]], OSError, "cannot map")
+    check_all_raise([ranks[broken]], kind, "cannot map")
     others = [rank for rank in ranks if rank is not ranks[broken]]
     check_all_raise(others, errors.UnavailableError, f"rank {broken} could not", "cannot map")
     assert all(one.closed for one in attached)
@@ -415,6 +417,25 @@ def test_rank_0_without_descriptors_says_so_at_once(job: str, monkeypatch: pytes
     ranks = [Rank(job, rank, 2) for rank in range(2)]
     check_all_raise(ranks[:1], errors.UnavailableError, "Too many open files", "ulimit -n")
     check_all_raise(ranks[1:], errors.PeerLostError, "rank 0 of 2 ended")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("spare", [1, 3, 5])
+def test_where_descriptors_are_short_rank_0_says_so(ranks: list[subprocess.Popen[str]], spare: int) -> None:
+    script = f"""
+        import os, resource
+        import gpucomm, gpucomm.launch.start
+        if os.environ["GPUCOMM_RANK"] == "0":
+            have = len(os.listdir("/proc/self/fd")) - 1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (have + {spare}, have + {spare}))
+        try:
+            gpucomm.init(timeout=20)
+        except gpucomm.errors.UnavailableError as error:
+            print(error)
+    """
+    ranks += rank_processes.start(textwrap.dedent(script), [{}, {}])
+    out, err = ranks[0].communicate(timeout=30)
+    assert "Too many open files" in out, err
 
 
 @pytest.mark.parametrize("step", ["socket", "bind", "connect"])

@@ -54,7 +54,7 @@ class Host:
         self._guests: dict[int, _Caller] = {}
         self._strangers: list[_Caller] = []
         self._refused: list[_Caller] = []
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # which needs no descriptor: there may be none left
         self._selector.register(listener, selectors.EVENT_READ)
 
     def gather(self) -> None:
@@ -81,7 +81,9 @@ class Host:
 
     def refuse(self, error: BaseException) -> None:
         """Tell every rank why the job does not start, those who are about to come too."""
-        text = str(error) if isinstance(error, Error) else f"rank 0 could not start the job: {error!r}"
+        text = str(error) if isinstance(error, Error) else repr(error)
+        if "rank" not in text:  # as what could not be had is told here: the others have it
+            text = f"rank 0 could not start the job: {text}"
         kind = type(error).__name__ if isinstance(error, Error) else UnavailableError.__name__
         message = {"gpucomm": "error", "kind": kind, "text": text}
         self._tell(message, self._callers)
