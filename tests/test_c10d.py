@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import threading
 from collections import defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from test_served_wire import both, comes, exchange
 
 from gpucomm import Communicator, errors
 from gpucomm.launch import attempt, c10d
+from gpucomm.launch.ranks import Ranks
 
 BORDER = 8  # bytes at both ends of a frame, by which its coming is seen
 
@@ -203,6 +205,23 @@ def test_a_message_that_gloo_does_not_send_is_told(make_net):
     with pytest.raises(errors.PeerLostError, match="the connection to rank 1 has failed: no route"):
         for _ in range(4):
             first.send(np.ones(1), 1)
+
+
+def test_without_a_thread_a_sentence_says_so(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    said = r"^rank 1 of 3: no thread to ask torch's store on: can't start new thread \(ulimit -u\)"
+    with pytest.raises(errors.UnavailableError, match=said):
+        attempt.all_say("", dist.HashStore(), 1, 3, 5.0, "its process group")
+    made = SimpleNamespace(set_timeout=lambda patience: None)
+    monkeypatch.setattr(c10d, "all_say", lambda *_: [])
+    monkeypatch.setattr(c10d, "gloo_group", lambda *_: made)
+    with pytest.raises(
+        errors.UnavailableError, match=r"^rank 1 of 3 could not meet .* can't start new thread"
+    ):
+        c10d.open_c10d(Ranks(1, 3, "a job", "test"), 5.0, dist.HashStore())
 
 
 def test_a_group_that_is_never_made_has_a_deadline(monkeypatch):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from gpucomm.errors import CollectiveTimeoutError, PeerLostError, UnavailableError
+from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError, UnavailableError
 
 __all__ = ["all_say", "answering", "gloo_group", "meeting", "own_store", "said_by", "within"]
 
@@ -117,6 +117,7 @@ def within(timeout_s: float, where: str, call: Callable[[], _T]) -> _T:
 
     Raises:
         CollectiveTimeoutError: it has not ended, a little after it should have by its own timeout.
+        UnavailableError: there is no thread to be had.
     """
     outcome: Future[_T] = Future()
 
@@ -126,7 +127,10 @@ def within(timeout_s: float, where: str, call: Callable[[], _T]) -> _T:
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=make, name="gpucomm-store", daemon=True).start()
+    try:
+        threading.Thread(target=make, name="gpucomm-store", daemon=True).start()
+    except RuntimeError as error:
+        raise UnavailableError(f"{where}: no thread to ask torch's store on: {error} (ulimit -u)") from None
     if not wait([outcome], min(timeout_s + _LATE_S, threading.TIMEOUT_MAX)).done:
         raise CollectiveTimeoutError(
             f"{where}: torch's store has not answered within {timeout_s:.3g} s, the network or the host of it"
@@ -171,6 +175,8 @@ def answering(where: str, whose: str) -> Iterator[None]:
     """
     try:
         yield
+    except Error:  # ours, which says what it is
+        raise
     except RuntimeError as error:
         raise PeerLostError(
             f"{where}: the store of {whose} does not answer, the process that serves it may have ended"

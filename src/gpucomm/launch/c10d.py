@@ -66,12 +66,12 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
                 store.set_timeout(patience)
                 all_say("", store, ranks.rank, ranks.world, left(), "the launcher")
             group = gloo_group("gpucomm", store, ranks.rank, ranks.world, left())
+            group.set_timeout(_FOREVER)
+            server = _Server(group)
     except ValueError as error:  # a variable is missing
         raise InvalidArgumentError(
             f"{where} cannot meet the other ranks by torch.distributed: {error}"
         ) from error
-    group.set_timeout(_FOREVER)
-    server = _Server(group)
     atexit.register(server.close)  # before Python ends, which threads that wait in Gloo would not survive
     return Fabric("c10d", server.wire, _CONTEXTS, keep=(server, store), close=server.close)
 

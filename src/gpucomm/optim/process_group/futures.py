@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from gpucomm.errors import UnavailableError
+
 __all__ = ["future_of", "leaves", "pool"]
 
 
@@ -40,14 +42,23 @@ class _Pool:
         self._threads = self._busy = 0
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Have a task done by a thread that has nothing else to do."""
+        """Have a task done by a thread that has nothing else to do.
+
+        Raises:
+            UnavailableError: there is no such thread, and none to be had.
+        """
         with self._lock:
+            if self._busy >= self._threads:
+                self._start()
             self._busy += 1
-            is_short = self._busy > self._threads
-            self._threads += is_short
         self._tasks.put(task)
-        if is_short:
+
+    def _start(self) -> None:
+        try:
             threading.Thread(target=self._serve, name="gpucomm-future", daemon=True).start()
+        except RuntimeError as error:
+            raise UnavailableError(f"no thread to complete a future on: {error} (ulimit -u)") from None
+        self._threads += 1
 
     def drain(self, timeout_s: float) -> None:
         """Wait until no thread is at work, but not for ever."""

@@ -182,11 +182,12 @@ class Work(Done):
             if self._future is None:
                 # A child made by then() carries a real C++ error; set_exception would store it as a value.
                 base = future_of(self._result)
-                self._future = base.then(self._deliver)
+                future = base.then(self._deliver)
                 if self._settled:
                     base.set_result(None)
                 else:
                     pool.submit(lambda: self._complete(base))
+                self._future = future
             return self._future
 
     def _complete(self, base: Any) -> None:
