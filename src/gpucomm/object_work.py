@@ -85,7 +85,11 @@ class Side:
             self.waiter = Waiter(comm)
         except UnavailableError as error:  # before a group that the others would go on in
             raise comm._refused("split", error) from None
-        group = comm.split(0, timeout=timeout)
+        try:
+            group = comm.split(0, timeout=timeout)
+        except BaseException:
+            self.waiter.close()
+            raise
         assert group
         self.comm = self.waiter.comm = group
 
