@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import math
 import os
@@ -23,7 +24,7 @@ import pytest
 
 import gpucomm
 from gpucomm import errors
-from gpucomm.launch import process_world
+from gpucomm.launch import member, process_world
 from gpucomm.launch.cores import threads_per_rank
 from gpucomm.launch.member import Member
 from gpucomm.launch.worlds import World
@@ -183,6 +184,17 @@ def test_a_thread_that_can_not_be_started_is_a_sentence(monkeypatch: pytest.Monk
     ):
         ranks.run(body)
     assert ended.wait(10)
+
+
+def test_a_process_that_can_not_be_started_keeps_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(command: list[str], **options: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(member, "popen", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(errors.UnavailableError, match="rank 0 of 2 cannot be started: Too many"):
+        gpucomm.local(2)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_the_first_error_of_a_thread_is_the_cause() -> None:

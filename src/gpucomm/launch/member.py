@@ -45,7 +45,11 @@ class Member:
         self._selector = selector
         ours, theirs = socket.socketpair()
         with theirs:
-            self.process = _start(theirs.fileno(), memory, env)
+            try:
+                self.process = _start(theirs.fileno(), memory, env)
+            except BaseException:  # descriptors may be what is short
+                ours.close()
+                raise
         self._channel = Channel(ours)
         self._outputs: list[Output] = []
         for pipe, sink in ((self.process.stdout, "stdout"), (self.process.stderr, "stderr")):
