@@ -258,6 +258,23 @@ def test_where_little_may_be_mapped_the_heap_is_smaller():
 
 
 @pytest.mark.processes
+def test_many_communicators_leave_a_fourth_of_a_limit_to_the_process():
+    body = """
+        import resource
+        import numpy as np
+        import gpucomm
+        used = int(open("/proc/self/statm").read().split()[0]) * 4096
+        resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 30), used + (8 << 30)))
+        comm = gpucomm.init()
+        groups = [comm.split(0) for _ in range(10)]
+        assert comm.heap["size_bytes"] > 0
+        x = np.empty(3 << 29, np.uint8)  # only addresses: nobody writes to it
+        print("fits") if comm.rank == 0 else None
+    """
+    assert run(body) == "fits\n"
+
+
+@pytest.mark.processes
 def test_a_rank_that_may_not_map_the_heaps_takes_part_without():
     body = """
         import os, resource

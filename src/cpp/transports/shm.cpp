@@ -143,12 +143,13 @@ static bool fits(size_t bytes) {
   return true;
 }
 
-// Communicators may be many, each maps its file twice, and arrays of the process need addresses too.
+// Communicators may be many, each maps its file twice, and arrays of the process need addresses too: of a
+// limit as much as is taken, and a fourth in any case.
 static bool leaves_addresses(size_t bytes) {
   constexpr size_t kRest = size_t{256} << 30;
   rlimit limit{};
   const bool limited = getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur != RLIM_INFINITY;
-  return fits(2 * bytes + (limited ? bytes : kRest));
+  return fits(2 * bytes + (limited ? std::max(bytes, std::min<size_t>(limit.rlim_cur / 4, kRest)) : kRest));
 }
 
 // The largest of these heaps for each rank that the file may hold and this process map; the other ranks have
