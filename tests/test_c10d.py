@@ -212,7 +212,7 @@ def test_without_a_thread_a_sentence_says_so(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    said = r"^rank 1 of 3: no thread to ask torch's store on: can't start new thread \(ulimit -u\)"
+    said = r"^no thread to ask torch's store on: can't start new thread \(ulimit -u\) \(rank 1 of 3\)"
     with pytest.raises(errors.UnavailableError, match=said):
         attempt.all_say("", dist.HashStore(), 1, 3, 5.0, "its process group")
     made = SimpleNamespace(set_timeout=lambda patience: None)

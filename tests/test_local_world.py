@@ -180,7 +180,7 @@ def test_a_thread_that_can_not_be_started_is_a_sentence(monkeypatch: pytest.Monk
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with (
         gpucomm.local(2, threads=True) as ranks,
-        pytest.raises(errors.UnavailableError, match="for rank 1: can't"),
+        pytest.raises(errors.UnavailableError, match="no thread to be rank 1: can't"),
     ):
         ranks.run(body)
     assert ended.wait(10)

@@ -35,6 +35,7 @@ MIDDLE = BASE | {"cost", "probe"}
 PYTHON_LAYERS = {
     "errors": set(),
     "units": {"errors"},
+    "threads": {"errors"},
     "kinds": set(),
     "json_file": {"errors"},
     "files": {"errors"},
@@ -53,16 +54,16 @@ PYTHON_LAYERS = {
     "bounded": LOWEST | {"comm", "error_bounds", "turns"},
     "objects": LOWEST,
     "ending": LOWEST | {"comm"},
-    "waiter": LOWEST | {"comm", "ending"},
+    "waiter": LOWEST | {"comm", "ending", "threads"},
     "object_work": LOWEST | {"comm", "turns", "waiter"},
     "object_collectives": LOWEST | {"comm", "object_work", "objects", "turns"},
     "closed_forms": BASE,
     "cost": BASE | {"closed_forms", "kinds"},
     "probe": BASE | {"files", "launch"},
-    "launch": BASE | {"ending", "turns"},
+    "launch": BASE | {"ending", "threads", "turns"},
     "merge": MIDDLE,
     "exchange": MIDDLE,
-    "optim": MIDDLE | {"merge", "exchange", "memory", "launch", "ending", "waiter"},
+    "optim": MIDDLE | {"merge", "exchange", "memory", "launch", "ending", "threads", "waiter"},
 }
 HEAVY = {
     "torch": {"optim", "bench", "memory", "reproduce"},

@@ -1932,8 +1932,8 @@ def verify(plans: collections.abc.Sequence[Plan]) -> Verified:
 
 def whole(given: typing.Any) -> int | None:
     """
-    The whole number that it is: of what has an __index__ and is no bool; None of all else, and of what 64 bits
-    do not hold.
+    The whole number that it is: of what has an __index__ and is no bool; None of all else,
+    and of what 64 bits do not hold.
     """
 
 norm_parts: int = 2048

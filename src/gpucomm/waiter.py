@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gpucomm import threads
 from gpucomm.ending import ended_by_error
-from gpucomm.errors import ClosedError, UnavailableError
+from gpucomm.errors import ClosedError
 
 if TYPE_CHECKING:
     from gpucomm.comm import Communicator
@@ -35,14 +36,9 @@ class Waiter:
         self.comm, self.where = comm, f" (rank {comm.rank} of {comm.world})"
         self._pid, self._lock, self._closed = os.getpid(), threading.Lock(), False
         self._tasks: _Tasks = queue.SimpleQueue()
-        # A daemon: others are joined at exit before any handler could end what they wait for.
-        self._thread = threading.Thread(
-            target=_do_all, args=(self._tasks,), name="gpucomm-waiter", daemon=True
+        self._thread = threads.start(
+            _do_all, self._tasks, name="gpucomm-waiter", purpose="end calls on", where=self.where
         )
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            raise UnavailableError(f"no thread to end calls on: {error} (ulimit -u){self.where}") from None
         self._ended = threading.Event()  # of the last task
         self._ended.set()
         weakref.finalize(self, self._tasks.put, None).atexit = False

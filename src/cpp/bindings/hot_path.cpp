@@ -272,9 +272,8 @@ void bind_hot_path(py::module_& m) {
       "shown", [](py::handle value) { return shown(value); }, py::arg("value"),
       "The first line of its repr(), for error texts, or its type where it has none; never fails.");
   m.def("whole", &whole, py::arg("given"),
-        "The whole number that it is: of what has an __index__ and is no bool; None of all else, and of what "
-        "64 "
-        "bits\ndo not hold.");
+        "The whole number that it is: of what has an __index__ and is no bool; None of all else,\n"
+        "and of what 64 bits do not hold.");
   m.def(
       "hasten",
       []<size_t... kIndices>(std::index_sequence<kIndices...>) {

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from gpucomm import threads
 from gpucomm.errors import CollectiveTimeoutError, Error, PeerLostError, UnavailableError
 
 __all__ = ["all_say", "answering", "gloo_group", "meeting", "own_store", "said_by", "within"]
@@ -127,10 +128,7 @@ def within(timeout_s: float, where: str, call: Callable[[], _T]) -> _T:
         except BaseException as error:
             outcome.set_exception(error)
 
-    try:
-        threading.Thread(target=make, name="gpucomm-store", daemon=True).start()
-    except RuntimeError as error:
-        raise UnavailableError(f"{where}: no thread to ask torch's store on: {error} (ulimit -u)") from None
+    threads.start(make, name="gpucomm-store", purpose="ask torch's store on", where=f" ({where})")
     if not wait([outcome], min(timeout_s + _LATE_S, threading.TIMEOUT_MAX)).done:
         raise CollectiveTimeoutError(
             f"{where}: torch's store has not answered within {timeout_s:.3g} s, the network or the host of it"

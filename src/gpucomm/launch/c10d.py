@@ -5,12 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime
-import threading
 import time
 from collections import deque
 from typing import Any
 
-from gpucomm import _core
+from gpucomm import _core, threads
 from gpucomm.errors import InvalidArgumentError, UnavailableError
 from gpucomm.launch.attempt import all_say, gloo_group, meeting, own_store, said_by, within
 from gpucomm.launch.fabric import Fabric
@@ -87,8 +86,7 @@ class _Server:
         self._frames: dict[int, list[Any]] = {}  # by bytes: those that were received into, to be again
         self._dump: Any = None  # where messages go that nobody wants
         self._under_way: dict[tuple[int, int], deque[Any]] = {}  # of each line; Gloo reads them
-        self._threads = [threading.Thread(target=self._serve, name="gpucomm-c10d", daemon=True)]
-        self._threads[0].start()
+        self._threads = [threads.start(self._serve, name="gpucomm-c10d", purpose="receive on")]
 
     def close(self) -> None:
         """End the threads, once; what was still being received is left to Gloo."""
@@ -133,8 +131,7 @@ class _Server:
 
         line, request = event.line, event.request
         if event.kind == "line":
-            thread = threading.Thread(target=self._send, args=(line,), daemon=True)
-            thread.start()
+            thread = threads.start(self._send, line, name="gpucomm-c10d", purpose="send on")
             self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         elif event.kind == "receive":
             free = self._frames.setdefault(event.frame_bytes, [])

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
-from gpucomm.errors import UnavailableError
+from gpucomm import threads
 
 __all__ = ["popen"]
 
@@ -35,11 +35,7 @@ def popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
     with _Starter.lock:
         if _Starter.pid != os.getpid():
             orders: SimpleQueue[_Order] = SimpleQueue()
-            thread = threading.Thread(target=_serve, args=(orders,), name="gpucomm-start", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise UnavailableError(f"no thread to start processes from: {error} (ulimit -u)") from None
+            threads.start(_serve, orders, name="gpucomm-start", purpose="start processes from")
             _Starter.pid, _Starter.orders = os.getpid(), orders
     future: Future[subprocess.Popen[bytes]] = Future()
     _Starter.orders.put((lambda: subprocess.Popen(command, **options), future))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpucomm import _core
+from gpucomm import _core, threads
 from gpucomm.comm import Communicator
-from gpucomm.errors import Error, RankFailedError, UnavailableError
+from gpucomm.errors import Error, RankFailedError
 from gpucomm.launch.kept import bound
 from gpucomm.launch.opening import emulation
 from gpucomm.launch.start import frozen_if_asked
@@ -47,7 +46,7 @@ class ThreadWorld(World):
 
         try:
             for rank in range(self.ranks):
-                _start(work, rank)
+                threads.start(work, rank, name=f"gpucomm-rank-{rank}", purpose=f"be rank {rank}")
             return self._await(outcomes)
         except BaseException as error:
             if not isinstance(error, RankFailedError):
@@ -84,13 +83,6 @@ class ThreadWorld(World):
         for comm in self._comms:
             with contextlib.suppress(Error):
                 comm.close()
-
-
-def _start(work: Callable[[int], None], rank: int) -> None:
-    try:
-        threading.Thread(target=work, args=(rank,), name=f"gpucomm-rank-{rank}", daemon=True).start()
-    except RuntimeError as error:
-        raise UnavailableError(f"no thread could be started for rank {rank}: {error}") from error
 
 
 def _fail(failures: dict[int, BaseException]) -> None:

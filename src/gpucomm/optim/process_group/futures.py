@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gpucomm.errors import UnavailableError
+from gpucomm import threads
 
 __all__ = ["future_of", "leaves", "pool"]
 
@@ -49,16 +49,10 @@ class _Pool:
         """
         with self._lock:
             if self._busy >= self._threads:
-                self._start()
+                threads.start(self._serve, name="gpucomm-future", purpose="complete a future on")
+                self._threads += 1
             self._busy += 1
         self._tasks.put(task)
-
-    def _start(self) -> None:
-        try:
-            threading.Thread(target=self._serve, name="gpucomm-future", daemon=True).start()
-        except RuntimeError as error:
-            raise UnavailableError(f"no thread to complete a future on: {error} (ulimit -u)") from None
-        self._threads += 1
 
     def drain(self, timeout_s: float) -> None:
         """Wait until no thread is at work, but not for ever."""
