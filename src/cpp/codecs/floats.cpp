@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "codecs/blocks/portable.h"
 #include "codecs/levels.h"
+#include "codecs/unaligned.h"
 
 #ifdef GPUCOMM_X86_LEVELS
 #include <immintrin.h>
@@ -21,24 +22,23 @@ using blocks::float_of;
 
 constexpr uint32_t kNanBits = 0x7fc00000;  // the canonical NaN of float32
 
-// Elements at any address.
-using Half = uint16_t __attribute__((aligned(1), may_alias));
-using Single = float __attribute__((aligned(1), may_alias));
+using Half = Unaligned<uint16_t>;
+using Single = Unaligned<float>;
 
 float canonical(float value) { return float_of(choose_bits(value != value, kNanBits, bits_of(value))); }
 
 template <float (*load)(uint16_t)>
 void widen_kernel(const Half* in, size_t count, float* out) {
-  for (size_t i = 0; i < count; ++i) out[i] = canonical(load(in[i]));
+  for (size_t i = 0; i < count; ++i) out[i] = canonical(load(in[i].value));
 }
 
 template <uint16_t (*store)(float)>
 void narrow_kernel(const float* in, size_t count, Half* out) {
-  for (size_t i = 0; i < count; ++i) out[i] = store(in[i]);
+  for (size_t i = 0; i < count; ++i) out[i].value = store(in[i]);
 }
 
 void add_kernel(const float* values, size_t count, Single* accumulator) {
-  for (size_t i = 0; i < count; ++i) accumulator[i] = canonical(accumulator[i] + values[i]);
+  for (size_t i = 0; i < count; ++i) accumulator[i].value = canonical(accumulator[i].value + values[i]);
 }
 
 void subtract_kernel(const float* from, float* values, float times, size_t count) {
@@ -175,7 +175,7 @@ void add_floats(Dtype dtype, const float* values, size_t count, std::byte* accum
     const size_t some = std::min(kRun, count - begin);
     std::byte* at = accumulator + begin * size_of(dtype);
     widen(dtype, at, some, wide);
-    Leveled<add_kernel>::run(values + begin, some, wide);
+    Leveled<add_kernel>::run(values + begin, some, reinterpret_cast<Single*>(wide));
     narrow(dtype, wide, some, at);
   }
 }
