@@ -57,6 +57,18 @@ def test_thousands_of_calls_do_not_grow(world):
     assert max(world.run(many_calls, CALLS)) < 1 << 19
 
 
+def calls_of_other_sizes(comm: gpucomm.Communicator, calls: int) -> int:
+    x = np.ones(1 << 15, np.float32)
+    before = resident_bytes()
+    for call in range(calls):
+        comm.all_reduce(x[call:], algorithm="ring", segments=4096)
+    return resident_bytes() - before
+
+
+def test_long_plans_are_not_all_remembered(world):
+    assert max(world.run(calls_of_other_sizes, 160)) < 300 << 20
+
+
 class MallInfo(ctypes.Structure):
     """What glibc says of malloc's memory, of all threads."""
 

@@ -113,10 +113,10 @@ void NcclCalls::prepare() {
 }
 
 const Grouped& NcclCalls::grouped() {
-  constexpr size_t kMost = 256;
-  if (const auto found = grouped_.find(call_.program); found != grouped_.end()) return found->second;
-  if (grouped_.size() >= kMost) grouped_.clear();
-  return grouped_[call_.program] = compile_grouped(program().shape, nodes_, rank_);
+  if (const Grouped* known = grouped_.find(call_.program)) return *known;
+  Grouped grouped = compile_grouped(program().shape, nodes_, rank_);
+  const size_t instructions = grouped.program.instructions.size();
+  return grouped_.add(call_.program, std::move(grouped), instructions);
 }
 
 // After what the caller's stream holds, and after this rank's former call.

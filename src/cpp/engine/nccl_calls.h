@@ -2,7 +2,6 @@
 // that never blocks. The host's channel finds out first that all ranks make the same call.
 #pragma once
 #include <atomic>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "engine/device_share.h"
 #include "engine/enqueued_watch.h"
 #include "engine/nccl_call.h"
+#include "engine/remembered.h"
 #include "engine/side_call.h"
 
 namespace gpucomm {
@@ -65,7 +65,7 @@ class NcclCalls : public DeviceCalls {
   nccl::UniqueId id_{};
   std::unique_ptr<NcclCommunicator> communicator_;  // from the first call on that needs it
   std::unique_ptr<DeviceShare> share_;              // from the first call on; all runs on its hub
-  std::map<std::shared_ptr<const Program>, Grouped> grouped_;
+  Remembered<std::shared_ptr<const Program>, Grouped> grouped_;
   std::optional<NcclCall> running_;
   bool given_ = false;  // the native call is NCCL's
 };

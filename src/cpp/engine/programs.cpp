@@ -7,7 +7,6 @@
 namespace gpucomm {
 namespace {
 
-constexpr size_t kMostPrograms = 512;
 // Of codecs that were not timed: seconds a byte, of a busy core.
 constexpr Coding kTypicalCoding{1, 2.5e-10, 2.5e-10};
 
@@ -153,7 +152,7 @@ double Programs::agreement_time() {
 
 std::shared_ptr<const Program> Programs::compiled(Shape shape) {
   const std::string key = key_of(shape);
-  if (const auto found = programs_.find(key); found != programs_.end()) return found->second;
+  if (const auto* known = programs_.find(key)) return *known;
   if (shape.algorithm == "auto" || !shape.segments) {
     const Choice& choice = candidates(shape).front();
     shape.algorithm = choice.algorithm, shape.segments = choice.segments;
@@ -163,8 +162,8 @@ std::shared_ptr<const Program> Programs::compiled(Shape shape) {
   const int world = static_cast<int>(nodes_.size());
   auto program =
       std::make_shared<const Program>(native ? opaque(shape, rank_, world) : compile(shape, nodes_, rank_));
-  if (programs_.size() > kMostPrograms) programs_.clear();
-  return programs_[key] = program;
+  const size_t instructions = program->instructions.size();
+  return programs_.add(key, std::move(program), instructions);
 }
 
 void Programs::forget() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/program.h"
+#include "engine/remembered.h"
 #include "engine/tuning.h"
 
 namespace gpucomm {
@@ -80,7 +81,7 @@ class Programs {
   std::optional<double> agreement_s_;  // of a small call, by the model
   std::map<Kind, std::shared_ptr<Tuning>> tunings_;
   std::map<Kind, Learnt> replayed_;
-  std::map<std::string, std::shared_ptr<const Program>> programs_;
+  Remembered<std::string, std::shared_ptr<const Program>> programs_;
   // The same call again costs one comparison.
   Shape last_wish_;
   std::shared_ptr<Tuning> last_tuning_;

@@ -73,16 +73,13 @@ void StreamGroup::check_captures() const {
 }
 
 const Launches& StreamGroup::launches_of() {
-  constexpr size_t kMost = 256;
   Key key(on_one_device(), {});
   auto& [one_device, programs] = key;
   for (const auto& part : parts_) programs.push_back(part->program);
-  if (const auto found = launches_.find(key); found != launches_.end()) return found->second;
+  if (const Launches* known = launches_.find(key)) return *known;
   std::vector<const Program*> values;
   for (const auto& program : programs) values.push_back(program.get());
-  if (launches_.size() >= kMost) launches_.clear();
-  Launches launches = arrange(values, one_device);
-  return launches_.emplace(std::move(key), std::move(launches)).first->second;
+  return launches_.add(std::move(key), arrange(values, one_device), values[0]->instructions.size());
 }
 
 bool StreamGroup::on_one_device() const {

@@ -2,7 +2,6 @@
 // the last to come enqueues the work of all of them, on streams of the group, and nobody waits for its end.
 #pragma once
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "engine/device_steps.h"
 #include "engine/held.h"
 #include "engine/launches.h"
+#include "engine/remembered.h"
 
 namespace gpucomm {
 
@@ -83,7 +83,7 @@ class StreamGroup {
   std::vector<Event> events_;                        // the same; none where the hub is the only one
   // Whether on one device; by rank.
   using Key = std::pair<bool, std::vector<std::shared_ptr<const Program>>>;
-  std::map<Key, Launches> launches_;
+  Remembered<Key, Launches> launches_;
   int present_ = 0;
   uint64_t capture_ = 0;     // in which the last call is
   std::optional<int> left_;  // the first that has left: no rank calls any more ...
