@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from training import INPUTS, MLP, SGD, assert_same, go_on, here, loss_of, on_ranks, share, train, weights
 
-from gpucomm.errors import InvalidArgumentError, UnsupportedTypeError
+from gpucomm.errors import InvalidArgumentError, MismatchError, UnavailableError, UnsupportedTypeError
 from gpucomm.exchange import Dense, reshard
 from gpucomm.optim import ddp
 
@@ -312,6 +312,27 @@ for step in range(5):
         print("raised at", step, error, flush=True)
         os._exit(3)  # Gloo would wait for the other at the end
 """
+
+
+def test_a_rank_without_a_thread_tells_the_others(monkeypatch):
+    start, poor = threading.Thread.start, set()
+
+    def refuse(thread):
+        if threading.get_ident() in poor:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def body(comm, store):
+        model = wrap(here(MLP), comm, store)
+        if comm.rank == 1:
+            poor.add(threading.get_ident())
+        said = r"no thread to end calls on: can't start new thread \(ulimit -u\) \(rank 1 of 2\)"
+        with pytest.raises(MismatchError if comm.rank == 0 else UnavailableError, match=said):
+            ddp.use(model, comm)
+            comm.barrier()
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    on_ddp_ranks(2, body)
 
 
 @pytest.mark.processes

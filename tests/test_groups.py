@@ -180,6 +180,7 @@ def test_bad_groups_are_sentences():
             (lambda: comm.subset([]), r"got \[\]"),
             (lambda: comm.subset("ab"), "got 'ab'"),
             (lambda: comm.subset(None), "got None"),
+            (lambda: comm.subset(np.array(0)), r"got array\(0\)"),
         ]:
             with pytest.raises(InvalidArgumentError, match=sentence):
                 call()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import resource
+from pathlib import Path
 
 import pytest
 import rank_processes
 from ranks import PROMPT_S
+
+import gpucomm
+from gpucomm.errors import Error
 
 pytestmark = pytest.mark.processes
 
@@ -48,3 +53,23 @@ def test_all_ranks_are_told(ranks, call):
         assert kind == "UnavailableError" and closed, text
         assert text.startswith("rank 0 reports: " * rank + "no memory for what a call needs"), text
         assert took < PROMPT_S
+
+
+def limited(comm):
+    """What a rank says that cannot take what another one has."""
+    comm.gather_objects(0)
+    if comm.rank == 1:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (60 << 20), resource.RLIM_INFINITY))
+    try:
+        comm.gather_objects(bytes(100 << 20) if comm.rank == 0 else b"")
+    except Error as error:
+        return type(error).__name__, str(error)
+
+
+def test_what_is_gathered_has_no_room():
+    with gpucomm.local(2) as world:
+        first, second = world.run(limited)
+    assert second[0] == "UnavailableError", second
+    assert second[1].startswith("there is no memory for objects of ") and second[1].endswith("(rank 1 of 2)")
+    assert first[0] == "MismatchError" and "rank 1" in first[1], first

@@ -87,7 +87,11 @@ def _gather(
         data = np.frombuffer(content, np.uint8)
         left = _left(comm, timeout, begin)
         how: dict[str, Any] = {"counts": counts, "timeout": left, **_how(max(counts))}
-        gathered = comm.all_gather(data, **how) if root is None else comm.gather(data, root, **how)
+        try:
+            gathered = comm.all_gather(data, **how) if root is None else comm.gather(data, root, **how)
+        except MemoryError:  # the others have been told
+            where = f"(rank {comm.rank} of {comm.world})"
+            raise UnavailableError(f"there is no memory for objects of {sum(counts)} bytes {where}") from None
         if error:
             raise error
         # A refusal concerns all ranks, also those that get nothing: its sentence is on those that do.

@@ -15,7 +15,7 @@ class Remembered {
     const auto found = known_.find(key);
     return found == known_.end() ? nullptr : &found->second;
   }
-  // What was not known, and has so many instructions for a rank; it stays until the next one comes.
+  // What was not known, and has so many instructions for a rank, at most; it stays until the next one comes.
   const Value& add(Key key, Value value, size_t instructions) {
     constexpr size_t kMost = 512, kMostInstructions = 1 << 20;  // about 220 bytes each
     if (known_.size() >= kMost || instructions_ + instructions > kMostInstructions) clear();

@@ -79,7 +79,9 @@ const Launches& StreamGroup::launches_of() {
   if (const Launches* known = launches_.find(key)) return *known;
   std::vector<const Program*> values;
   for (const auto& program : programs) values.push_back(program.get());
-  return launches_.add(std::move(key), arrange(values, one_device), values[0]->instructions.size());
+  const auto less = [](auto* a, auto* b) { return a->instructions.size() < b->instructions.size(); };
+  const size_t most = (*std::max_element(values.begin(), values.end(), less))->instructions.size();
+  return launches_.add(std::move(key), arrange(values, one_device), most);
 }
 
 bool StreamGroup::on_one_device() const {

@@ -149,9 +149,12 @@ def meeting(where: str, timeout_s: float, since: float) -> Iterator[None]:
     Raises:
         CollectiveTimeoutError: it took too long.
         UnavailableError: something else was wrong.
+        Error: as in the block.
     """
     try:
         yield
+    except Error:  # ours, which says what it is
+        raise
     except RuntimeError as error:
         late = time.monotonic() - since >= 0.9 * timeout_s  # torch counts from a little later
         raise (CollectiveTimeoutError if late else UnavailableError)(

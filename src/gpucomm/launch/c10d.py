@@ -66,7 +66,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
                 all_say("", store, ranks.rank, ranks.world, left(), "the launcher")
             group = gloo_group("gpucomm", store, ranks.rank, ranks.world, left())
             group.set_timeout(_FOREVER)
-            server = _Server(group)
+            server = _Server(group, where)
     except ValueError as error:  # a variable is missing
         raise InvalidArgumentError(
             f"{where} cannot meet the other ranks by torch.distributed: {error}"
@@ -78,7 +78,7 @@ def open_c10d(ranks: Ranks, timeout: float, store: Any = None) -> Fabric:
 class _Server:
     """Carries the messages of a wire by a Gloo group."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, where: str) -> None:
         self.wire = _core.ServedWire()
         self._group = group
         self._closed = False
@@ -86,7 +86,9 @@ class _Server:
         self._frames: dict[int, list[Any]] = {}  # by bytes: those that were received into, to be again
         self._dump: Any = None  # where messages go that nobody wants
         self._under_way: dict[tuple[int, int], deque[Any]] = {}  # of each line; Gloo reads them
-        self._threads = [threads.start(self._serve, name="gpucomm-c10d", purpose="receive on")]
+        self._threads = [
+            threads.start(self._serve, name="gpucomm-c10d", purpose="receive on", where=f" ({where})")
+        ]
 
     def close(self) -> None:
         """End the threads, once; what was still being received is left to Gloo."""

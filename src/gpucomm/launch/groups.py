@@ -6,7 +6,7 @@ import hashlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,7 +47,10 @@ def split(comm: Communicator, color: int | None, key: int, timeout: float | None
 
 def subset(comm: Communicator, ranks: Sequence[int], timeout: float | None) -> Communicator | NonMember:
     """See `Communicator.subset`."""
-    told = [_core.whole(rank) for rank in ranks] if isinstance(ranks, Iterable) else []
+    try:
+        told = [_core.whole(rank) for rank in ranks]
+    except TypeError:  # arrays without an axis are iterable, but for this
+        told = []
     members = [rank for rank in told if rank is not None and 0 <= rank < comm.world]
     if not members or len(members) != len(told) or len(set(members)) != len(members):
         rule = f"ranks must be distinct whole numbers in [0, {comm.world}), no bools, at least one"

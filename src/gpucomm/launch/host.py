@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import selectors
 import socket
@@ -82,7 +83,7 @@ class Host:
     def refuse(self, error: BaseException) -> None:
         """Tell every rank why the job does not start, those who are about to come too."""
         text = str(error) if isinstance(error, Error) else repr(error)
-        if "rank" not in text:  # as what could not be had is told here: the others have it
+        if not (isinstance(error, Error) and re.search(r"\brank \d", text)):
             text = f"rank 0 could not start the job: {text}"
         kind = type(error).__name__ if isinstance(error, Error) else UnavailableError.__name__
         message = {"gpucomm": "error", "kind": kind, "text": text}

@@ -12,7 +12,7 @@ import threading
 import traceback
 from typing import Any
 
-from gpucomm import _core
+from gpucomm import _core, threads
 from gpucomm.comm import Communicator
 from gpucomm.launch import channel, kept
 from gpucomm.launch.child import die_with
@@ -40,7 +40,7 @@ def main() -> None:
         kept.keep(comm)
     channel.send(control, pickle.dumps(("ready", None)))
     calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(control, calls), daemon=True).start()
+    threads.start(_listen, control, calls, name="gpucomm-calls", purpose="hear of calls on")
     while (call := calls.get()) is not None:
         answer = _answer(comm, call)
         with contextlib.suppress(ConnectionError):

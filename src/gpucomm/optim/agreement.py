@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpucomm.errors import Error, InvalidArgumentError, MismatchError, UnsupportedTypeError
+from gpucomm.errors import (
+    Error,
+    InvalidArgumentError,
+    MismatchError,
+    UnavailableError,
+    UnsupportedTypeError,
+)
 from gpucomm.optim.members import Member
 
 if TYPE_CHECKING:
@@ -76,12 +82,12 @@ def telling(comm: Communicator, call: str) -> Iterator[None]:
         call: what they all call, for the texts.
 
     Raises:
-        InvalidArgumentError, UnsupportedTypeError: as in the block, with this rank.
+        InvalidArgumentError, UnavailableError, UnsupportedTypeError: as in the block, with this rank.
         Exception: any other, as in the block: of torch or of the user's.
     """
     try:
         yield
-    except (InvalidArgumentError, UnsupportedTypeError) as error:
+    except (InvalidArgumentError, UnavailableError, UnsupportedTypeError) as error:
         if not hasattr(comm, "_refused"):  # what was bad is the communicator
             raise
         raise comm._refused(call, error) from error.__cause__

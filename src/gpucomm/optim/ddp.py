@@ -55,6 +55,7 @@ def use(
             exchange or algorithm.
         UnsupportedTypeError: a parameter's dtype is not one that the exchange takes, or its gradients are
             sparse.
+        UnavailableError: this rank has no thread to end calls on.
         MismatchError: the ranks ask for different exchanges; the text names who differs.
     """
     with telling(comm, "ddp.use"):
