@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,20 @@ def no_ddp_is_left() -> Iterator[None]:
     yield
     if torch_ddp := sys.modules.get("torch.nn.parallel.distributed"):
         torch_ddp.DistributedDataParallel._active_ddp_module = None  # dynamo asks it how to cut models
+
+
+@pytest.fixture
+def threadless(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The threads, by threading.get_ident(), that cannot start others; none at first."""
+    start, idents = threading.Thread.start, set[int]()
+
+    def start_or_refuse(thread: threading.Thread) -> None:
+        if threading.get_ident() in idents:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+    return idents
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -207,11 +207,8 @@ def test_a_message_that_gloo_does_not_send_is_told(make_net):
             first.send(np.ones(1), 1)
 
 
-def test_without_a_thread_a_sentence_says_so(monkeypatch):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+def test_without_a_thread_a_sentence_says_so(monkeypatch, threadless):
+    threadless.add(threading.get_ident())
     said = r"^no thread to ask torch's store on: can't start new thread \(ulimit -u\) \(rank 1 of 3\)"
     with pytest.raises(errors.UnavailableError, match=said):
         attempt.all_say("", dist.HashStore(), 1, 3, 5.0, "its process group")

@@ -184,9 +184,18 @@ def test_a_rank_that_is_stopped_about_to_write_writes_into_nobodys_array(
     assert json.loads(ranks[0].communicate("\n", timeout=20)[0]) is True
 
 
+# Of the programs below.
+MAY_MAP = """
+import resource
+def may_map(more):
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
+"""
+
+
 def run(body: str, world: int = 2, before: str = "", **env: str) -> str:
     """What rank 0 of a program prints; `before`: a shell command in the same mount namespace."""
-    program = [sys.executable, "-c", textwrap.dedent(body)]
+    program = [sys.executable, "-c", MAY_MAP + textwrap.dedent(body)]
     command = [sys.executable, "-m", "gpucomm", "run", "-n", str(world), "--no-python", *program]
     if before:
         if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
@@ -242,10 +251,8 @@ def test_memory_that_the_machine_does_not_have_is_a_sentence(tmp_path):
 @pytest.mark.processes
 def test_where_little_may_be_mapped_the_heap_is_smaller():
     body = """
-        import resource
         import numpy as np
-        used = int(open("/proc/self/statm").read().split()[0]) * 4096
-        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), used + (1 << 30)))
+        may_map(1 << 30)
         import gpucomm
         comm = gpucomm.init()
         x = gpucomm.empty(1 << 20)
@@ -260,11 +267,9 @@ def test_where_little_may_be_mapped_the_heap_is_smaller():
 @pytest.mark.processes
 def test_many_communicators_leave_a_fourth_of_a_limit_to_the_process():
     body = """
-        import resource
         import numpy as np
         import gpucomm
-        used = int(open("/proc/self/statm").read().split()[0]) * 4096
-        resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 30), used + (8 << 30)))
+        may_map(8 << 30)
         comm = gpucomm.init()
         groups = [comm.split(0) for _ in range(10)]
         assert comm.heap["size_bytes"] > 0
@@ -277,10 +282,9 @@ def test_many_communicators_leave_a_fourth_of_a_limit_to_the_process():
 @pytest.mark.processes
 def test_a_rank_that_may_not_map_the_heaps_takes_part_without():
     body = """
-        import os, resource
+        import os
         if os.environ["GPUCOMM_RANK"] == "1":
-            used = int(open("/proc/self/statm").read().split()[0]) * 4096
-            resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 29), used + (1 << 29)))
+            may_map(1 << 29)
         import numpy as np
         import gpucomm
         comm = gpucomm.init()

@@ -84,14 +84,7 @@ def _gather(
         header = np.array([[len(content), kind]], np.int64)
         headers = comm.all_gather(header, algorithm="direct", segments=1, timeout=timeout)
         counts = headers[:, 0].tolist()
-        data = np.frombuffer(content, np.uint8)
-        left = _left(comm, timeout, begin)
-        how: dict[str, Any] = {"counts": counts, "timeout": left, **_how(max(counts))}
-        try:
-            gathered = comm.all_gather(data, **how) if root is None else comm.gather(data, root, **how)
-        except MemoryError:  # the others have been told
-            where = f"(rank {comm.rank} of {comm.world})"
-            raise UnavailableError(f"there is no memory for objects of {sum(counts)} bytes {where}") from None
+        gathered = _gathered(comm, content, counts, root, _left(comm, timeout, begin))
         if error:
             raise error
         # A refusal concerns all ranks, also those that get nothing: its sentence is on those that do.
@@ -103,6 +96,16 @@ def _gather(
         order = [int(refused[0])] if len(refused) else range(comm.world)
         parts = {r: gathered[ends[r] - counts[r] : ends[r]] for r in order}
         return [_decoded(comm, data, int(headers[r, 1]), r, pickle) for r, data in parts.items()]
+
+
+def _gathered(comm: Communicator, content: bytes, counts: list[int], root: int | None, left: float) -> Any:
+    how: dict[str, Any] = {"counts": counts, "timeout": left, **_how(max(counts))}
+    data = np.frombuffer(content, np.uint8)
+    try:
+        return comm.all_gather(data, **how) if root is None else comm.gather(data, root, **how)
+    except MemoryError:  # the others have been told
+        where = f"(rank {comm.rank} of {comm.world})"
+        raise UnavailableError(f"there is no memory for objects of {sum(counts)} bytes {where}") from None
 
 
 def _room(comm: Communicator, size_bytes: int) -> Any:

@@ -1,5 +1,5 @@
-// What was made of the kinds of calls, to be used again. Where it is too much all is forgotten: few programs
-// make so many kinds.
+// What was made of the shapes of calls, to be used again. Where it is too much all is forgotten: few jobs
+// make calls of so many.
 #pragma once
 #include <cstddef>
 #include <map>
